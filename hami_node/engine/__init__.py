@@ -1,0 +1,1 @@
+"""The scheduling engine. Pure: no clock, I/O, logging, threads or globals."""

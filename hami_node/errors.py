@@ -1,0 +1,99 @@
+"""The project's errors, by meaning. Foreign errors are mapped once, at their edge, with `from e`.
+
+`is_retryable` says whether the same call may succeed later without anybody changing anything.
+"""
+
+from __future__ import annotations
+
+
+class HamiError(Exception):
+    """Base of every error that the project raises on purpose."""
+
+    is_retryable = False
+
+
+class ConfigError(HamiError):
+    """A setting is wrong: names the file, the field, the value and what is allowed."""
+
+    def __init__(self, source: str, field: str, value: object, cure: str) -> None:
+        """Compose one sentence a person can act on."""
+        super().__init__(f"{source}: {field}: {value!r} is wrong: {cure}")
+        self.source, self.field, self.value, self.cure = source, field, value, cure
+
+
+class WireError(HamiError):
+    """A text of the protocol can't be decoded."""
+
+    def __init__(self, key: str, excerpt: str, why: str = "") -> None:
+        """Keep the key and at most 80 characters of what stood there."""
+        shown = excerpt if len(excerpt) <= 80 else excerpt[:77] + "..."
+        super().__init__(f"{key}: {why or 'not understood'}: {shown!r}")
+        self.key, self.excerpt, self.why = key, shown, why
+
+
+class BackendError(HamiError):
+    """A vendor's driver or its simulation failed."""
+
+    is_retryable = True
+
+
+class DriverUnavailable(BackendError):
+    """The driver library is not there or can't be started; the message names it and the cure."""
+
+
+class DeviceLost(BackendError):
+    """One card does not answer."""
+
+
+class KubeError(HamiError):
+    """The API server refused or can't be reached. `status` is the HTTP status, 0 without one."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        """Keep the HTTP status beside the text."""
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_transient(self) -> bool:
+        """True for time-outs, 429 and 5xx: the same request may pass later."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+
+class NotFound(KubeError):
+    """404."""
+
+
+class Conflict(KubeError):
+    """409, or a JSON patch whose `test` failed (422)."""
+
+
+class Forbidden(KubeError):
+    """401 or 403."""
+
+
+class Gone(KubeError):
+    """410: a watch must be started again with a fresh list."""
+
+
+class KubeletError(HamiError):
+    """kubelet's socket does not answer or refuses."""
+
+    is_retryable = True
+
+
+class AllocationError(HamiError):
+    """An Allocate call is refused; the text is what the user reads in the pod's status."""
+
+
+class NoPendingPod(AllocationError):
+    """No pod, or more than one, could be meant by the call."""
+
+
+class GrantMismatch(AllocationError):
+    """The reservation contradicts the container's own limits or the card's live use."""
+
+
+class LockHeld(HamiError):
+    """The node lock belongs to another pod."""
+
+    is_retryable = True

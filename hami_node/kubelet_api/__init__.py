@@ -1,0 +1,1 @@
+"""Generated from protos/ by `make protos`: kubelet's device plugin and pod resources APIs."""

@@ -1,0 +1,1 @@
+"""The daemon's own parts: inventory, reporting, kubelet, allocation."""

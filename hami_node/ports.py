@@ -1,0 +1,135 @@
+"""What the shell needs from the outside world, as small protocols. Adapters live in their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hami_node.model import Device, Node, Pod
+
+JsonPatch = Sequence[Mapping[str, object]]
+"""RFC 6902 operations."""
+
+
+class Backend(Protocol):
+    """Finds the cards of one kind on this node. Called from one thread at a time."""
+
+    @property
+    def name(self) -> str:
+        """`nvml`, `neuron` or `simulated`; shown in logs and metrics."""
+
+    def scan(self) -> tuple[Device, ...]:
+        """All physical cards now, unscaled (slots 1, cores 100), sorted by (index, uuid).
+
+        A card that fails a query is in the list with `healthy=False` and a reason.
+
+        Raises:
+            DriverUnavailable: no card can be asked at all.
+        """
+
+    def wait_for_event(self, timeout_s: float) -> bool:
+        """Wait until a card's state may have changed (True) or the time is over (False)."""
+
+    def close(self) -> None:
+        """Give the driver back. Harmless when called twice."""
+
+
+class Clock(Protocol):
+    """Time, injected so that tests own it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never jumps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventNote:
+    """A Kubernetes Event about a pod or a node."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    is_warning: bool = True
+
+
+class Kube(Protocol):
+    """The Kubernetes API, as much of it as we use. Every call is bounded in time.
+
+    Raises (every method): KubeError or one of its kinds.
+    """
+
+    def read_node(self, name: str) -> Node:
+        """GET one node."""
+
+    def list_nodes(self) -> tuple[Node, ...]:
+        """LIST nodes."""
+
+    def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
+        """Set (or with None remove) the named annotations of a node and nothing else."""
+
+    def json_patch_node(self, name: str, patch: JsonPatch) -> Node:
+        """Apply a JSON patch to a node. Raises Conflict when a `test` fails."""
+
+    def read_pod(self, namespace: str, name: str) -> Pod:
+        """GET one pod."""
+
+    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
+        """LIST pods, of one node or of all."""
+
+    def merge_patch_pod(
+        self, namespace: str, name: str, annotations: Mapping[str, str | None]
+    ) -> Pod:
+        """Set (or with None remove) the named annotations of a pod and nothing else."""
+
+    def json_patch_pod(self, namespace: str, name: str, patch: JsonPatch) -> Pod:
+        """Apply a JSON patch to a pod. Raises Conflict when a `test` fails."""
+
+    def create_event(self, event: EventNote) -> None:
+        """Write an Event; the caller decides whether a failure matters."""
+
+
+class Watched(Protocol):
+    """Current objects as a watch sees them. Snapshots; never blocks on the network."""
+
+    def pods(self) -> tuple[Pod, ...]:
+        """All pods the watch covers, sorted by (namespace, name)."""
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """One pod, or None."""
+
+    def node(self) -> Node | None:
+        """Our own node, or None before the first answer."""
+
+    def is_synced(self) -> bool:
+        """True once nodes and pods have been listed."""
+
+
+Listener = Callable[[], None]
+"""Called after a change, from the watch's thread; must return at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldContainer:
+    """A container in kubelet's pod-resources list; `device_ids` by resource name."""
+
+    namespace: str
+    pod: str
+    container: str
+    device_ids: Mapping[str, tuple[str, ...]]
+
+
+class PodResources(Protocol):
+    """kubelet's own record of who holds which device IDs."""
+
+    def list(self) -> tuple[HeldContainer, ...]:
+        """Every container that kubelet lists, in its order.
+
+        Raises:
+            KubeletError: the socket can't be read.
+        """

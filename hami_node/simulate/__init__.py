@@ -1,0 +1,1 @@
+"""Simulated kubelet, API server and the demo that runs on them."""

@@ -1,0 +1,1 @@
+"""What stands on the wire: names and codecs. Pure."""

@@ -1,0 +1,1 @@
+"""Names that only others call (grpc, click, protocols): not dead, though nobody here uses them."""
