@@ -1,4 +1,4 @@
-"""What the shell needs from the outside world, as small protocols. Adapters live in their folders."""
+"""What the shell needs from the outside world, as small protocols. Adapters have own folders."""
 
 from __future__ import annotations
 

@@ -1,0 +1,174 @@
+"""The cards this node offers: shaped by the settings, held as one snapshot, watched for changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from hami_node.errors import ConfigError
+from hami_node.kubelet_api import deviceplugin_pb2 as api
+from hami_node.model import Device, Mode, Uuid
+
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""What kubelet's gRPC client accepts. Source: facts of the device plugin API."""
+MAX_DEVICE_ID_CHARS: Final = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How cards are offered. Scalings are ratios, 1.0 = as it is."""
+
+    split_count: int = 10
+    memory_scaling: float = 1.0
+    core_scaling: float = 1.0
+    mode: str = Mode.HAMI_CORE
+    hidden_uuids: frozenset[str] = field(default_factory=frozenset)
+    hidden_indexes: frozenset[int] = field(default_factory=frozenset)
+
+
+def shape(cards: tuple[Device, ...], sharing: Sharing) -> tuple[Device, ...]:
+    """Turn physical cards into offered ones: filtered, split, scaled; sorted by (index, uuid).
+
+    A card in MIG mode is never scaled.
+    """
+    offered = []
+    for card in cards:
+        if card.uuid in sharing.hidden_uuids or card.index in sharing.hidden_indexes:
+            continue
+        if card.mode == Mode.MIG:
+            offered.append(replace(card, slots=sharing.split_count))
+            continue
+        offered.append(
+            replace(
+                card,
+                mode=sharing.mode,
+                slots=sharing.split_count,
+                memory_mib=int(card.memory_mib * sharing.memory_scaling),
+                cores=int(100 * sharing.core_scaling),
+            )
+        )
+    return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
+
+
+def device_ids(card: Device) -> list[str]:
+    """The IDs that kubelet counts: `<uuid>-<i>` for each slot. They outlive restarts."""
+    return [f"{card.uuid}-{i}" for i in range(card.slots)]
+
+
+def uuid_of(device_id: str) -> Uuid:
+    """The card behind a kubelet device ID."""
+    return Uuid(device_id.rpartition("-")[0])
+
+
+def kubelet_list(cards: tuple[Device, ...]) -> api.ListAndWatchResponse:
+    """The message that tells kubelet every slot of every card."""
+    devices = []
+    for card in cards:
+        topology = None
+        if card.numa is not None:
+            topology = api.TopologyInfo(nodes=[api.NUMANode(ID=card.numa)])
+        health = HEALTHY if card.healthy else UNHEALTHY
+        devices += [
+            api.Device(ID=name, health=health, topology=topology) for name in device_ids(card)
+        ]
+    return api.ListAndWatchResponse(devices=devices)
+
+
+def refuse_oversize(cards: tuple[Device, ...]) -> None:
+    """Check what kubelet would be sent.
+
+    Raises:
+        ConfigError: the message or an ID is larger than kubelet accepts.
+    """
+    size = kubelet_list(cards).ByteSize()
+    slots = cards[0].slots if cards else 0
+    if size > MAX_MESSAGE_BYTES:
+        allowed = slots * MAX_MESSAGE_BYTES // size
+        raise ConfigError(
+            "device-config.yaml",
+            "nvidia.deviceSplitCount",
+            slots,
+            f"{len(cards)} cards of {slots} slots make a list of {size} bytes and kubelet accepts "
+            f"{MAX_MESSAGE_BYTES}; use at most {allowed}",
+        )
+    for card in cards:
+        longest = len(card.uuid) + 1 + len(str(max(card.slots - 1, 0)))
+        if longest > MAX_DEVICE_ID_CHARS:
+            raise ConfigError(
+                "device-config.yaml",
+                "nvidia.deviceSplitCount",
+                slots,
+                f"device IDs of card {card.index} would have {longest} characters and kubelet "
+                f"accepts {MAX_DEVICE_ID_CHARS}; use a smaller count",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a new pass brought. All empty: nothing changed."""
+
+    added: tuple[Uuid, ...] = ()
+    removed: tuple[Uuid, ...] = ()
+    failed: tuple[Uuid, ...] = ()
+    recovered: tuple[Uuid, ...] = ()
+    altered: tuple[Uuid, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any((self.added, self.removed, self.failed, self.recovered, self.altered))
+
+
+def diff(old: tuple[Device, ...], new: tuple[Device, ...]) -> Change:
+    """Compare two passes card by card."""
+    before = {card.uuid: card for card in old}
+    after = {card.uuid: card for card in new}
+    both = [(before[uuid], card) for uuid, card in after.items() if uuid in before]
+    return Change(
+        added=tuple(uuid for uuid in after if uuid not in before),
+        removed=tuple(uuid for uuid in before if uuid not in after),
+        failed=tuple(new.uuid for old, new in both if old.healthy and not new.healthy),
+        recovered=tuple(new.uuid for old, new in both if new.healthy and not old.healthy),
+        altered=tuple(new.uuid for old, new in both if old.healthy == new.healthy and old != new),
+    )
+
+
+class Inventory:
+    """The offered cards now. One lock; hands out frozen snapshots; wakes those who wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._cards: tuple[Device, ...] = ()
+        self._version = 0
+
+    def replace(self, cards: tuple[Device, ...]) -> Change:
+        """Take a new pass over; wake all waiters if anything differs."""
+        with self._changed:
+            change = diff(self._cards, cards)
+            if change:
+                self._cards = cards
+                self._version += 1
+                self._changed.notify_all()
+            return change
+
+    def snapshot(self) -> tuple[int, tuple[Device, ...]]:
+        """(version, cards sorted by index and uuid)."""
+        with self._changed:
+            return self._version, self._cards
+
+    @property
+    def cards(self) -> tuple[Device, ...]:
+        """The cards alone."""
+        return self.snapshot()[1]
+
+    def wait_newer_or(self, version: int, is_over: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until the snapshot is newer than `version`, `is_over()` or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version or is_over(), timeout_s)
+
+    def wake(self) -> None:
+        """Wake all waiters without a change: their stream ended."""
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,260 @@
+"""Stay registered with kubelet: serve a socket, register it, watch both sockets; again on change.
+
+Seen on real kubelets: on its start it empties the plugin folder, and a socket made again under its
+old name can vanish after registration. So every registration has a socket name of its own, and
+the file is watched as long as it serves. A slow plugin costs running pods: every wait here is
+short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
+
+from hami_node.errors import KubeletError
+from hami_node.kubelet_api import deviceplugin_pb2 as api
+from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
+from hami_node.logs import kv
+from hami_node.node.plugin import DevicePlugin
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = "v1beta1"
+KUBELET_SOCKET: Final = "kubelet.sock"
+CONNECT_RETRY_S: Final = 0.003
+REGISTER_TIMEOUT_S: Final = 5.0
+LIST_TIMEOUT_S: Final = 10.0
+"""How long kubelet may take from registration to its first ListAndWatch."""
+CHECK_INTERVAL_S: Final = 1.0
+"""How often the sockets are looked at even if the folder watch says nothing."""
+BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+DRAIN_S: Final = 5.0
+"""How long a call in flight may take while its server is replaced."""
+THREADS: Final = 16
+
+
+@dataclass(slots=True)
+class _Serving:
+    """A running server and the two sockets it lives between."""
+
+    server: grpc.Server
+    plugin: DevicePlugin
+    path: Path
+    kubelet_inode: int
+
+
+class Lifecycle:
+    """Keeps one resource registered until told to stop. `run` is the thread's body."""
+
+    def __init__(
+        self,
+        *,
+        plugin_dir: Path,
+        resource: str,
+        make_plugin: Callable[[], DevicePlugin],
+        stop: threading.Event,
+        on_registered: Callable[[float], None] = lambda _: None,
+        on_failed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Wire the parts; nothing starts.
+
+        Args:
+            plugin_dir: kubelet's device-plugins folder.
+            resource: the extended resource's name.
+            make_plugin: a fresh servicer for each registration.
+            stop: ends `run`.
+            on_registered: told the seconds from noticing the need to the finished registration.
+            on_failed: told why a registration failed.
+        """
+        self._dir = plugin_dir
+        self._resource = resource
+        self._make_plugin = make_plugin
+        self._stop = stop
+        self._on_registered = on_registered
+        self._on_failed = on_failed
+        self._wake = threading.Event()
+        self._restart = threading.Event()
+        self._numbers = itertools.count(1)
+        self.registered = threading.Event()
+        """Set while kubelet has accepted the current socket and asked for its list."""
+
+    def restart(self) -> None:
+        """Register anew now (SIGHUP)."""
+        self._restart.set()
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look at the sockets now."""
+        self._wake.set()
+
+    def run(self) -> None:
+        """Serve and register, again and again, until stopped; then leave no socket behind."""
+        observer = self._watch_folder()
+        serving: _Serving | None = None
+        failures = 0
+        try:
+            while not self._stop.is_set():
+                try:
+                    serving = self._replace(serving)
+                    failures = 0
+                except KubeletError as e:
+                    failures += 1
+                    self._on_failed(str(e))
+                    pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
+                    log.warning("register_failed", extra=kv(error=str(e), retry_s=pause_s))
+                    self._pause(pause_s)
+                    continue
+                self._hold(serving)
+        finally:
+            self.registered.clear()
+            if serving is not None:
+                _retire(serving, DRAIN_S)
+            observer.stop()
+            observer.join(CHECK_INTERVAL_S)
+
+    def _watch_folder(self) -> BaseObserver:
+        lifecycle = self
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                if str(event.src_path).endswith(".sock"):
+                    lifecycle.wake()
+
+        observer = Observer()
+        observer.schedule(Handler(), str(self._dir))
+        observer.start()
+        return observer
+
+    def _replace(self, old: _Serving | None) -> _Serving:
+        """Serve on a new socket, register it, then let the old server go."""
+        inode = self._wait_for_kubelet()
+        began = time.monotonic()
+        self.registered.clear()
+        self._restart.clear()
+        new = self._serve(inode)
+        try:
+            self._register(new.path)
+            if not new.path.exists():
+                raise KubeletError(f"{new.path} vanished while kubelet registered it")
+        except BaseException:
+            _retire(new, 0)
+            raise
+        took_s = time.monotonic() - began
+        self._on_registered(took_s)
+        log.info(
+            "kubelet_registered",
+            extra=kv(resource=self._resource, socket=new.path.name, took_ms=round(took_s * 1e3, 1)),
+        )
+        if old is not None:
+            threading.Thread(target=_retire, args=(old, DRAIN_S), daemon=True).start()
+        if new.plugin.listed.wait(LIST_TIMEOUT_S) or self._stop.is_set():
+            self.registered.set()
+            return new
+        _retire(new, 0)
+        raise KubeletError(f"kubelet registered {new.path.name} and never asked for its list")
+
+    def _wait_for_kubelet(self) -> int:
+        """kubelet.sock's inode, once somebody listens on it."""
+        path = self._dir / KUBELET_SOCKET
+        told = False
+        while not self._stop.is_set():
+            try:
+                inode = path.stat().st_ino
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(REGISTER_TIMEOUT_S)
+                    probe.connect(str(path))
+                return inode
+            except OSError as e:
+                if not told:
+                    log.info("kubelet_awaited", extra=kv(socket=path, error=e.strerror or str(e)))
+                    told = True
+                # bind() is seen before listen(): a socket that is there may refuse for a moment
+                self._pause(CONNECT_RETRY_S if path.exists() else CHECK_INTERVAL_S)
+        raise KubeletError("stopped while waiting for kubelet")
+
+    def _serve(self, kubelet_inode: int) -> _Serving:
+        name = self._resource.replace("/", "-").replace(".", "-")
+        path = self._dir / f"hami-{name}-{os.getpid()}-{next(self._numbers)}.sock"
+        path.unlink(missing_ok=True)
+        plugin = self._make_plugin()
+        server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="plugin"))
+        add_DevicePluginServicer_to_server(plugin, server)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as e:
+            raise KubeletError(f"can't serve on {path}: {e}") from e
+        server.start()
+        return _Serving(server=server, plugin=plugin, path=path, kubelet_inode=kubelet_inode)
+
+    def _register(self, path: Path) -> None:
+        request = api.RegisterRequest(
+            version=VERSION,
+            endpoint=path.name,
+            resource_name=self._resource,
+            options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+        )
+        try:
+            with grpc.insecure_channel(f"unix:{self._dir / KUBELET_SOCKET}") as channel:
+                RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
+        except grpc.RpcError as e:
+            detail = f"{e.code().name}: {e.details()}" if isinstance(e, grpc.Call) else str(e)
+            raise KubeletError(f"kubelet refused to register {self._resource}: {detail}") from e
+
+    def _hold(self, serving: _Serving) -> None:
+        """Return when the registration has to be made again."""
+        while not self._stop.is_set():
+            why = self._lost(serving)
+            if why:
+                log.info("registration_lost", extra=kv(resource=self._resource, why=why))
+                return
+            self._pause(CHECK_INTERVAL_S)
+
+    def _lost(self, serving: _Serving) -> str:
+        if self._restart.is_set():
+            return "asked to register again"
+        try:
+            serving.path.stat()
+        except OSError:
+            return "our socket was removed"
+        try:
+            inode = (self._dir / KUBELET_SOCKET).stat().st_ino
+        except OSError:
+            return "kubelet's socket was removed"
+        return "" if inode == serving.kubelet_inode else "kubelet made a new socket"
+
+    def _pause(self, timeout_s: float) -> None:
+        """Wait for a folder event, a restart request, stop or the time."""
+        self._wake.wait(timeout_s)
+        self._wake.clear()
+
+
+def _retire(serving: _Serving, drain_s: float) -> None:
+    """Stop a server and remove its socket; calls in flight may end within `drain_s`."""
+    serving.server.stop(drain_s).wait(drain_s + 1)
+    serving.path.unlink(missing_ok=True)
+
+
+def remove_stale_sockets(plugin_dir: Path, resource: str) -> int:
+    """Remove sockets that a killed daemon left; how many."""
+    name = resource.replace("/", "-").replace(".", "-")
+    stale = list(plugin_dir.glob(f"hami-{name}-*.sock"))
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return len(stale)

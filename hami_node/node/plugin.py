@@ -1,0 +1,147 @@
+"""The device plugin service that kubelet calls. Every method: translate, call, translate back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import grpc
+
+from hami_node.errors import AllocationError, HamiError
+from hami_node.kubelet_api import deviceplugin_pb2 as api
+from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
+from hami_node.logs import kv
+from hami_node.node.inventory import Inventory, kubelet_list
+from hami_node.node.response import ContainerResponse
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 3600.0
+"""How long a quiet ListAndWatch stream waits before it looks at its context again."""
+ALLOCATOR_WAIT_S = 20.0
+"""How long an Allocate that comes right after start waits for the API server to be listed."""
+
+
+class Allocator(Protocol):
+    """Decides what a container gets. Raises AllocationError to refuse."""
+
+    def allocate(self, device_ids: Sequence[Sequence[str]]) -> list[ContainerResponse]:
+        """One response per container, in order."""
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """The device IDs that kubelet should take. Never raises."""
+
+
+class AllocatorSlot:
+    """Holds the allocator once it is ready; calls that come earlier wait, bounded."""
+
+    def __init__(self, wait_s: float = ALLOCATOR_WAIT_S) -> None:
+        self._ready = threading.Event()
+        self._allocator: Allocator | None = None
+        self._wait_s = wait_s
+
+    def put(self, allocator: Allocator) -> None:
+        """From now on calls are answered."""
+        self._allocator = allocator
+        self._ready.set()
+
+    def take(self) -> Allocator:
+        """The allocator.
+
+        Raises:
+            AllocationError: the daemon could not list its pods in time.
+        """
+        self._ready.wait(self._wait_s)
+        if self._allocator is None:
+            raise AllocationError(
+                "hami-node has just started and the API server has not answered for "
+                f"{self._wait_s:.0f} s, so the pod's reservation is unknown: create the pod again"
+            )
+        return self._allocator
+
+
+class DevicePlugin(DevicePluginServicer):  # type: ignore[misc]  # grpc_tools writes no types
+    """One resource's device plugin. Holds no state of its own."""
+
+    def __init__(self, inventory: Inventory, allocator: AllocatorSlot) -> None:
+        self._inventory = inventory
+        self._allocator = allocator
+        self.listed = threading.Event()
+        """Set once kubelet has been sent a list."""
+
+    def GetDevicePluginOptions(  # noqa: N802 - the name is kubelet's
+        self, request: api.Empty, context: grpc.ServicerContext
+    ) -> api.DevicePluginOptions:
+        """Ask for GetPreferredAllocation; no PreStartContainer."""
+        del request, context
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    def ListAndWatch(  # noqa: N802 - the name is kubelet's
+        self, request: api.Empty, context: grpc.ServicerContext
+    ) -> Iterator[api.ListAndWatchResponse]:
+        """Send the list now and after every change, until kubelet or the server ends the stream."""
+        del request
+        context.add_callback(self._inventory.wake)
+        sent = -1
+        while context.is_active():
+            version, cards = self._inventory.snapshot()
+            if version != sent:
+                sent = version
+                yield kubelet_list(cards)
+                self.listed.set()
+            self._inventory.wait_newer_or(sent, lambda: not context.is_active(), KEEP_ALIVE_S)
+
+    def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
+        self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> api.PreferredAllocationResponse:
+        """Prefer IDs on the reserved cards; without a known reservation, any."""
+        del context
+        answers = []
+        for one in request.container_requests:
+            must = list(one.must_include_deviceIDs)
+            available = list(one.available_deviceIDs)
+            try:
+                chosen = self._allocator.take().prefer(available, must, one.allocation_size)
+            except HamiError as e:
+                log.info("preference_unknown", extra=kv(error=str(e)))
+                rest = [name for name in available if name not in must]
+                chosen = (must + rest)[: one.allocation_size]
+            answers.append(api.ContainerPreferredAllocationResponse(deviceIDs=chosen))
+        return api.PreferredAllocationResponse(container_responses=answers)
+
+    def Allocate(  # noqa: N802 - the name is kubelet's
+        self, request: api.AllocateRequest, context: grpc.ServicerContext
+    ) -> api.AllocateResponse:
+        """Answer with exactly the reserved slice, or refuse in one sentence."""
+        ids = [list(one.devices_ids) for one in request.container_requests]
+        try:
+            responses = self._allocator.take().allocate(ids)
+        except AllocationError as e:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
+        except HamiError as e:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(e))
+        return api.AllocateResponse(container_responses=[_message(one) for one in responses])
+
+    def PreStartContainer(  # noqa: N802 - the name is kubelet's
+        self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> api.PreStartContainerResponse:
+        """Nothing to do; kubelet is told not to call it."""
+        del request, context
+        return api.PreStartContainerResponse()
+
+
+def _message(response: ContainerResponse) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=dict(response.envs),
+        mounts=[
+            api.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.is_read_only,
+            )
+            for mount in response.mounts
+        ],
+        cdi_devices=[api.CDIDevice(name=name) for name in response.cdi_devices],
+    )

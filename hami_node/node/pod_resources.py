@@ -1,0 +1,82 @@
+"""kubelet's own record of who holds which device IDs, over its pod-resources socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from hami_node.errors import KubeletError
+from hami_node.kubelet_api import podresources_pb2 as api
+from hami_node.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
+from hami_node.ports import HeldContainer
+
+TIMEOUT_S = 2.0
+
+
+class KubeletPodResources:
+    """ports.PodResources over kubelet's socket; a new kubelet is met by a new channel."""
+
+    def __init__(self, socket: Path, timeout_s: float = TIMEOUT_S) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._channel: grpc.Channel | None = None
+        self._inode: int | None = None
+
+    def list(self) -> tuple[HeldContainer, ...]:
+        """Every container that kubelet lists, in its order.
+
+        Raises:
+            KubeletError: the socket can't be read.
+        """
+        try:
+            answer = self._stub().List(api.ListPodResourcesRequest(), timeout=self._timeout_s)
+        except (grpc.RpcError, OSError) as e:
+            self.close()
+            code = e.code().name if isinstance(e, grpc.Call) else str(e)
+            raise KubeletError(f"pod-resources socket {self._socket}: {code}") from e
+        return tuple(
+            HeldContainer(
+                namespace=pod.namespace,
+                pod=pod.name,
+                container=container.name,
+                device_ids=_ids_by_resource(container),
+            )
+            for pod in answer.pod_resources
+            for container in pod.containers
+        )
+
+    def is_readable(self) -> bool:
+        """True if a list can be had now."""
+        try:
+            self.list()
+        except KubeletError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Drop the channel; the next call makes another."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+
+    def _stub(self) -> PodResourcesListerStub:
+        inode = self._socket.stat().st_ino
+        if self._channel is None or inode != self._inode:
+            self.close()
+            self._inode = inode
+            # kubelet's list can pass gRPC's 4 MiB default on a node with many pods
+            self._channel = grpc.insecure_channel(
+                f"unix:{self._socket}",
+                options=[("grpc.max_receive_message_length", 64 * 1024 * 1024)],
+            )
+        return PodResourcesListerStub(self._channel)
+
+
+def _ids_by_resource(container: api.ContainerResources) -> dict[str, tuple[str, ...]]:
+    held: dict[str, tuple[str, ...]] = {}
+    for devices in container.devices:
+        held[devices.resource_name] = held.get(devices.resource_name, ()) + tuple(
+            devices.device_ids
+        )
+    return held
