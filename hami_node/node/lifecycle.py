@@ -50,6 +50,10 @@ DRAIN_S: Final = 5.0
 THREADS: Final = 16
 
 
+_SocketId = tuple[int, int]
+"""(inode, change time): file systems hand inode numbers out again at once."""
+
+
 @dataclass(slots=True)
 class _Serving:
     """A running server and the two sockets it lives between."""
@@ -57,7 +61,7 @@ class _Serving:
     server: grpc.Server
     plugin: DevicePlugin
     path: Path
-    kubelet_inode: int
+    kubelet: _SocketId
 
 
 class Lifecycle:
@@ -144,11 +148,11 @@ class Lifecycle:
 
     def _replace(self, old: _Serving | None) -> _Serving:
         """Serve on a new socket, register it, then let the old server go."""
-        inode = self._wait_for_kubelet()
+        kubelet = self._wait_for_kubelet()
         began = time.monotonic()
         self.registered.clear()
         self._restart.clear()
-        new = self._serve(inode)
+        new = self._serve(kubelet)
         try:
             self._register(new.path)
             if not new.path.exists():
@@ -170,17 +174,17 @@ class Lifecycle:
         _retire(new, 0)
         raise KubeletError(f"kubelet registered {new.path.name} and never asked for its list")
 
-    def _wait_for_kubelet(self) -> int:
-        """kubelet.sock's inode, once somebody listens on it."""
+    def _wait_for_kubelet(self) -> _SocketId:
+        """kubelet.sock's identity, once somebody listens on it."""
         path = self._dir / KUBELET_SOCKET
         told = False
         while not self._stop.is_set():
             try:
-                inode = path.stat().st_ino
+                found = _socket_id(path)
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                     probe.settimeout(REGISTER_TIMEOUT_S)
                     probe.connect(str(path))
-                return inode
+                return found
             except OSError as e:
                 if not told:
                     log.info("kubelet_awaited", extra=kv(socket=path, error=e.strerror or str(e)))
@@ -189,7 +193,7 @@ class Lifecycle:
                 self._pause(CONNECT_RETRY_S if path.exists() else CHECK_INTERVAL_S)
         raise KubeletError("stopped while waiting for kubelet")
 
-    def _serve(self, kubelet_inode: int) -> _Serving:
+    def _serve(self, kubelet: _SocketId) -> _Serving:
         name = self._resource.replace("/", "-").replace(".", "-")
         path = self._dir / f"hami-{name}-{os.getpid()}-{next(self._numbers)}.sock"
         path.unlink(missing_ok=True)
@@ -201,7 +205,7 @@ class Lifecycle:
         except RuntimeError as e:
             raise KubeletError(f"can't serve on {path}: {e}") from e
         server.start()
-        return _Serving(server=server, plugin=plugin, path=path, kubelet_inode=kubelet_inode)
+        return _Serving(server=server, plugin=plugin, path=path, kubelet=kubelet)
 
     def _register(self, path: Path) -> None:
         request = api.RegisterRequest(
@@ -222,6 +226,7 @@ class Lifecycle:
         while not self._stop.is_set():
             why = self._lost(serving)
             if why:
+                self.registered.clear()
                 log.info("registration_lost", extra=kv(resource=self._resource, why=why))
                 return
             self._pause(CHECK_INTERVAL_S)
@@ -234,15 +239,20 @@ class Lifecycle:
         except OSError:
             return "our socket was removed"
         try:
-            inode = (self._dir / KUBELET_SOCKET).stat().st_ino
+            found = _socket_id(self._dir / KUBELET_SOCKET)
         except OSError:
             return "kubelet's socket was removed"
-        return "" if inode == serving.kubelet_inode else "kubelet made a new socket"
+        return "" if found == serving.kubelet else "kubelet made a new socket"
 
     def _pause(self, timeout_s: float) -> None:
         """Wait for a folder event, a restart request, stop or the time."""
         self._wake.wait(timeout_s)
         self._wake.clear()
+
+
+def _socket_id(path: Path) -> _SocketId:
+    found = path.stat()
+    return found.st_ino, found.st_ctime_ns
 
 
 def _retire(serving: _Serving, drain_s: float) -> None:

@@ -62,7 +62,7 @@ class AllocatorSlot:
         return self._allocator
 
 
-class DevicePlugin(DevicePluginServicer):  # type: ignore[misc]  # grpc_tools writes no types
+class DevicePlugin(DevicePluginServicer):
     """One resource's device plugin. Holds no state of its own."""
 
     def __init__(self, inventory: Inventory, allocator: AllocatorSlot) -> None:
