@@ -122,17 +122,73 @@ class Grant:
     """A slice of one card that a scheduler gave to one container.
 
     `uuid` is as written in the annotation: the 2.8 form of a MIG grant ends in `[template-slot]`.
+    `vendor` is the word as written where it is not one of ours ("DCU" in a mixed cluster).
     For Neuron `cores` is the bit mask of the granted cores.
     """
 
     uuid: Uuid
-    vendor: Vendor
+    vendor: Vendor | str
     memory_mib: int
     cores: int
 
 
 ContainerGrants = tuple[Grant, ...]
 """The grants of one container, in annotation order; () when it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigReservation:
+    """A MIG instance (2.10) reserved for one grant.
+
+    `container_index` counts init containers first; `device_index` is the grant's place in it.
+    """
+
+    container_index: int
+    device_index: int
+    uuid: Uuid
+    profile: str
+    placement: MigPlacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UuidWish:
+    """Which cards a pod may have (`use`; None = any) and may not have (`nouse`)."""
+
+    use: frozenset[str] | None = None
+    nouse: frozenset[str] = frozenset()
+
+    def admits(self, uuid: str) -> bool:
+        """True where both lists allow the card."""
+        return (self.use is None or uuid in self.use) and uuid not in self.nouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWishes:
+    """What a pod's annotations ask of its cards, beside quantities.
+
+    Attributes:
+        use_types: lower-case parts of model names, one of which must occur; () = any model.
+        nouse_types: lower-case parts of model names, none of which may occur.
+        modes: sharing modes that will do; None = any.
+        nvidia, neuron: cards by UUID, per vendor.
+        is_numa_bound: all cards of a container on one NUMA node.
+        gpu_policy, node_policy: as written; None when the pod does not say.
+        scoring_weights: as written; None when the pod does not say.
+    """
+
+    use_types: tuple[str, ...] = ()
+    nouse_types: tuple[str, ...] = ()
+    modes: frozenset[str] | None = None
+    nvidia: UuidWish = UuidWish()
+    neuron: UuidWish = UuidWish()
+    is_numa_bound: bool = False
+    gpu_policy: str | None = None
+    node_policy: str | None = None
+    scoring_weights: str | None = None
+
+    def uuids(self, vendor: Vendor) -> UuidWish:
+        """The UUID wish for cards of that vendor."""
+        return self.neuron if vendor is Vendor.AWS_NEURON else self.nvidia
 
 
 class ContainerKind(StrEnum):

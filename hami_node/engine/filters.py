@@ -1,0 +1,229 @@
+"""Why a card can't serve an ask: one function, one rule, one reason. Their order: compat.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from hami_node.engine import mig
+from hami_node.engine.compat import FILTERS_BEFORE_NUMA, Compat, FilterName
+from hami_node.engine.quota import QuotaTally
+from hami_node.engine.ranking import has_word
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Ask, Mode, PodWishes, Uuid
+
+WHOLE_CARD: Final = 100
+"""Percent of cores that mean the card alone."""
+
+
+class Reason(StrEnum):
+    """Why a card or a node can't serve; the texts are HAMi's. Source: common/common.go:25-44."""
+
+    NOT_HEALTHY = "CardNotHealth"
+    CORDONED = "CardCordoned"
+    TYPE_MISMATCH = "CardTypeMismatch"
+    UUID_MISMATCH = "CardUuidMismatch"
+    NO_SLOT = "CardTimeSlicingExhausted"
+    NOT_EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
+    OVER_QUOTA = "ResourceQuotaNotFit"
+    TOO_LITTLE_MEMORY = "CardInsufficientMemory"
+    TOO_FEW_CORES = "CardInsufficientCore"
+    NO_CORES_LEFT = "CardComputeUnitsExhausted"
+    NO_MIG_PLACEMENT = "CardMigTopologyInfeasible"
+    NO_MIG_TEMPLATE = "CardNotFoundCustomFilterRule"
+    OTHER_NUMA = "NumaNotFit"
+    TOO_FEW_CARDS_FIT = "AllocatedCardsInsufficientRequest"
+    TOO_FEW_CARDS = "NodeInsufficientDevice"
+    NOT_REGISTERED = "node unregistered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitContext:
+    """What a filter has to know beside the card.
+
+    Attributes:
+        cordoned: the node's cards that are out of scheduling.
+        quota: room left in the namespace; None without a quota.
+        is_mutex: the pod wants cards that nobody uses.
+        cores: percent of a card that is asked for, at most 100.
+    """
+
+    ask: Ask
+    wishes: PodWishes
+    compat: Compat
+    cordoned: frozenset[Uuid] = frozenset()
+    quota: QuotaTally | None = None
+    is_mutex: bool = False
+    cores: int = 0
+
+
+def context(
+    ask: Ask,
+    wishes: PodWishes,
+    compat: Compat,
+    *,
+    policy: str = "",
+    cordoned: frozenset[Uuid] = frozenset(),
+    quota: QuotaTally | None = None,
+) -> FitContext:
+    """Make the context of one ask; `policy` is the card policy in force."""
+    return FitContext(
+        ask=ask,
+        wishes=wishes,
+        compat=compat,
+        cordoned=cordoned,
+        quota=quota,
+        is_mutex=has_word(policy, "mutex"),
+        cores=min(ask.cores, WHOLE_CARD),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why one node can't serve: how many of its `total` cards failed for each reason.
+
+    `whole` is set where the node fails as a whole; then nothing is counted.
+    """
+
+    counts: Mapping[Reason, int] = field(default_factory=lambda: MappingProxyType({}))
+    total: int = 0
+    whole: Reason | None = None
+
+    def text(self) -> str:
+        """As HAMi writes it: `1/8 CardTypeMismatch, 3/8 CardInsufficientMemory`."""
+        if self.whole is not None:
+            return self.whole.value
+        parts = [f"{count}/{self.total} {reason}" for reason, count in self.counts.items()]
+        return ", ".join(sorted(parts))
+
+    @classmethod
+    def of(cls, counts: Counter[Reason], total: int) -> Rejection:
+        """Freeze a count."""
+        return cls(counts=MappingProxyType(dict(counts)), total=total)
+
+
+Filter = Callable[[DeviceUsage, FitContext], Reason | None]
+
+
+def is_healthy(card: DeviceUsage, _: FitContext) -> Reason | None:
+    """Reject a sick card and one whose grants contradict it."""
+    return None if card.device.healthy and not card.contradiction else Reason.NOT_HEALTHY
+
+
+def is_not_cordoned(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a card that people took out of scheduling."""
+    return Reason.CORDONED if card.device.uuid in ctx.cordoned else None
+
+
+def has_type(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject another vendor, another sharing mode or another model than wished."""
+    device, wishes = card.device, ctx.wishes
+    if device.vendor is not ctx.ask.vendor:
+        return Reason.TYPE_MISMATCH
+    if wishes.modes is not None and device.mode and device.mode not in wishes.modes:
+        return Reason.TYPE_MISMATCH
+    if not wishes.use_types and not wishes.nouse_types:
+        return None
+    model = device.model.lower()
+    if wishes.use_types and not any(word in model for word in wishes.use_types):
+        return Reason.TYPE_MISMATCH
+    if any(word in model for word in wishes.nouse_types):
+        return Reason.TYPE_MISMATCH
+    return None
+
+
+def has_uuid(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a card that the pod's UUID lists exclude."""
+    wish = ctx.wishes.uuids(ctx.ask.vendor)
+    return None if wish.admits(card.device.uuid) else Reason.UUID_MISMATCH
+
+
+def has_slot(card: DeviceUsage, _: FitContext) -> Reason | None:
+    """Reject a card that as many containers share as may."""
+    return Reason.NO_SLOT if card.slots_used >= card.device.slots else None
+
+
+def is_idle_if_mutex(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a used card under the policy word `mutex`."""
+    return Reason.NOT_EXCLUSIVE if ctx.is_mutex and card.slots_used > 0 else None
+
+
+def is_within_quota(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject what would exceed the namespace's quota. Source: HAMi nvidia/device.go:666."""
+    if ctx.quota is None:
+        return None
+    memory_mib = ctx.ask.memory_mib_on(card.device.memory_mib)
+    if ctx.quota.admits(card.device.uuid, memory_mib, ctx.cores):
+        return None
+    return Reason.OVER_QUOTA
+
+
+def has_memory(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject when free memory is below the ask, in MiB. Source: HAMi nvidia/device.go:789."""
+    wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
+    return Reason.TOO_LITTLE_MEMORY if card.memory_free_mib < wanted else None
+
+
+def has_cores(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject when free cores are below the ask, in percent."""
+    return Reason.TOO_FEW_CORES if card.device.cores - card.cores_used < ctx.cores else None
+
+
+def is_idle_if_exclusive(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a used card for a whole-card ask, whatever the core scaling."""
+    return Reason.NOT_EXCLUSIVE if ctx.cores == WHOLE_CARD and card.slots_used > 0 else None
+
+
+def has_cores_left(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a container without a core limit on a card whose cores are all taken."""
+    total = card.device.cores
+    is_full = total != 0 and card.cores_used >= total
+    return Reason.NO_CORES_LEFT if is_full and ctx.cores == 0 else None
+
+
+def has_mig_instance(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Reject a card in MIG mode that can't hold an instance of the asked size."""
+    if card.device.mode != Mode.MIG:
+        return None
+    wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
+    if mig.choose(card, wanted) is not None:
+        return None
+    return Reason.NO_MIG_TEMPLATE if card.device.mig_templates else Reason.NO_MIG_PLACEMENT
+
+
+FILTERS: Final[Mapping[FilterName, Filter]] = MappingProxyType(
+    {
+        FilterName.HEALTH: is_healthy,
+        FilterName.CORDON: is_not_cordoned,
+        FilterName.TYPE: has_type,
+        FilterName.UUID: has_uuid,
+        FilterName.SLOTS: has_slot,
+        FilterName.MUTEX: is_idle_if_mutex,
+        FilterName.QUOTA: is_within_quota,
+        FilterName.MEMORY: has_memory,
+        FilterName.CORES: has_cores,
+        FilterName.EXCLUSIVE: is_idle_if_exclusive,
+        FilterName.NO_CORES_LEFT: has_cores_left,
+        FilterName.MIG: has_mig_instance,
+    }
+)
+
+BEFORE_NUMA: Final = tuple(FILTERS[name] for name in FILTERS_BEFORE_NUMA)
+
+
+def first_failing(card: DeviceUsage, ctx: FitContext, filters: tuple[Filter, ...]) -> Reason | None:
+    """The reason of the first filter that rejects the card, or None."""
+    for rule in filters:
+        reason = rule(card, ctx)
+        if reason is not None:
+            return reason
+    return None
+
+
+def after_numa(compat: Compat) -> tuple[Filter, ...]:
+    """The generation's filters after the NUMA group, in its order."""
+    return tuple(FILTERS[name] for name in compat.filters)

@@ -1,0 +1,111 @@
+"""What a namespace may still take.
+
+Memory of asks and of `used` is already multiplied by the memory factor, the limit is not; cores are
+never scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hami_node.engine.compat import Compat
+from hami_node.model import Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A namespace's limits and what its pods hold; None is no limit."""
+
+    memory_limit_mib: int | None = None
+    core_limit: int | None = None
+    memory_used_mib: int = 0
+    cores_used: int = 0
+    memory_factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What one container takes of one card."""
+
+    uuid: Uuid
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaTally:
+    """A quota and what the pod under placement takes of it so far.
+
+    Init containers run one after another: of each card the pod counts with its largest init take or
+    the sum of its other takes, whichever is more; without `collapses` everything is summed.
+    """
+
+    quota: Quota
+    collapses: bool
+    zero_is_limit: bool
+    init_takes: tuple[Take, ...] = ()
+    app_takes: tuple[Take, ...] = ()
+    is_init: bool = False
+
+    @classmethod
+    def start(cls, quota: Quota, compat: Compat) -> QuotaTally:
+        """Nothing taken yet."""
+        return cls(
+            quota=quota,
+            collapses=compat.quota_collapses,
+            zero_is_limit=compat.is_zero_quota_a_limit,
+        )
+
+    def at(self, *, is_init: bool) -> QuotaTally:
+        """The tally while a container of that kind is placed."""
+        return replace(self, is_init=is_init)
+
+    def with_take(self, take: Take) -> QuotaTally:
+        """The tally after the present container took something."""
+        if self.is_init and self.collapses:
+            return replace(self, init_takes=(*self.init_takes, take))
+        return replace(self, app_takes=(*self.app_takes, take))
+
+    def admits(self, uuid: Uuid, memory_mib: int, cores: int) -> bool:
+        """True while the namespace stays within its limits when this card is taken too."""
+        quota = self.quota
+        taken = self.with_take(Take(uuid=uuid, memory_mib=memory_mib, cores=cores))
+        memory, core = taken.total()
+        return not (
+            self._exceeds(
+                quota.memory_used_mib + memory, quota.memory_limit_mib, quota.memory_factor
+            )
+            or self._exceeds(quota.cores_used + core, quota.core_limit, 1)
+        )
+
+    def total(self) -> tuple[int, int]:
+        """(memory in MiB, cores in percent) that the pod takes at its peak, over all cards."""
+        inits, apps = _peaks(self.init_takes), _sums(self.app_takes)
+        memory = cores = 0
+        for uuid in inits.keys() | apps.keys():
+            init, app = inits.get(uuid, (0, 0)), apps.get(uuid, (0, 0))
+            memory += max(init[0], app[0])
+            cores += max(init[1], app[1])
+        return memory, cores
+
+    def _exceeds(self, wanted: int, limit: int | None, factor: int) -> bool:
+        if limit is None or (limit == 0 and not self.zero_is_limit):
+            return False
+        return wanted > limit * factor
+
+
+def _sums(takes: Iterable[Take]) -> dict[Uuid, tuple[int, int]]:
+    sums: dict[Uuid, tuple[int, int]] = {}
+    for take in takes:
+        memory, cores = sums.get(take.uuid, (0, 0))
+        sums[take.uuid] = (memory + take.memory_mib, cores + take.cores)
+    return sums
+
+
+def _peaks(takes: Iterable[Take]) -> dict[Uuid, tuple[int, int]]:
+    peaks: dict[Uuid, tuple[int, int]] = {}
+    for take in takes:
+        memory, cores = peaks.get(take.uuid, (0, 0))
+        peaks[take.uuid] = (max(memory, take.memory_mib), max(cores, take.cores))
+    return peaks

@@ -1,0 +1,175 @@
+"""Which card and which node is tried first: scores, policies and the order they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.engine.compat import Compat
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Ask, Vendor
+
+WEIGHT: Final = 10
+"""Makes scores readable. Source: HAMi util.Weight."""
+
+DIGITS: Final = 9
+"""Scores are rounded here, so that equal loads tie whatever order they were summed in."""
+
+BINPACK: Final = "binpack"
+SPREAD: Final = "spread"
+NUMA: Final = "numa"
+MUTEX: Final = "mutex"
+TOPOLOGY: Final = "topology-aware"
+
+NO_NUMA: Final = -1
+"""Where a card of unknown NUMA node is sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How much slots, cores and memory count in a card's score."""
+
+    slot: int = 1
+    core: int = 1
+    memory: int = 1
+
+
+EVEN: Final = Weights()
+
+
+def parse_weights(text: str) -> Weights | None:
+    """Read `slot=1,core=1,memory=3`; None when the text is wrong.
+
+    All three keys once, whole numbers from 0, not all of them 0; order and blanks are free.
+    Source: HAMi util/device_scoring_weights.go:43-102.
+    """
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        key, sign, number = part.partition("=")
+        key, number = key.strip(), number.strip()
+        is_number = number.isascii() and number.removeprefix("+").isdigit() and len(number) < 10
+        if not sign or not is_number or key in values:
+            return None
+        values[key] = int(number)
+    if values.keys() != {"slot", "core", "memory"} or not any(values.values()):
+        return None
+    return Weights(slot=values["slot"], core=values["core"], memory=values["memory"])
+
+
+def words(policy: str) -> tuple[str, ...]:
+    """The words of a comma-chained policy, without blanks."""
+    return tuple(word.strip() for word in policy.split(","))
+
+
+def has_word(policy: str, word: str) -> bool:
+    """True when the word stands anywhere in the policy."""
+    return word in words(policy)
+
+
+def device_score(
+    card: DeviceUsage, asks: Sequence[Ask], compat: Compat, weights: Weights = EVEN
+) -> float:
+    """How full the card would be: 10 x the weighted sum of three shares, from 0 (idle).
+
+    A card with a total of 0 scores 0. Source: seed 003 section 3; HAMi policy/gpu_policy.go:194.
+    """
+    device = card.device
+    if not (device.slots and device.cores and device.memory_mib):
+        return 0.0
+    slots, cores, memory = card.slots_used, card.cores_used, card.memory_used_mib
+    for ask in asks:
+        if compat.score_matches_vendor and ask.vendor is not device.vendor:
+            continue
+        slots += ask.count if compat.slot_term_counts_cards else 1
+        cores += ask.cores
+        memory += ask.memory_mib_on(device.memory_mib)
+    share = (
+        weights.slot * slots / device.slots
+        + weights.core * cores / device.cores
+        + weights.memory * memory / device.memory_mib
+    )
+    return round(WEIGHT * share, DIGITS)
+
+
+def node_score(cards: Iterable[DeviceUsage]) -> float:
+    """How full the node is: 10 x the sum of its three shares; 0 when a total is 0.
+
+    Source: seed 003 section 5; HAMi policy/node_policy.go:106-130.
+    """
+    slots = slots_used = cores = cores_used = memory = memory_used = 0
+    for card in cards:
+        device = card.device
+        slots += device.slots
+        cores += device.cores
+        memory += device.memory_mib
+        slots_used += card.slots_used
+        cores_used += card.cores_used
+        memory_used += card.memory_used_mib
+    if not (slots and cores and memory):
+        return 0.0
+    share = slots_used / slots + cores_used / cores + memory_used / memory
+    return round(WEIGHT * share, DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A card with its score and its place in the order of registration."""
+
+    card: DeviceUsage
+    score: float
+    place: int
+
+
+_Key = Callable[[Scored], tuple[float, ...]]
+
+
+def visit_order(
+    scored: Iterable[Scored], policy: str, compat: Compat, *, is_numa_bound: bool
+) -> list[Scored]:
+    """The cards, first visited first; equal cards: the one registered later comes first.
+
+    Source: seed 003 section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
+    """
+    key = _key(policy, compat, is_numa_bound=is_numa_bound)
+    return sorted(scored, key=lambda item: (*key(item), -item.place))
+
+
+def _key(policy: str, compat: Compat, *, is_numa_bound: bool) -> _Key:
+    if compat.are_policies_chained and ("," in policy or policy == NUMA):
+        return _chained(words(policy), is_numa_bound=is_numa_bound)
+    if compat.is_mutex_sorted and policy == MUTEX:
+        return lambda item: (item.card.slots_used, -_numa(item))
+    is_numa_first = compat.is_numa_first or is_numa_bound
+    if policy == BINPACK:
+        if is_numa_first:
+            return lambda item: (_numa(item), -item.score)
+        return lambda item: (-item.score, -_numa(item))
+    if is_numa_first:
+        return lambda item: (-_numa(item), item.score)
+    return lambda item: (item.score, -_numa(item))
+
+
+def _chained(chain: Sequence[str], *, is_numa_bound: bool) -> _Key:
+    known = [word for word in chain if word in (BINPACK, SPREAD, NUMA)] or [SPREAD]
+    if is_numa_bound:
+        known.insert(0, NUMA)
+    keys = tuple(dict.fromkeys(known))
+    return lambda item: tuple(_CHAIN_KEYS[word](item) for word in keys)
+
+
+_CHAIN_KEYS: Final[dict[str, Callable[[Scored], float]]] = {
+    BINPACK: lambda item: -item.score,
+    SPREAD: lambda item: item.score,
+    NUMA: lambda item: -_numa(item),
+}
+
+
+def _numa(item: Scored) -> int:
+    numa = item.card.device.numa
+    return NO_NUMA if numa is None else numa
+
+
+def is_same_vendor(card: DeviceUsage, vendor: Vendor) -> bool:
+    """True for cards of that vendor: exactly, never by a part of the model's name."""
+    return card.device.vendor is vendor
