@@ -1,0 +1,47 @@
+"""Build the stand-in for the driver's library, `libnvidia-ml.so.1`, with gcc.
+
+`python -m tests.nvml_stub.build FOLDER` puts it there. What it answers: see `libnvidia-ml.c`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+LIBRARY_NAME = "libnvidia-ml.so.1"
+FLAGS = (
+    *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"),
+    *("-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{LIBRARY_NAME}"),
+)
+
+
+class NoCompiler(RuntimeError):
+    """gcc is not installed: tests that need the library are skipped."""
+
+
+def build(folder: Path) -> Path:
+    """Compile into `folder` unless an up-to-date library stands there. Returns its path.
+
+    Raises:
+        NoCompiler: there is no gcc.
+        RuntimeError: gcc refuses; the text is its own.
+    """
+    target = folder / LIBRARY_NAME
+    if target.exists() and target.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return target
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        raise NoCompiler("gcc is not installed: the NVML stand-in can't be built")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [compiler, *FLAGS, "-o", str(target), str(SOURCE), "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    return target
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1])))
