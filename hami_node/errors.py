@@ -41,17 +41,29 @@ class DriverUnavailable(BackendError):
     """The driver library is not there or can't be started; the message names it and the cure."""
 
 
+class DriverChanged(DriverUnavailable):
+    """The driver was replaced under a running session: only a new process can load its library."""
+
+    is_retryable = False
+
+
 class DeviceLost(BackendError):
     """One card does not answer."""
 
 
 class KubeError(HamiError):
-    """The API server refused or can't be reached. `status` is the HTTP status, 0 without one."""
+    """The API server refused or can't be reached.
 
-    def __init__(self, message: str, status: int = 0) -> None:
-        """Keep the HTTP status beside the text."""
+    `status` is the HTTP status, 0 without one; `retry_after_s` the wait that the server asked for.
+    """
+
+    def __init__(
+        self, message: str, status: int = 0, retry_after_s: float | None = None
+    ) -> None:
+        """Keep the HTTP status and the server's wish beside the text."""
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
 
     @property
     def is_transient(self) -> bool:
