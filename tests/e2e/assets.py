@@ -1,0 +1,16 @@
+"""Where the slow-to-make things lie between runs: programs, base file system, product image."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+PROGRAMS: Final = Path(os.environ.get("HAMI_E2E_ASSETS") or "~/.cache/hami-e2e/bin").expanduser()
+ROOTFS: Final = PROGRAMS / "python-rootfs"
+STORAGE: Final = PROGRAMS / "image-storage"
+IMAGE_TAR: Final = PROGRAMS / "hami-node.tar"
+IMAGE: Final = "localhost/hami-node:e2e"
+IMAGE_NEXT: Final = "localhost/hami-node:e2e-next"  # the same bytes under another name
+REPOSITORY: Final = Path(__file__).parents[2]
+SOURCES: Final = Path(__file__).parent / "programs"

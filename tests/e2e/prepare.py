@@ -1,0 +1,177 @@
+"""Make what the end-to-end tests need: packages, the cluster's programs, the product's image.
+
+usage: python -m tests.e2e.prepare
+
+Everything slow is kept in $HAMI_E2E_ASSETS (default ~/.cache/hami-e2e/bin): about 12 minutes on
+2 cores from nothing, seconds when nothing changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.e2e import product_image
+from tests.e2e.assets import IMAGE_TAR, PROGRAMS, SOURCES
+
+_GO_NEEDED: Final = (1, 24, 2)
+_PROGRAMS: Final = {
+    "kubernetes": (
+        "k8s.io/kubernetes",
+        (
+            *("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"),
+            *("kubelet", "kubectl"),
+        ),
+    ),
+    "containerd": (
+        "github.com/containerd/containerd/v2",
+        ("containerd", "containerd-shim-runc-v2", "ctr"),
+    ),
+}
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Print what is being done, then how long it took."""
+    began = time.monotonic()
+    print(f"e2e: {what} ...", flush=True)
+    yield
+    print(f"e2e: {what}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def check_machine() -> None:
+    """Name everything that is missing and that this script can't mend, at once.
+
+    Raises:
+        SystemExit: one line for each.
+    """
+    missing = []
+    if os.geteuid() != 0:
+        missing.append("root: kubelet and containerd mount file systems; run as root")
+    if shutil.which("apt-get") is None:
+        missing.append("apt-get: the tests take etcd, runc and CNI plugins from Debian packages")
+    if not _are_programs_current():
+        version = _go_version()
+        if version is None:
+            missing.append(
+                "Go: the cluster's programs are built with it; install Go 1.24.2 or later"
+            )
+        elif version < _GO_NEEDED:
+            found = ".".join(map(str, version))
+            missing.append(f"Go 1.24.2 or later: {found} is installed")
+    if missing:
+        raise SystemExit("e2e can't run here; missing:\n" + "\n".join(f"  - {m}" for m in missing))
+
+
+def install_packages() -> None:
+    """Install the Debian packages of apt.txt that are not there."""
+    wanted = (Path(__file__).parent / "apt.txt").read_text().split()
+    missing = [p for p in wanted if not _is_installed(p)]
+    if not missing:
+        return
+    with step(f"installing {' '.join(missing)}"):
+        env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+        for command in (
+            ("apt-get", "update", "-qq"),
+            ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing),
+        ):
+            _run_quietly(command, env)
+
+
+def build_programs() -> None:
+    """Build the cluster's programs from their Go modules unless they are there at that version."""
+    if _are_programs_current():
+        return
+    for module, (package, names) in _PROGRAMS.items():
+        if not _is_module_current(module):
+            with step(f"building {', '.join(names)} {_wanted(module, package)} (minutes, once)"):
+                _build(module, _wanted(module, package))
+
+
+def _build(module: str, version: str) -> None:
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    env = dict(os.environ, CGO_ENABLED="0", GOFLAGS="-buildvcs=false -trimpath -mod=mod")
+    flags = {
+        "kubernetes": (
+            "-ldflags",
+            f"-s -w -X k8s.io/component-base/version.gitVersion={version} "
+            "-X k8s.io/component-base/version.gitMajor=1 "
+            f"-X k8s.io/component-base/version.gitMinor={version.split('.')[1]}",
+        ),
+        "containerd": (
+            *("-tags", "no_btrfs no_devmapper no_zfs", "-ldflags"),
+            f"-s -w -X github.com/containerd/containerd/v2/version.Version={version[1:]}",
+        ),
+    }
+    with tempfile.TemporaryDirectory() as scratch:  # go may rewrite go.mod: not in the checkout
+        folder = Path(shutil.copytree(SOURCES / module, Path(scratch, module)))
+        command = ("go", "build", *flags[module], "-o", f"{PROGRAMS}/", "tool")
+        subprocess.run(command, check=True, cwd=folder, env=env)
+
+
+def _are_programs_current() -> bool:
+    return all(_is_module_current(module) for module in _PROGRAMS)
+
+
+def _is_module_current(module: str) -> bool:
+    package, names = _PROGRAMS[module]
+    paths = [PROGRAMS / name for name in names]
+    if not all(os.access(p, os.X_OK) for p in paths):
+        return False
+    shown = subprocess.run(
+        (str(paths[0]), "--version"), capture_output=True, text=True, check=False
+    ).stdout
+    return _wanted(module, package).removeprefix("v") in shown
+
+
+def _wanted(module: str, package: str) -> str:
+    """The version that go.mod asks for, as `v1.34.4`."""
+    text = (SOURCES / module / "go.mod").read_text()
+    found = re.search(rf"^\s*(?:require )?{re.escape(package)} (v\S+)", text, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{SOURCES / module / 'go.mod'}: no version of {package}")
+    return found[1]
+
+
+def _go_version() -> tuple[int, ...] | None:
+    if shutil.which("go") is None:
+        return None
+    shown = subprocess.run(("go", "env", "GOVERSION"), capture_output=True, text=True, check=True)
+    return tuple(int(n) for n in re.findall(r"\d+", shown.stdout)[:3])
+
+
+def _is_installed(package: str) -> bool:
+    command = ("dpkg-query", "-W", "-f", "${db:Status-Status}", package)
+    return subprocess.run(command, capture_output=True, check=False).stdout == b"installed"
+
+
+def _run_quietly(command: tuple[str, ...], env: dict[str, str]) -> None:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def main() -> None:
+    """Everything, in order; each step does nothing when it was done before."""
+    check_machine()
+    install_packages()
+    build_programs()
+    if not product_image.has_base():
+        with step("making the base file system of the product's image (2 minutes, once)"):
+            product_image.make_base()
+    if not product_image.is_current():
+        with step("building the product's image from the Dockerfile"):
+            product_image.build()
+    print(f"e2e: ready; programs in {PROGRAMS}, image {IMAGE_TAR.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Build the product's image from its Dockerfile without a registry or a container engine.
+
+The base image is Debian's own python3, made with debootstrap; buildah runs the Dockerfile in a
+chroot on the machine's network, with the machine's certificates and pip settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.assets import IMAGE, IMAGE_TAR, REPOSITORY, ROOTFS, STORAGE
+
+_BASE: Final = "localhost/python:3.11-slim-bookworm"
+_BASE_PACKAGES: Final = "python3,python3-venv,python3-pip,ca-certificates"
+_HASH_FILE: Final = IMAGE_TAR.with_suffix(".sha256")
+_CERTIFICATES: Final = "/etc/ssl/certs"
+_INPUTS: Final = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements.lock", "README.md")
+
+
+def has_base() -> bool:
+    """Is the base file system there, whole?"""
+    return (ROOTFS / "usr/bin/python3").exists() and (ROOTFS / ".complete").exists()
+
+
+def make_base() -> None:
+    """Make Debian bookworm with python3 in a folder, from the mirror that apt uses.
+
+    Raises:
+        SystemExit: debootstrap failed; its log's end is in the text.
+    """
+    shutil.rmtree(ROOTFS, ignore_errors=True)
+    ROOTFS.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        (
+            *("debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}"),
+            *("bookworm", str(ROOTFS), _debian_mirror()),
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        log = ROOTFS / "debootstrap/debootstrap.log"
+        more = log.read_text()[-2000:] if log.exists() else done.stderr
+        raise SystemExit(f"debootstrap failed:\n{done.stdout[-1000:]}{more}")
+    shutil.rmtree(ROOTFS / "var/cache/apt/archives", ignore_errors=True)
+    (ROOTFS / ".complete").touch()
+
+
+def is_current() -> bool:
+    """Was the image built from the files as they are now?"""
+    return IMAGE_TAR.exists() and _HASH_FILE.exists() and _HASH_FILE.read_text() == _digest()
+
+
+def build() -> None:
+    """Run the Dockerfile; the image becomes an archive that containerd can import.
+
+    Raises:
+        SystemExit: buildah failed; what it printed last is in the text.
+    """
+    digest = _digest()
+    shutil.rmtree(STORAGE, ignore_errors=True)
+    STORAGE.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        container = _buildah("from", "scratch").strip()
+        _buildah("add", "-q", container, str(ROOTFS), "/")
+        _buildah("commit", "-q", container, _BASE)
+        _buildah("rm", container)
+        _buildah(
+            *("bud", "--network", "host", "--build-arg", f"PYTHON_IMAGE={_BASE}"),
+            *_build_mounts(Path(scratch)),
+            *("-t", IMAGE, str(REPOSITORY)),
+        )
+        fresh = Path(scratch, IMAGE_TAR.name)
+        _buildah("push", "-q", IMAGE, f"docker-archive:{fresh}:{IMAGE}")
+        shutil.move(fresh, IMAGE_TAR)
+    shutil.rmtree(STORAGE)
+    _HASH_FILE.write_text(digest)
+
+
+def _build_mounts(scratch: Path) -> list[str]:
+    """The machine's certificates and pip settings, mounted: nothing of them stays in the image."""
+    config = scratch / "pip.conf"
+    settings = _pip_settings()
+    config.write_text("[global]\n" + "".join(f"{k} = {v}\n" for k, v in settings.items()))
+    mounts = [f"{config}:/etc/pip.conf:ro", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"]
+    links = settings.get("find-links", "")
+    mounts += [f"{p}:{p}:ro" for p in links.split() if Path(p).is_dir()]
+    return [part for mount in mounts for part in ("-v", mount)]
+
+
+def _pip_settings() -> dict[str, str]:
+    """pip's settings on this machine, from its files and its environment."""
+    shown = subprocess.run(
+        (sys.executable, "-m", "pip", "config", "list"), capture_output=True, text=True, check=True
+    ).stdout
+    found = re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", shown, re.MULTILINE)
+    return dict(sorted(found, key=lambda item: item[0]))
+
+
+def _debian_mirror() -> str:
+    """The address from which apt takes Debian's main packages."""
+    shown = subprocess.run(
+        ("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    targets = [line.split() for line in shown.splitlines()]
+    for uri, codename, component in (t for t in targets if len(t) == 3):
+        if "-" not in codename and component == "main":
+            return uri
+    raise SystemExit("apt has no source for Debian's main packages: add one to its sources")
+
+
+def _buildah(*args: str) -> str:
+    env = dict(os.environ, BUILDAH_ISOLATION="chroot", STORAGE_DRIVER="vfs")
+    where = (f"--root={STORAGE}/root", f"--runroot={STORAGE}/run")
+    done = subprocess.run(
+        ("buildah", *where, *args), capture_output=True, text=True, env=env, check=False
+    )
+    if done.returncode:
+        shown = (done.stdout + done.stderr)[-4000:]
+        raise SystemExit(f"buildah {args[0]} failed:\n{shown}")
+    return done.stdout
+
+
+def _digest() -> str:
+    """One hash of everything that the image is made of."""
+    paths = [REPOSITORY / name for name in _INPUTS]
+    paths += sorted(
+        p
+        for p in (REPOSITORY / "hami_node").rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    )
+    total = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes() if path.exists() else b""
+        total.update(f"{path.relative_to(REPOSITORY)} {len(content)}\n".encode() + content)
+    return total.hexdigest()
