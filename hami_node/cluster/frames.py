@@ -1,0 +1,131 @@
+"""Lists and watch events of the API server, cut into single objects without decoding them.
+
+Every object is decoded on its own, so that one bad object costs that object only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from hami_node.errors import KubeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMeta:
+    """Enough of an object to know which one it is, even if the rest can't be decoded."""
+
+    namespace: str = ""
+    name: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name); the namespace of a node is ""."""
+        return (self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage:
+    """One page of a list; `next_token` is "" on the last one."""
+
+    resource_version: str
+    next_token: str
+    items: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFrame:
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's bytes."""
+
+    kind: str
+    raw: bytes
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    namespace: str = ""
+    name: str = ""
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_LIST = msgspec.json.Decoder(_List)
+_EVENT = msgspec.json.Decoder(_Event)
+_OBJECT = msgspec.json.Decoder(_Object)
+
+
+def read_list(body: bytes) -> ListPage:
+    """Cut a list into its objects.
+
+    Raises:
+        KubeError: the body is no list.
+    """
+    try:
+        found = _LIST.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server sent no list: {error}") from error
+    return ListPage(
+        resource_version=found.metadata.resource_version,
+        next_token=found.metadata.continue_,
+        items=tuple(bytes(item) for item in found.items or ()),
+    )
+
+
+def read_frame(line: bytes) -> WatchFrame:
+    """Cut one line of a watch.
+
+    Raises:
+        KubeError: the line is no watch event.
+    """
+    try:
+        found = _EVENT.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server sent no watch event: {error}") from error
+    return WatchFrame(kind=found.type, raw=bytes(found.object))
+
+
+def read_meta(raw: bytes) -> ObjectMeta:
+    """Who an object is.
+
+    Raises:
+        KubeError: there is no readable metadata.
+    """
+    try:
+        meta = _OBJECT.decode(raw).metadata
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server sent an object without metadata: {error}") from error
+    return ObjectMeta(
+        namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version
+    )
+
+
+def read_mapping(body: bytes) -> Mapping[str, object]:
+    """A whole object as plain values, for the kinds that have no model.
+
+    Raises:
+        KubeError: the body is no JSON object.
+    """
+    try:
+        return msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server sent no JSON object: {error}") from error
