@@ -1,0 +1,77 @@
+"""The handshake annotation: a word and a time, in the spellings of every generation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from hami_node.errors import WireError
+from hami_node.wire import names
+from hami_node.wire.timestamps import format_dashed, format_go, format_rfc3339, parse_time
+
+
+class HandshakeKind(StrEnum):
+    """Who spoke last: the node (`Reported`) or a scheduler (the others)."""
+
+    REPORTED = "Reported"
+    REQUESTING = "Requesting"
+    DELETED = "Deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """A decoded handshake.
+
+    Attributes:
+        kind: the word.
+        time_s: Unix seconds, None when the time can't be read. Schedulers write their local
+            time without a zone; it is taken as UTC.
+        is_dotted: the date is written `2006.01.02`; in a scheduler's word the mark of HAMi 2.4.
+    """
+
+    kind: HandshakeKind
+    time_s: float | None = None
+    is_dotted: bool = False
+
+    @property
+    def is_mark_of_2_4(self) -> bool:
+        """True when only a scheduler of HAMi 2.4 writes such a text."""
+        return self.is_dotted and self.kind is not HandshakeKind.REPORTED
+
+
+_FORM: Final = re.compile(r"(Reported|Requesting|Deleted)[ _]?(.*)", re.DOTALL)
+_DOTTED: Final = re.compile(r"\d{4}\.\d\d\.\d\d ", re.ASCII)
+
+
+def decode_handshake(text: str, key: str = names.NODE_HANDSHAKE) -> Handshake:
+    """Read a handshake value.
+
+    Raises:
+        WireError: it begins with none of the three words.
+    """
+    found = _FORM.fullmatch(text)
+    if not found:
+        raise WireError(key, text, "not a handshake")
+    word, rest = found.groups()
+    return Handshake(
+        kind=HandshakeKind(word),
+        time_s=parse_time(rest),
+        is_dotted=_DOTTED.match(rest) is not None,
+    )
+
+
+def encode_reported(unix_s: float) -> str:
+    """What the daemon writes for NVIDIA: `Reported 2006-01-02 15:04:05.123456 +0000 UTC`."""
+    return f"{names.HANDSHAKE_REPORTED} {format_go(unix_s)}"
+
+
+def encode_neuron_reported(unix_s: float) -> str:
+    """What the daemon writes for Neuron: `Reported_2006-01-02T15:04:05Z`."""
+    return f"{names.HANDSHAKE_REPORTED}_{format_rfc3339(unix_s)}"
+
+
+def encode_requesting(unix_s: float) -> str:
+    """What the extender writes: `Requesting_2006-01-02 15:04:05`, the form since HAMi 2.5."""
+    return f"{names.HANDSHAKE_REQUESTING}{format_dashed(unix_s)}"

@@ -1,0 +1,44 @@
+"""The node lock's value: `<RFC 3339 time>,<namespace>,<pod>`; a bare time up to HAMi 2.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hami_node.wire.timestamps import format_rfc3339, parse_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOwner:
+    """Who holds a node's lock and since when.
+
+    Attributes:
+        time_s: Unix seconds; None when it can't be read (count the timeout from first sight).
+        namespace: of the pod; "" when the value names no pod.
+        name: of the pod; "" when the value names no pod.
+        is_malformed: the value is neither form; it is somebody's until it times out.
+    """
+
+    time_s: float | None
+    namespace: str = ""
+    name: str = ""
+    is_malformed: bool = False
+
+    def is_pod(self, namespace: str, name: str) -> bool:
+        """True when the lock names exactly this pod; an ownerless lock names nobody."""
+        return bool(self.name) and (self.namespace, self.name) == (namespace, name)
+
+
+def decode_lock(text: str) -> LockOwner:
+    """Read a lock value; never fails, for a lock that can't be read is still a lock."""
+    parts = text.split(",")
+    time_s = parse_time(parts[0])
+    if len(parts) == 1 and time_s is not None:
+        return LockOwner(time_s=time_s)
+    if len(parts) == 3 and time_s is not None and parts[1] and parts[2]:
+        return LockOwner(time_s=time_s, namespace=parts[1], name=parts[2])
+    return LockOwner(time_s=time_s, is_malformed=True)
+
+
+def encode_lock(unix_s: float, namespace: str, name: str) -> str:
+    """The value that takes the lock for a pod."""
+    return f"{format_rfc3339(unix_s)},{namespace},{name}"

@@ -1,0 +1,200 @@
+"""Which slot of a reservation belongs to which container, solved against the pod's spec.
+
+HAMi writes slots in four layouts: 2.4 without empty slots and without init containers, 2.7 with
+empty slots but without init containers, 2.9 with a slot for every container, init containers
+first, and 2.10 the same with empty slots lost. A plugin empties a slot once it is served, and
+2.10 adds one `;` each time. None of them names the layout, but every container that asks for
+cards has exactly one slot with as many entries, in the pod's order; that decides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from hami_node.model import ContainerGrants, ContainerKind, Pod
+from hami_node.wire.pod_codec import encode_grants
+
+MAX_ALTERNATIVES: Final = 8
+"""Enough to show a person that a reservation has several meanings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotMap:
+    """The solved mapping.
+
+    Attributes:
+        granted: what `vgpu-devices-allocated` gives each container by name, in the pod's order;
+            a container without a slot is not in it.
+        waiting: where the slots of containers not served yet stand in `remaining`, by name.
+        remaining: the slots of `vgpu-devices-to-allocate`.
+        has_init_slots: False when the writer leaves out init containers that ask (2.4 to 2.8).
+    """
+
+    granted: Mapping[str, ContainerGrants]
+    waiting: Mapping[str, int]
+    remaining: tuple[ContainerGrants, ...]
+    has_init_slots: bool
+
+    def grants_of(self, container: str) -> ContainerGrants | None:
+        """The container's grants, or None when it has no slot."""
+        return self.granted.get(container)
+
+    def is_waiting(self, container: str) -> bool:
+        """True while the container's slot has not been emptied."""
+        return container in self.waiting
+
+    def without(self, container: str) -> str:
+        """The to-allocate text once this container is served; the same text if it was already.
+
+        The slot is emptied and keeps its place, as every generation's reader expects.
+        """
+        place = self.waiting.get(container)
+        return encode_grants(
+            tuple(() if i == place else slot for i, slot in enumerate(self.remaining))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmbiguousSlots:
+    """More than one mapping fits; each alternative is complete. Nobody may pick one."""
+
+    alternatives: tuple[SlotMap, ...]
+
+    @property
+    def why(self) -> str:
+        """For people: what differs between the alternatives."""
+        waiting = (", ".join(one.waiting) or "none" for one in self.alternatives)
+        return "it can't be told which containers are still to be served: " + " or ".join(waiting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotMismatch:
+    """No mapping fits; `why` is for people."""
+
+    why: str
+
+
+def assign_slots(
+    pod: Pod,
+    counts: Mapping[str, int],
+    allocated: Sequence[ContainerGrants],
+    to_allocate: Sequence[ContainerGrants],
+) -> SlotMap | AmbiguousSlots | SlotMismatch:
+    """Find each container's slot and whether it is still to be served.
+
+    Args:
+        pod: its containers, init containers first.
+        counts: how many cards each container asks for; 0 or no entry for none.
+        allocated: decoded `vgpu-devices-allocated`.
+        to_allocate: decoded `vgpu-devices-to-allocate`.
+    """
+    owners = _owners(pod, counts, allocated)
+    if isinstance(owners, SlotMismatch):
+        return owners
+    granted = {owner: allocated[place] for place, owner in owners.items()}
+    asking_inits = [name for name in _asking(pod, counts) if name in _init_names(pod)]
+    has_init_slots = not asking_inits or asking_inits[0] in granted
+    found = [
+        SlotMap(
+            granted=granted,
+            waiting=waiting,
+            remaining=tuple(to_allocate),
+            has_init_slots=has_init_slots,
+        )
+        for waiting in _waiting(owners, allocated, to_allocate)
+    ]
+    if not found:
+        return SlotMismatch(why="what is left to allocate is not part of what was allocated")
+    return found[0] if len(found) == 1 else AmbiguousSlots(alternatives=tuple(found))
+
+
+def _asking(pod: Pod, counts: Mapping[str, int]) -> list[str]:
+    return [one.name for one in pod.containers if counts.get(one.name, 0) > 0]
+
+
+def _init_names(pod: Pod) -> frozenset[str]:
+    return frozenset(one.name for one in pod.containers if one.kind is not ContainerKind.APP)
+
+
+def _owners(
+    pod: Pod, counts: Mapping[str, int], allocated: Sequence[ContainerGrants]
+) -> dict[int, str] | SlotMismatch:
+    """The container of each filled slot, by the slot's place.
+
+    Filled slots and containers that ask stand in one order. The number of filled slots says
+    whether init containers have slots: no number fits both readings.
+    """
+    filled = [place for place, slot in enumerate(allocated) if slot]
+    inits = _init_names(pod)
+    everybody = _asking(pod, counts)
+    apps = [name for name in everybody if name not in inits]
+    asking = everybody if len(filled) == len(everybody) else apps
+    if len(filled) != len(asking):
+        return SlotMismatch(
+            why=f"{len(filled)} containers have a reservation, {len(everybody)} ask for one"
+        )
+    for place, name in zip(filled, asking, strict=True):
+        if len(allocated[place]) != counts[name]:
+            return SlotMismatch(
+                why=f"container {name} asks for {counts[name]} cards, "
+                f"its reservation has {len(allocated[place])}"
+            )
+    return dict(zip(filled, asking, strict=True))
+
+
+def _waiting(
+    owners: Mapping[int, str],
+    allocated: Sequence[ContainerGrants],
+    to_allocate: Sequence[ContainerGrants],
+) -> list[dict[str, int]]:
+    """Every way to see what is left as slots of `allocated`: names to places in `to_allocate`.
+
+    Slots that kept their places speak for themselves. Where places have moved (2.4 and 2.7 drop
+    empty slots when they write again), kubelet's order decides: it serves a pod's containers
+    first to last, so what is left is the end of the list. Only what fits neither is searched.
+    """
+    left = [place for place, slot in enumerate(to_allocate) if slot]
+    if len(to_allocate) >= len(allocated) and all(
+        place < len(allocated) and allocated[place] == to_allocate[place] for place in left
+    ):
+        return [{owners[place]: place for place in left}]
+    places = sorted(owners)
+    filled, wanted = [allocated[place] for place in places], [to_allocate[p] for p in left]
+    if len(left) <= len(filled) and filled[len(filled) - len(left) :] == wanted:
+        tail = places[len(places) - len(left) :]
+        return [dict(zip((owners[place] for place in tail), left, strict=True))]
+    return [
+        dict(zip((owners[places[at]] for at in chosen), left, strict=True))
+        for chosen in islice(_embeddings(wanted, filled), MAX_ALTERNATIVES)
+    ]
+
+
+def _embeddings(
+    wanted: Sequence[ContainerGrants], filled: Sequence[ContainerGrants]
+) -> Iterator[tuple[int, ...]]:
+    """Every way to find `wanted` inside `filled` in the same order.
+
+    `latest[k]` is the last place where the k-th can stand so that the rest still fits: no branch
+    of the search is ever given up, so the first few answers cost little whatever the input.
+    """
+    latest = [0] * len(wanted)
+    at = len(filled)
+    for k in range(len(wanted) - 1, -1, -1):
+        at = next((i for i in range(at - 1, -1, -1) if filled[i] == wanted[k]), -1)
+        if at < 0:
+            return
+        latest[k] = at
+
+    def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        k = len(chosen)
+        if k == len(wanted):
+            yield chosen
+            return
+        for i in range(chosen[-1] + 1 if chosen else 0, latest[k] + 1):
+            if filled[i] == wanted[k]:
+                yield from extend((*chosen, i))
+
+    yield from extend(())
