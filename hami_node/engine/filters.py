@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -59,6 +59,10 @@ class FitContext:
     quota: QuotaTally | None = None
     is_mutex: bool = False
     cores: int = 0
+
+    def with_quota(self, quota: QuotaTally) -> FitContext:
+        """The context after more of the quota was taken."""
+        return replace(self, quota=quota)
 
 
 def context(

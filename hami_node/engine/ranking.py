@@ -129,6 +129,8 @@ def visit_order(
 ) -> list[Scored]:
     """The cards, first visited first; equal cards: the one registered later comes first.
 
+    A chained policy looks at the index before that: the higher one comes first.
+
     Source: seed 003 section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
     """
     key = _key(policy, compat, is_numa_bound=is_numa_bound)
@@ -155,7 +157,7 @@ def _chained(chain: Sequence[str], *, is_numa_bound: bool) -> _Key:
     if is_numa_bound:
         known.insert(0, NUMA)
     keys = tuple(dict.fromkeys(known))
-    return lambda item: tuple(_CHAIN_KEYS[word](item) for word in keys)
+    return lambda item: (*(_CHAIN_KEYS[word](item) for word in keys), -item.card.device.index)
 
 
 _CHAIN_KEYS: Final[dict[str, Callable[[Scored], float]]] = {
