@@ -1,0 +1,340 @@
+"""Every setting of the product: type, range, default, meaning and its names outside, in one place.
+
+A field declares by `setting(...)` what its flag, environment variables and configuration keys are
+called; the command line, the readers and `docs/configuration.md` are made from these declarations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+from msgspec import Meta
+
+from hami_node.logs import LogFormat, LogLevel
+from hami_node.model import Mode
+from hami_node.wire import names
+
+SERVED_MODES: Final = (Mode.HAMI_CORE,)
+"""MIG and MPS cards are not served yet: a node set to them is refused, not served unlimited."""
+
+
+class RegisterFormat(StrEnum):
+    """The generation of the node's register annotation."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CSV9 = "csv9"
+    CSV7 = "csv7"
+
+
+class HandshakeMode(StrEnum):
+    """When the handshake annotation is written."""
+
+    ALWAYS = "always"
+    ON_REQUEST = "on-request"
+    OFF = "off"
+
+
+class LimiterMode(StrEnum):
+    """What happens to a limited container while the limiter's files are missing on the node."""
+
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+
+
+class DeviceListStrategy(StrEnum):
+    """How the container runtime is told which cards to put into a container."""
+
+    ENVVAR = "envvar"
+    CDI_CRI = "cdi-cri"
+
+
+class CorePolicy(StrEnum):
+    """When the limiter enforces core limits."""
+
+    DEFAULT = "default"
+    FORCE = "force"
+    DISABLE = "disable"
+
+
+class BackendKind(StrEnum):
+    """Where the NVIDIA cards come from."""
+
+    NVML = "nvml"
+    SIMULATED = "simulated"
+
+
+class Compat(StrEnum):
+    """The generation of scheduling rules."""
+
+    V2_8 = "2.8"
+    V2_10 = "2.10"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What a setting is called outside, and what it means.
+
+    Attributes:
+        doc: one sentence for people, with the unit.
+        flags: other spellings of its flag, without the leading dashes.
+        env: other environment variables, in order of weight, after ours.
+        yaml: its key below `nvidia:` (or the full path) in device-config.yaml.
+        node: its key in an entry of config.json's `nodeconfig`.
+    """
+
+    doc: str
+    flags: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    yaml: str = ""
+    node: str = ""
+
+
+def setting(
+    default: T,
+    doc: str,
+    *,
+    flags: tuple[str, ...] = (),
+    env: tuple[str, ...] = (),
+    yaml: str = "",
+    node: str = "",
+) -> T:
+    """Declare a field of `Settings` with its default and its names."""
+    said = Names(doc=doc, flags=flags, env=env, yaml=yaml, node=node)
+    return field(default=default, metadata={"names": said})
+
+
+ResourceName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z",
+        description="an extended resource such as nvidia.com/gpu",
+    ),
+]
+Address = Annotated[
+    str,
+    Meta(
+        pattern=r"^(off|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]*):[0-9]{1,5})\Z",
+        description="HOST:PORT, :PORT, or off",
+    ),
+]
+Scaling = Annotated[float, Meta(gt=0, le=100)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Mebibytes = Annotated[int, Meta(ge=0, le=2**31)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The effective settings of one process. Empty text and None mean "not set"."""
+
+    node_name: str = setting("", "This node's name in Kubernetes.", env=("NODE_NAME",))
+    kubeconfig: Path | None = setting(
+        None,
+        "Credentials for the API server; without it the pod's service account.",
+        env=("KUBECONFIG",),
+    )
+
+    backend: BackendKind = setting(BackendKind.NVML, "Where NVIDIA cards come from.")
+    simulated_file: Path | None = setting(
+        None, "The cards of the simulated backend (YAML); needed with --backend simulated."
+    )
+    scan_interval_s: Seconds = setting(1.0, "Longest time between two looks at the cards, seconds.")
+    stall_limit_s: Seconds = setting(
+        60.0, "A look at the cards that lasts longer turns /healthz red, seconds."
+    )
+    xids_ignored: tuple[Annotated[int, Meta(ge=0, le=65535)], ...] = setting(
+        (13, 31, 43, 45, 68, 109),
+        "XID errors that an application causes: counted, the card stays healthy.",
+        flags=("ignored-xids",),
+    )
+
+    split_count: Count = setting(
+        10,
+        "How many containers may share one card.",
+        flags=("device-split-count",),
+        env=("DEVICE_SPLIT_COUNT",),
+        yaml="deviceSplitCount",
+        node="devicesplitcount",
+    )
+    memory_scaling: Scaling = setting(
+        1.0,
+        "Offered memory divided by real memory; above 1 cards are over-booked.",
+        flags=("device-memory-scaling",),
+        env=("DEVICE_MEMORY_SCALING",),
+        yaml="deviceMemoryScaling",
+        node="devicememoryscaling",
+    )
+    core_scaling: Scaling = setting(
+        1.0,
+        "Offered cores divided by real cores.",
+        flags=("device-cores-scaling", "device-core-scaling"),
+        env=("DEVICE_CORES_SCALING",),
+        yaml="deviceCoreScaling",
+        node="devicecorescaling",
+    )
+    preconfigured_memory_mib: Mebibytes = setting(
+        0,
+        "Memory of a card that does not tell its own (unified memory), MiB; 0: ask the driver.",
+        yaml="preConfiguredDeviceMemory",
+        node="preconfigureddevicememory",
+    )
+    operating_mode: Mode = setting(
+        Mode.HAMI_CORE, "How this node's cards are shared.", node="operatingmode"
+    )
+    filter_uuids: tuple[str, ...] = setting(
+        (), "UUIDs of cards that are left alone.", node="filterdevices.uuid"
+    )
+    filter_indexes: tuple[Annotated[int, Meta(ge=0)], ...] = setting(
+        (), "Numbers of cards that are left alone.", node="filterdevices.index"
+    )
+    numa_topology: bool = setting(
+        False,
+        "Tell kubelet each card's NUMA node.",
+        flags=("enable-numa-topology",),
+        yaml="enableNumaTopology",
+        node="enablenumatopology",
+    )
+    preferred_allocation: bool = setting(
+        True,
+        "Answer kubelet's GetPreferredAllocation, so that its device IDs are on the granted cards.",
+        node="enablegetpreferredallocation",
+    )
+
+    resource_count: ResourceName = setting(
+        names.RESOURCE_GPU,
+        "Resource: number of cards; the one registered with kubelet.",
+        flags=("resource-name",),
+        yaml="resourceCountName",
+    )
+    resource_memory: ResourceName = setting(
+        names.RESOURCE_GPU_MEMORY, "Resource: memory on each card, MiB.", yaml="resourceMemoryName"
+    )
+    resource_memory_percent: ResourceName = setting(
+        names.RESOURCE_GPU_MEMORY_PERCENT,
+        "Resource: share of each card's memory, percent.",
+        yaml="resourceMemoryPercentageName",
+    )
+    resource_cores: ResourceName = setting(
+        names.RESOURCE_GPU_CORES,
+        "Resource: share of each card's cores, percent.",
+        yaml="resourceCoreName",
+    )
+    resource_priority: ResourceName = setting(
+        names.RESOURCE_GPU_PRIORITY,
+        "Resource: task priority, 0 high, 1 low.",
+        yaml="resourcePriorityName",
+    )
+    neuron_resource: ResourceName = setting(
+        names.RESOURCE_NEURON,
+        "Resource: whole Neuron devices.",
+        yaml="awsneuron.resourceCountName",
+    )
+    neuron_core_resource: ResourceName = setting(
+        names.RESOURCE_NEURON_CORE, "Resource: Neuron cores.", yaml="awsneuron.resourceCoreName"
+    )
+    default_count: Annotated[int, Meta(ge=0, le=1024)] = setting(
+        1, "Cards of a container that asks for memory or cores only.", yaml="defaultGPUNum"
+    )
+    default_memory_mib: Mebibytes = setting(
+        0, "Memory of a container that names none, MiB; 0: the whole card.", yaml="defaultMemory"
+    )
+    default_cores: Percent = setting(
+        0, "Cores of a container that names none, percent.", yaml="defaultCores"
+    )
+    memory_factor: Annotated[int, Meta(ge=1, le=1_048_576)] = setting(
+        1, "A memory request counts this many MiB a piece.", yaml="memoryFactor"
+    )
+    overwrite_env: bool = setting(
+        False, "Webhook: hide all cards from containers that ask for none.", yaml="overwriteEnv"
+    )
+    runtime_class_name: str = setting(
+        "", "Webhook: runtime class of pods with cards that name none.", yaml="runtimeClassName"
+    )
+
+    hook_path: Path = setting(
+        Path("/usr/local"),
+        "Host folder whose vgpu/ holds the limiter (libvgpu.so, ld.so.preload).",
+        env=("HOOK_PATH",),
+    )
+    limiter: LimiterMode = setting(
+        LimiterMode.REQUIRED,
+        "Refuse limited containers while the limiter's files are missing, or let them run "
+        "unlimited.",
+    )
+    device_list_strategy: DeviceListStrategy = setting(
+        DeviceListStrategy.ENVVAR,
+        "How the container runtime is told the cards.",
+        env=("DEVICE_LIST_STRATEGY",),
+    )
+    pass_device_specs: bool = setting(
+        False, "Name the /dev/nvidia* nodes to kubelet as well.", env=("PASS_DEVICE_SPECS",)
+    )
+    core_policy: CorePolicy = setting(
+        CorePolicy.DEFAULT, "When core limits are enforced.", yaml="gpuCorePolicy"
+    )
+    disable_core_limit: bool = setting(
+        False, "Enforce no core limits on this node.", yaml="disableCoreLimit"
+    )
+    lib_cuda_log_level: Annotated[int, Meta(ge=0, le=4)] = setting(
+        1,
+        "The limiter's own log level: 0, 1 errors, 2 warnings, 3 info, 4 debug.",
+        yaml="libCudaLogLevel",
+        node="libcudaloglevel",
+    )
+
+    register_format: RegisterFormat = setting(
+        RegisterFormat.AUTO, "Generation of the register annotation."
+    )
+    handshake: HandshakeMode = setting(HandshakeMode.ALWAYS, "When the handshake is written.")
+    report_interval_s: Annotated[float, Meta(gt=0, le=55)] = setting(
+        30.0, "Time between two reports to the API server, seconds; schedulers give up after 60."
+    )
+    compat: Compat = setting(Compat.V2_8, "Generation of scheduling rules.")
+
+    plugin_dir: Path = setting(
+        Path("/var/lib/kubelet/device-plugins"), "kubelet's folder of device plugin sockets."
+    )
+    pod_resources_socket: Path = setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"), "kubelet's pod-resources socket."
+    )
+    sysfs_root: Path = setting(Path("/sys"), "Where sysfs is mounted.")
+
+    metrics_address: Address = setting(
+        ":9394",
+        "Address of /metrics, /healthz, /readyz and /config.",
+        flags=("metrics-bind-address",),
+    )
+    log_format: LogFormat = setting(LogFormat.KV, "Form of the log lines.")
+    log_level: LogLevel = setting(LogLevel.INFO, "Least important log line.")
+
+    ignored: tuple[str, ...] = ()
+    """Names that were given but have no effect here; logged once. Not a setting."""
+
+
+def names_of() -> dict[str, Names]:
+    """Each setting's outside names by field, in order of declaration."""
+    return {one.name: one.metadata["names"] for one in fields(Settings) if one.metadata}
+
+
+def changed_fields(old: Settings, new: Settings) -> tuple[str, ...]:
+    """The settings that differ, in order of declaration."""
+    return tuple(name for name in names_of() if getattr(old, name) != getattr(new, name))
+
+
+def plain(settings: Settings) -> dict[str, object]:
+    """The settings by flag name, as values that JSON and YAML can hold. They hold no secrets."""
+    return {name.replace("_", "-"): _plain(getattr(settings, name)) for name in names_of()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path | StrEnum):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
