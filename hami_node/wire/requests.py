@@ -41,8 +41,8 @@ class RequestConfig:
         default_count: cards for a container that names memory or cores but no count; applied
             by the webhook, which writes the count into the pod.
         neuron_cores_per_device: how many cores one device has in a request for cores.
-        rounds_odd_neuron_cores: 2.8 rounds an odd number of Neuron cores down to whole devices
-            and reads 0 as one core; 2.10 refuses both.
+        is_odd_neuron_rejected: 2.10 refuses a number of Neuron cores that is neither 1 nor a
+            multiple of a device's; 2.8 rounds it down to whole devices and reads 0 as one core.
     """
 
     default_memory_mib: int = 0
@@ -50,7 +50,7 @@ class RequestConfig:
     memory_factor: int = 1
     default_count: int = 1
     neuron_cores_per_device: int = 2
-    rounds_odd_neuron_cores: bool = True
+    is_odd_neuron_rejected: bool = False
 
 
 _NO_CONFIG: Final = RequestConfig()
@@ -210,7 +210,7 @@ def _neuron_ask(container: Container, names: ResourceNames, config: RequestConfi
     cores = _count_of(container, names.neuron_core)
     if cores is None:
         return None
-    if config.rounds_odd_neuron_cores:
+    if not config.is_odd_neuron_rejected:
         if cores < per_device:
             return _neuron(1, max(cores, 1))
         return _neuron(cores // per_device, per_device)
@@ -235,7 +235,7 @@ def rounded_neuron_cores(container: Container, names: ResourceNames, config: Req
         WireError: the container's number of cores can't be read.
     """
     cores = _count_of(container, names.neuron_core) or 0
-    if _text_of(container, names.neuron) is not None or not config.rounds_odd_neuron_cores:
+    if _text_of(container, names.neuron) is not None or config.is_odd_neuron_rejected:
         return 0
     per_device = config.neuron_cores_per_device
     return cores % per_device if cores > per_device else 0
