@@ -100,6 +100,7 @@ class Ask:
         memory_mib: memory on each card; None when not given (then `memory_percent` counts).
         memory_percent: share of each card's memory; None when not given.
         cores: percent of each card; for Neuron the number of cores on each device.
+        is_whole_device: Neuron devices are asked for, not cores: all cores of each, however many.
     """
 
     vendor: Vendor
@@ -107,6 +108,7 @@ class Ask:
     memory_mib: int | None = None
     memory_percent: int | None = None
     cores: int = 0
+    is_whole_device: bool = False
 
     def memory_mib_on(self, device_memory_mib: int) -> int:
         """Memory in MiB this wish means on a card of that size; percentages are truncated."""

@@ -1,0 +1,207 @@
+"""AWS Neuron: which devices and cores serve an ask, by the shape of the instance type.
+
+The rules are AWS's own (scheduler extension): several devices are a run of neighbours, in numbers
+without a gap; Trainium takes 1, 4, 8 or 16 devices from a start that is a multiple of their number.
+The cores of one device are a bit mask; a container gets a run of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from hami_node.engine.filters import (
+    Filter,
+    FitContext,
+    Reason,
+    Rejection,
+    first_failing,
+    has_slot,
+    has_uuid,
+    is_healthy,
+    is_idle_if_mutex,
+    is_not_cordoned,
+)
+from hami_node.engine.fit import Placement, Taken
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Ask, Device, Grant, Uuid
+
+TRAINIUM_COUNTS: Final = (1, 4, 8, 16)
+"""Devices that one Trainium container may have: one, a row, two rows, the whole 4 x 4 torus.
+
+Trainium 3 is wired all to all and AWS names no counts for it; the same ones are kept.
+"""
+
+INSTANCE_TYPE: Final = re.compile(r"(?:ml\.)?(inf|trn)\d", re.IGNORECASE)
+"""SageMaker writes `ml.` before the type."""
+
+
+class Family(StrEnum):
+    """How the devices of an instance type are wired."""
+
+    INFERENTIA = "inf"
+    TRAINIUM = "trn"
+
+
+class NeuronUnit(StrEnum):
+    """What the numbers in a pod's Neuron id list count."""
+
+    DEVICE = "device"
+    CORE = "core"
+
+
+def family_of(instance_type: str) -> Family | None:
+    """The family of an EC2 instance type; None when it is missing or of another kind."""
+    match = INSTANCE_TYPE.match(instance_type)
+    return Family(match[1].lower()) if match else None
+
+
+def is_valid_set(indexes: Sequence[int], family: Family | None) -> bool:
+    """True when these devices, ascending, may work together: one, or a run the family allows."""
+    if len(indexes) == 1:
+        return True
+    if not indexes or family is None:
+        return False
+    if any(after != before + 1 for before, after in pairwise(indexes)):
+        return False
+    if family is Family.INFERENTIA:
+        return True
+    return len(indexes) in TRAINIUM_COUNTS and indexes[0] % len(indexes) == 0
+
+
+def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection:
+    """Take cores of one device, or a run of devices nobody uses.
+
+    Args:
+        cards: the node's Neuron devices, first visited first; the order matters for one device.
+        ctx: the ask and the pod's wishes.
+
+    Cores that one device can give come from the first device that has them; more cores than that
+    come from unused devices, the last of which may be left with some. Taken devices are ascending.
+    A device of unknown family is only given alone.
+    Source: seed 001; HAMi 2.10 awsneuron/device.go:443-538, with real masks and every filter.
+    """
+    if not cards:
+        return Rejection(whole=Reason.TOO_FEW_CARDS)
+    per_device = max(card.device.cores.bit_count() for card in cards)
+    devices, cores = wanted(ctx.ask, per_device)
+    if devices == 1:
+        return _fit_one(cards, cores, ctx)
+    return _fit_run(cards, devices, cores, ctx)
+
+
+def wanted(ask: Ask, cores_per_device: int) -> tuple[int, int | None]:
+    """Devices and cores (over all of them) that an ask means on a node; None = every core.
+
+    A number of cores is split evenly over devices before the node is known, two cores to each;
+    on devices with more cores it needs fewer of them.
+    """
+    if ask.is_whole_device:
+        return ask.count, None
+    total = ask.count * ask.cores
+    if ask.count == 1 or total <= cores_per_device:
+        return 1, total
+    return -(-total // max(1, cores_per_device)), total
+
+
+BASIC_FILTERS: Final[tuple[Filter, ...]] = (is_healthy, is_not_cordoned)
+
+
+def _failing(card: DeviceUsage, ctx: FitContext) -> Reason | None:
+    """Rules that hold for one device and for many. NVIDIA's type wishes don't concern Neuron."""
+    reason = first_failing(card, ctx, BASIC_FILTERS)
+    if reason is None and card.device.vendor is not ctx.ask.vendor:
+        return Reason.TYPE_MISMATCH
+    return reason or has_uuid(card, ctx)
+
+
+def _fit_one(
+    cards: Sequence[DeviceUsage], cores: int | None, ctx: FitContext
+) -> Placement | Rejection:
+    """The first device with enough free cores side by side."""
+    counts: Counter[Reason] = Counter()
+    for card in cards:
+        reason = _failing(card, ctx) or has_slot(card, ctx) or is_idle_if_mutex(card, ctx)
+        mask = core_run(card.cores_free, card.device.cores.bit_count() if cores is None else cores)
+        if reason is None and mask:
+            return Placement(taken=(Taken(device=card.device, memory_mib=0, cores=mask),))
+        counts[reason or Reason.TOO_FEW_CORES] += 1
+    return Rejection.of(counts, len(cards))
+
+
+def _fit_run(
+    cards: Sequence[DeviceUsage], devices: int, cores: int | None, ctx: FitContext
+) -> Placement | Rejection:
+    """The lowest run of unused devices that the family allows."""
+    free = [
+        card
+        for card in sorted(cards, key=lambda card: card.device.index)
+        if _failing(card, ctx) is None and not card.slots_used and not card.cores_used
+    ]
+    family = _common_family(cards)
+    for start in range(len(free) - devices + 1):
+        run = [card.device for card in free[start : start + devices]]
+        if is_valid_set([device.index for device in run], family):
+            taken = _charge(run, cores)
+            if taken is not None:
+                return Placement(taken=taken)
+    total = len(cards) if ctx.compat.neuron_numa_counts_devices else 1
+    return Rejection.of(Counter({Reason.OTHER_NUMA: 1}), total)
+
+
+def _common_family(cards: Sequence[DeviceUsage]) -> Family | None:
+    families = {family_of(card.device.instance_type) for card in cards}
+    return families.pop() if len(families) == 1 else None
+
+
+def _charge(run: Sequence[Device], cores: int | None) -> tuple[Taken, ...] | None:
+    """Give every core of the run, or the first `cores` of them; None unless it comes out even."""
+    left = sum(device.cores.bit_count() for device in run) if cores is None else cores
+    taken = []
+    for device in run:
+        mask = core_run(device.cores, min(left, device.cores.bit_count()))
+        left -= mask.bit_count()
+        taken.append(Taken(device=device, memory_mib=0, cores=mask))
+    return tuple(taken) if left == 0 and all(one.cores for one in taken) else None
+
+
+def core_run(free_mask: int, count: int) -> int:
+    """Mask of `count` free cores side by side; 0 when there are none, or none are asked for.
+
+    Out of the shortest stretch of free cores that is long enough, its lowest: long stretches stay
+    whole for larger requests. AWS's runtime accepts no cores with gaps.
+    """
+    if count < 1:
+        return 0
+    fitting, start = [], 0
+    for bit in range(free_mask.bit_length() + 1):
+        if not free_mask >> bit & 1:
+            if bit - start >= count:
+                fitting.append((bit - start, start))
+            start = bit + 1
+    return ((1 << count) - 1) << min(fitting)[1] if fitting else 0
+
+
+def neuron_ids(
+    grants: Iterable[Grant], devices: Mapping[Uuid, Device], unit: NeuronUnit
+) -> tuple[int, ...]:
+    """The numbers that AWS's device plugin reads: devices, or cores counted through the node.
+
+    In grant order; a grant on a device that the node does not have gives none. Core `k` of device
+    `d` is `d * cores per device + k`.
+    """
+    ids: list[int] = []
+    for grant in grants:
+        device = devices.get(grant.uuid)
+        if device is None:
+            continue
+        if unit is NeuronUnit.DEVICE:
+            ids.append(device.index)
+            continue
+        first = device.index * device.cores.bit_length()
+        ids += [first + bit for bit in range(grant.cores.bit_length()) if grant.cores >> bit & 1]
+    return tuple(ids)
