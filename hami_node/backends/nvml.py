@@ -1,0 +1,264 @@
+"""NVIDIA cards through NVML: found, asked once a second, and out only while they are ill.
+
+Every NVML call runs on a thread of this backend; no caller ever waits for the driver without limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hami_node.backends.nvml_calls import Call, NvmlCalls
+from hami_node.backends.nvml_cards import Places, Reading, Roster, enlist, read_card
+from hami_node.backends.nvml_health import XidLedger, XidPolicy, XidWatch
+from hami_node.backends.nvml_links import LinkedCard, PairScores, read_pair_scores
+from hami_node.backends.nvml_session import NvmlSession
+from hami_node.backends.nvml_worker import PassWorker
+from hami_node.errors import BackendError, DriverUnavailable
+from hami_node.model import Device, Uuid
+from hami_node.ports import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSettings:
+    """How the driver is found and asked.
+
+    Attributes:
+        library: path of libnvidia-ml.so.1; None: by name, as the dynamic loader finds it.
+        places: where sysfs and the system's memory are, and the pre-configured memory.
+        xids: what XID events mean.
+        interval_s: time between passes over the cards.
+        call_limit_s: an NVML call that takes longer hangs.
+        scan_limit_s: how long `scan` waits for a pass at most.
+    """
+
+    library: Path | None = None
+    places: Places = field(default_factory=Places)
+    xids: XidPolicy = field(default_factory=XidPolicy)
+    interval_s: float = 1.0
+    call_limit_s: float = 5.0
+    scan_limit_s: float = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What one pass brought: the cards, the scores of their links, their untold faults."""
+
+    devices: tuple[Device, ...]
+    nameless_faults: tuple[str, ...]
+    pair_scores: PairScores
+
+
+class NvmlBackend:
+    """The port `Backend` on the real driver. Starts nothing before the first `scan`."""
+
+    name = "nvml"
+    is_simulated = False
+
+    def __init__(self, clock: Clock, settings: NvmlSettings | None = None) -> None:
+        self._settings = settings or NvmlSettings()
+        self._session = NvmlSession(clock, self._settings.library)
+        self._xids = XidLedger(clock)
+        self._watch = XidWatch(clock, self._xids, lambda: self._settings.xids, self._on_event)
+        self._worker = PassWorker[_Pass](
+            clock,
+            self._one_pass,
+            self._session.close,
+            interval_s=self._settings.interval_s,
+            call_limit_s=self._settings.call_limit_s,
+        )
+        self._handed_out: _Pass | str | None = None
+        # What follows belongs to the worker's thread.
+        self._known: dict[Uuid, Device] = {}
+        self._nameless: tuple[str, ...] = ()
+        self._armed: Mapping[Uuid, object] = {}
+        self._linked: tuple[LinkedCard, ...] = ()
+        self._is_first_pass = True
+        self._pair_scores: PairScores = {}
+
+    def scan(self) -> tuple[Device, ...]:
+        """All cards after a fresh pass, sorted by (index, uuid); see `ports.Backend.scan`.
+
+        While a card's call hangs, that card is unhealthy and the others are asked as ever. A pass
+        that is slow, but moves, is not waited for beyond the limit: the last one's cards stand.
+
+        Raises:
+            DriverUnavailable: no card can be asked at all.
+        """
+        ticket = self._worker.request()
+        self._worker.wait(ticket, self._settings.scan_limit_s)
+        self._handed_out = self._outcome()
+        found = self._worker.last()
+        if found is None:
+            call = self._worker.current()
+            where = f" (in {call.function})" if call else ""
+            raise DriverUnavailable(f"NVML is still busy with its first pass{where}")
+        return found.devices
+
+    def wait_for_event(self, timeout_s: float) -> bool:
+        """True as soon as a pass found cards, links or a failure that `scan` has not told yet."""
+        return self._worker.wait_until(lambda: self._outcome() != self._handed_out, timeout_s)
+
+    def close(self) -> None:
+        """Stop listening and asking, and give the session back unless a call hangs."""
+        is_quiet = self._watch.close()
+        is_stopped = self._worker.stop(self._settings.call_limit_s)
+        if not (is_quiet and is_stopped):
+            log.warning("nvml_left_open", extra={"reason": "an NVML call has not returned"})
+
+    def apply(self, settings: NvmlSettings) -> None:
+        """Take changed memory and XID settings over, from the next pass on."""
+        self._settings = replace(self._settings, places=settings.places, xids=settings.xids)
+
+    def pair_scores(self) -> PairScores:
+        """Scores of all pairs of cards; empty before they are known. Never waits."""
+        found = self._last_good()
+        return found.pair_scores if found else {}
+
+    def nameless_faults(self) -> tuple[str, ...]:
+        """Faults of cards whose UUID was never read: they can't be published, only reported."""
+        found = self._last_good()
+        return found.nameless_faults if found else ()
+
+    def xid_counts(self) -> Mapping[tuple[Uuid, int], int]:
+        """How often each (card, XID) has come, the ignored ones included."""
+        return self._xids.counts()
+
+    def hung_calls(self) -> tuple[Call, ...]:
+        """NVML calls that were given up and have not returned."""
+        return tuple(call for _, call in sorted(self._worker.hung().items()))
+
+    def last_pass_age_s(self) -> float:
+        """Seconds since a pass over the cards last ended: what liveness must be tied to."""
+        return self._worker.age_s()
+
+    @property
+    def driver_version(self) -> str:
+        """As the driver says; "" before the first session."""
+        return self._session.driver_version
+
+    # -- on the worker's thread -------------------------------------------------------------------
+
+    def _one_pass(self, calls: NvmlCalls) -> _Pass:
+        self._session.ensure_open(calls)
+        readings = self._read_all(calls)
+        if any(r.is_driver_fault for r in readings) and self._session.may_reopen:
+            readings = self._read_again(calls)
+        if not any(r.is_lost for r in readings):
+            self._session.proved_good()
+        roster = enlist(self._known, readings)
+        devices = tuple(self._judged(device, readings) for device in roster.devices)
+        self._remember(devices, readings)
+        self._listen(readings)
+        self._report(roster)
+        return _Pass(
+            devices=devices,
+            nameless_faults=roster.nameless_faults,
+            pair_scores=self._scores(calls, readings),
+        )
+
+    def _read_all(self, calls: NvmlCalls) -> list[Reading]:
+        """Raises DriverUnavailable when the cards can't even be counted."""
+        try:
+            count = int(calls.ask("nvmlDeviceGetCount"))
+        except DriverUnavailable:
+            if not self._session.may_reopen:
+                raise
+            self._reopen(calls)
+            count = int(calls.ask("nvmlDeviceGetCount"))
+        hung = self._worker.hung()
+        limit_s = self._settings.call_limit_s
+        return [
+            Reading(index=i, fault=hung[i].overdue_text(limit_s), is_lost=True)
+            if i in hung
+            else read_card(calls, i, self._settings.places)
+            for i in range(count)
+        ]
+
+    def _read_again(self, calls: NvmlCalls) -> list[Reading]:
+        """After a new session: if a card still blames the driver, only that card is lost."""
+        self._reopen(calls)
+        return self._read_all(calls)
+
+    def _reopen(self, calls: NvmlCalls) -> None:
+        """Raises DriverUnavailable; nothing is closed under a call that hangs or listens."""
+        if self._worker.hung() or not self._watch.disarm():
+            raise DriverUnavailable("NVML must be opened again, but a call has not returned yet")
+        self._armed = {}
+        self._session.reopen(calls)
+
+    def _judged(self, device: Device, readings: list[Reading]) -> Device:
+        """The card with what XID events say of it."""
+        reading = next((r for r in readings if r.uuid == device.uuid), None)
+        xid_fault = self._xids.fault_text(
+            device.uuid,
+            has_answered=reading is not None and not reading.fault,
+            policy=self._settings.xids,
+        )
+        if not device.healthy or not xid_fault:
+            return device
+        return replace(device, healthy=False, unhealthy_reason=xid_fault)
+
+    def _remember(self, devices: tuple[Device, ...], readings: list[Reading]) -> None:
+        """A card is remembered as it last answered; one that never answered in full, as it is."""
+        answered = {r.uuid for r in readings if not r.is_lost}
+        for device in devices:
+            if device.uuid in answered or device.uuid not in self._known:
+                self._known[device.uuid] = device
+
+    def _listen(self, readings: list[Reading]) -> None:
+        handles = {r.uuid: r.handle for r in readings if r.uuid and not r.is_lost}
+        if not self._settings.xids.is_on:
+            handles = {}
+        if handles.keys() != self._armed.keys():
+            self._watch.arm(handles)
+            self._armed = handles
+
+    def _report(self, roster: Roster) -> None:
+        if roster.nameless_faults != self._nameless:
+            self._nameless = roster.nameless_faults
+            for fault in roster.nameless_faults:
+                log.error("nvml_card_without_identity", extra={"reason": fault})
+
+    def _scores(self, calls: NvmlCalls, readings: list[Reading]) -> PairScores:
+        """Asked again only when the set of answering cards has changed; never in the first pass.
+
+        The first list of cards must not wait for some hundred calls about links.
+        """
+        if self._is_first_pass:
+            self._is_first_pass = False
+            return self._pair_scores
+        cards = tuple(
+            LinkedCard(index=r.index, uuid=r.uuid, handle=r.handle, pci_bus=r.pci_bus)
+            for r in readings
+            if r.uuid and not r.is_lost
+        )
+        places = [(c.index, c.uuid) for c in cards]
+        if places != [(c.index, c.uuid) for c in self._linked]:
+            try:
+                self._pair_scores = read_pair_scores(calls, cards)
+            except BackendError as e:
+                log.warning("nvml_links_unknown", extra={"reason": str(e)})
+                return self._pair_scores
+            self._linked = cards
+        return self._pair_scores
+
+    def _on_event(self) -> None:
+        self._worker.request()
+
+    def _outcome(self) -> _Pass | str | None:
+        """What the last pass came to, in a form that compares: its result or its error's text."""
+        try:
+            return self._worker.last()
+        except BackendError as e:
+            return str(e)
+
+    def _last_good(self) -> _Pass | None:
+        try:
+            return self._worker.last()
+        except DriverUnavailable:
+            return None
