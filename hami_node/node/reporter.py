@@ -1,0 +1,139 @@
+"""Keep the node object true: compare what stands there with what should, patch the difference.
+
+A state is remembered only by what the API server answered: there is no copy of our own that could
+be wrong. Every wait ends on stop, on a change and on the next heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hami_node.errors import KubeError
+from hami_node.logs import kv
+from hami_node.model import Node
+from hami_node.node.publications import Publication
+from hami_node.ports import Clock, Kube, Watched
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 5.0
+MIN_GAP_S: Final = 0.2
+"""Between two patches that no heartbeat asked for; doubled while somebody keeps undoing ours."""
+MAX_GAP_S: Final = 30.0
+
+
+class Reporter:
+    """Publishes everything this node has to say. `run` is the thread's body."""
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        kube: Kube,
+        watched: Watched,
+        publications: Sequence[Publication],
+        clock: Clock,
+        interval_s: float = 30.0,
+        on_report: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """Wire the parts. `on_report` is told the time of every pass that left the node true."""
+        self._node_name = node_name
+        self._kube = kube
+        self._watched = watched
+        self._publications = publications
+        self._clock = clock
+        self._interval_s = interval_s
+        self._on_report = on_report
+        self._wake = threading.Event()
+        self._heartbeat_due_s = 0.0
+        self._newest: Node | None = None
+        self._gap_s = MIN_GAP_S
+        self.reported = threading.Event()
+        """Set once the node object has been true at least once."""
+
+    def wake(self) -> None:
+        """Something changed: compare now."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Report until stopped, then say farewell."""
+        while not stop.is_set():
+            self._wake.clear()
+            try:
+                wrote = self.report()
+                wait_s = max(self._heartbeat_due_s - self._clock.monotonic(), 0.05)
+            except KubeError as e:
+                log.warning("report_failed", extra=kv(error=str(e), retry_s=RETRY_S))
+                wrote, wait_s = False, RETRY_S
+            self._gap_s = min(self._gap_s * 2, MAX_GAP_S) if wrote else MIN_GAP_S
+            stop.wait(min(self._gap_s if wrote else 0.0, wait_s))
+            self._wait(stop, wait_s)
+        self._say_farewell()
+
+    def _wait(self, stop: threading.Event, wait_s: float) -> None:
+        deadline = self._clock.monotonic() + wait_s
+        while not stop.is_set():
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0 or self._wake.wait(min(left_s, 1.0)):
+                return
+
+    def report(self) -> bool:
+        """One comparison; True if something beside the heartbeat was written.
+
+        Raises:
+            KubeError: the API server can't be reached or refuses.
+        """
+        node = self._node()
+        now = self._clock.now()
+        wanted: dict[str, str | None] = {}
+        for publication in self._publications:
+            wanted |= publication.desired(node, now)
+        changes = _differences(node, wanted)
+        wrote = bool(changes)
+        is_due = self._clock.monotonic() >= self._heartbeat_due_s
+        if is_due:
+            for publication in self._publications:
+                changes |= publication.heartbeat(node, now)
+        if changes:
+            self._newest = self._kube.merge_patch_node(self._node_name, changes)
+        if wrote:
+            log.info("node_reported", extra=kv(node=self._node_name, keys=sorted(changes)))
+        if is_due:
+            self._heartbeat_due_s = self._clock.monotonic() + self._interval_s
+        self.reported.set()
+        self._on_report(now)
+        return wrote
+
+    def _node(self) -> Node:
+        """The newest node that is known: the watch's, or our own patch's answer."""
+        watched = self._watched.node()
+        if watched is None:
+            return self._kube.read_node(self._node_name)
+        newest = self._newest
+        if newest is not None and _version(newest) > _version(watched):
+            return newest
+        return watched
+
+    def _say_farewell(self) -> None:
+        try:
+            node = self._node()
+            wanted: dict[str, str | None] = {}
+            for publication in self._publications:
+                wanted |= publication.farewell(node)
+            changes = _differences(node, wanted)
+            if changes:
+                self._kube.merge_patch_node(self._node_name, changes)
+            log.info("node_signed_off", extra=kv(node=self._node_name, keys=sorted(changes)))
+        except KubeError as e:
+            log.warning("sign_off_failed", extra=kv(error=str(e)))
+
+
+def _differences(node: Node, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {key: value for key, value in wanted.items() if node.annotations.get(key) != value}
+
+
+def _version(node: Node) -> int:
+    return int(node.resource_version) if node.resource_version.isdigit() else 0

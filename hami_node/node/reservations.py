@@ -1,0 +1,214 @@
+"""A pod's reservation on this node, read from its annotations; and what of it is in live use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.errors import WireError
+from hami_node.logs import kv
+from hami_node.model import Container, ContainerGrants, ContainerKind, Device, Pod, Uuid
+from hami_node.ports import Clock, Watched
+from hami_node.wire import names
+from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.quantity import parse_whole_quantity
+from hami_node.wire.slots import SlotMap, assign_slots
+
+log = logging.getLogger(__name__)
+
+UNSEEN_S: Final = 30.0
+"""How long our own patch of a pod that the watch has never shown counts."""
+
+
+def count_of(container: Container, resource: str) -> int:
+    """How many device IDs kubelet allocates for the container; 0 for none or nonsense."""
+    text = container.limits.get(resource)
+    if text is None:
+        return 0
+    try:
+        return max(parse_whole_quantity(text, resource), 0)
+    except WireError:
+        return 0
+
+
+def counts_of(pod: Pod, resource: str) -> dict[str, int]:
+    """Counts by container name, only of containers that ask, in the pod's order."""
+    counts = {one.name: count_of(one, resource) for one in pod.containers}
+    return {name: count for name, count in counts.items() if count}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a scheduler left for a pod: its slots, or why there are none (for people)."""
+
+    slots: SlotMap | None = None
+    problem: str = ""
+
+
+def read_reservation(pod: Pod, resource: str) -> Reservation:
+    """Decode a pod's reservation. Never raises: a bad one is a problem in words."""
+    allocated = pod.annotations.get(names.POD_ALLOCATED)
+    if not allocated:
+        return Reservation(
+            problem="it has no reservation: it did not come through the scheduler (check its "
+            "schedulerName and that spec.nodeName was not set by hand)"
+        )
+    try:
+        granted = decode_grants(allocated, names.POD_ALLOCATED)
+        waiting = decode_grants(
+            pod.annotations.get(names.POD_TO_ALLOCATE, ""), names.POD_TO_ALLOCATE
+        )
+    except WireError as e:
+        return Reservation(problem=f"its reservation can't be read ({e})")
+    solved = assign_slots(pod, counts_of(pod, resource), granted, waiting)
+    if isinstance(solved, SlotMap):
+        return Reservation(slots=solved)
+    return Reservation(problem=f"its reservation does not match its containers ({solved.why})")
+
+
+def are_inits_over(pod: Pod) -> bool:
+    """True once every plain init container has ended well."""
+    inits = [one for one in pod.containers if one.kind is ContainerKind.INIT]
+    return bool(inits) and all(one.is_terminated_ok for one in inits)
+
+
+def covering(slots: SlotMap, pod: Pod, count: int) -> str | None:
+    """The app container whose grant an init container without a slot may use, or None.
+
+    Writers of 2.4 to 2.8 leave init containers out; the first grant of as many cards serves.
+    """
+    for container in pod.containers:
+        grants = slots.grants_of(container.name)
+        if container.kind is ContainerKind.APP and grants and len(grants) == count:
+            return container.name
+    return None
+
+
+class LiveUse:
+    """What containers that were served hold of each card, until their pods have ended.
+
+    The watch may lag behind our own patches, so a pod that we patched counts as we left it until
+    the watch shows that or something newer.
+    """
+
+    def __init__(
+        self,
+        *,
+        watched: Watched,
+        resource: str,
+        has_served: Callable[[str], bool],
+        clock: Clock,
+    ) -> None:
+        """Wire the sources. `has_served` knows `<pod uid>_<container>` folders."""
+        self._watched = watched
+        self._resource = resource
+        self._has_served = has_served
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._patched: dict[str, tuple[Pod, float]] = {}
+        self._seen: set[str] = set()
+        self._known: dict[str, tuple[tuple[str, ...], PodGrants]] = {}
+
+    def patched(self, pod: Pod) -> None:
+        """Our patch was answered with this pod."""
+        with self._lock:
+            self._patched[pod.uid] = (pod, self._clock.monotonic())
+
+    def served(self, pod: Pod) -> None:
+        """A container of this pod was served without a change of its annotations."""
+        with self._lock:
+            self._known.pop(pod.uid, None)
+
+    def pods(self) -> tuple[Pod, ...]:
+        """The newest known state of every pod on this node."""
+        with self._lock:
+            return self._newest()
+
+    def cards(self, devices: Iterable[Device], leave_out: str = "") -> Mapping[Uuid, DeviceUsage]:
+        """Usage of each card by served containers of all pods but the one left out (by uid)."""
+        usage = NodeUsage(devices)
+        for uid, grants in self.holders().items():
+            if uid != leave_out:
+                usage.add(uid, grants)
+        return usage.cards
+
+    def holders(self) -> dict[str, PodGrants]:
+        """What each pod holds now, by uid; pods that hold nothing are left out."""
+        with self._lock:
+            pods = self._newest()
+            current = {pod.uid: pod for pod in pods if not pod.is_over}
+            self._known = {uid: one for uid, one in self._known.items() if uid in current}
+            held = {pod.uid: self._grants(pod) for pod in current.values()}
+        return {uid: grants for uid, grants in held.items() if any(grants.containers)}
+
+    def of_pod(self, pod: Pod) -> PodGrants:
+        """What the served containers of one pod hold."""
+        with self._lock:
+            return self._grants(pod)
+
+    def _newest(self) -> tuple[Pod, ...]:
+        pods = {pod.uid: pod for pod in self._watched.pods()}
+        self._seen &= pods.keys() | self._patched.keys()
+        self._seen |= pods.keys() & self._patched.keys()
+        for uid, (patched, since_s) in list(self._patched.items()):
+            shown = pods.get(uid)
+            if shown is None:
+                is_gone = uid in self._seen or self._clock.monotonic() - since_s > UNSEEN_S
+            else:
+                is_gone = _version(shown) >= _version(patched)
+            if is_gone:
+                del self._patched[uid]
+            else:
+                pods[uid] = patched
+        return tuple(pods.values())
+
+    def _grants(self, pod: Pod) -> PodGrants:
+        marks = (
+            pod.annotations.get(names.POD_ALLOCATED, ""),
+            pod.annotations.get(names.POD_TO_ALLOCATE, ""),
+            str(are_inits_over(pod)),
+        )
+        known = self._known.get(pod.uid)
+        if known is not None and known[0] == marks:
+            return known[1]
+        grants = self._read(pod)
+        if grants is None:
+            # Somebody broke the annotations of a pod that holds cards: what it held, it holds.
+            grants = known[1] if known is not None else PodGrants(containers=())
+        self._known[pod.uid] = (marks, grants)
+        return grants
+
+    def _read(self, pod: Pod) -> PodGrants | None:
+        if not pod.annotations.get(names.POD_ALLOCATED):
+            return PodGrants(containers=())
+        reservation = read_reservation(pod, self._resource)
+        if reservation.slots is None:
+            log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
+            return None
+        served = self._served(pod, reservation.slots)
+        return PodGrants(
+            containers=tuple(served.get(one.name, ()) for one in pod.containers),
+            kinds=tuple(one.kind for one in pod.containers),
+            are_inits_over=are_inits_over(pod),
+        )
+
+    def _served(self, pod: Pod, slots: SlotMap) -> dict[str, ContainerGrants]:
+        served = {
+            name: grants for name, grants in slots.granted.items() if not slots.is_waiting(name)
+        }
+        for container in pod.containers:
+            count = count_of(container, self._resource)
+            if container.kind is ContainerKind.APP or not count or container.name in slots.granted:
+                continue
+            lender = covering(slots, pod, count)
+            if lender is not None and self._has_served(f"{pod.uid}_{container.name}"):
+                served[lender] = slots.granted[lender]
+        return served
+
+
+def _version(pod: Pod) -> int:
+    return int(pod.resource_version) if pod.resource_version.isdigit() else 0

@@ -1,0 +1,118 @@
+"""Ask the backend for its cards, again and again, and keep the inventory true."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hami_node.errors import BackendError
+from hami_node.logs import kv
+from hami_node.model import Device
+from hami_node.node.inventory import Change, Inventory, Sharing, shape
+from hami_node.ports import Backend, Clock
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.5
+"""Between two looks at the cards: a fault that raises no event is seen within this time."""
+RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanState:
+    """How the last pass went. `finished_s` is on the monotonic clock, 0 before the first."""
+
+    error: str = ""
+    finished_s: float = 0.0
+    has_answered: bool = False
+
+
+class Scanner:
+    """Owns the backend. `scan_once` for the first list, `run` as the thread's body."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        inventory: Inventory,
+        sharing: Sharing,
+        clock: Clock,
+        on_change: Callable[[Change], None] = lambda _: None,
+    ) -> None:
+        """Wire the parts; nothing is asked yet. `on_change` is called from the scanning thread."""
+        self._backend = backend
+        self._inventory = inventory
+        self._sharing = sharing
+        self._clock = clock
+        self._on_change = on_change
+        self._physical: tuple[Device, ...] = ()
+        self._failures = 0
+        self._pass = threading.Lock()
+        self.state = ScanState()
+
+    @property
+    def backend_name(self) -> str:
+        """For logs and metrics."""
+        return self._backend.name
+
+    def share(self, sharing: Sharing) -> None:
+        """Offer the cards with other settings from now on."""
+        with self._pass:
+            self._sharing = sharing
+            self._offer(self._physical)
+
+    def listen(self, on_change: Callable[[Change], None]) -> None:
+        """Tell somebody else about changes from now on."""
+        self._on_change = on_change
+
+    def scan_once(self) -> None:
+        """One pass. A backend that fails leaves its last cards, unhealthy, with the reason."""
+        with self._pass:
+            try:
+                self._physical = self._backend.scan()
+            except BackendError as e:
+                self._fail(str(e))
+                return
+            if self.state.error:
+                log.info("backend_recovered", extra=kv(backend=self._backend.name))
+            self._failures = 0
+            self.state = ScanState(finished_s=self._clock.monotonic(), has_answered=True)
+            self._offer(self._physical)
+
+    def run(self, stop: threading.Event) -> None:
+        """Scan on every event and at least every INTERVAL_S until stopped; close the backend."""
+        while not stop.is_set():
+            if self.state.error:
+                stop.wait(RETRY_S[min(self._failures, len(RETRY_S)) - 1])
+            else:
+                self._backend.wait_for_event(INTERVAL_S)
+            if not stop.is_set():
+                self.scan_once()
+        self._backend.close()
+
+    def _fail(self, error: str) -> None:
+        self._failures += 1
+        if self.state.error != error:
+            log.error("backend_failed", extra=kv(backend=self._backend.name, error=error))
+        self.state = replace(self.state, error=error, finished_s=self._clock.monotonic())
+        self._offer(
+            tuple(replace(card, healthy=False, unhealthy_reason=error) for card in self._physical)
+        )
+
+    def _offer(self, physical: tuple[Device, ...]) -> None:
+        change = self._inventory.replace(shape(physical, self._sharing))
+        if not change:
+            return
+        cards = {card.uuid: card for card in self._inventory.cards}
+        for uuid in (*change.failed, *change.added):
+            if uuid in cards and not cards[uuid].healthy:
+                reason = cards[uuid].unhealthy_reason
+                log.warning("card_unhealthy", extra=kv(uuid=uuid, reason=reason))
+        for uuid in change.recovered:
+            log.info("card_recovered", extra=kv(uuid=uuid))
+        if change.added or change.removed:
+            log.info("cards_found", extra=kv(cards=len(cards), removed=len(change.removed)))
+        self._on_change(change)
