@@ -1,0 +1,229 @@
+"""HTTP for people and probes: /metrics, /healthz, /readyz and /config. Load it after registration.
+
+At most `MAX_CONNECTIONS` at a time, each with a time limit: a slow or greedy client costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from hami_node.errors import ConfigError
+from hami_node.logs import kv
+from hami_node.metric_families import Family, Kind
+from hami_node.metrics import Metrics, Sample
+
+log: Final = logging.getLogger(__name__)
+MAX_CONNECTIONS: Final = 16
+CLIENT_TIMEOUT_S: Final = 5.0
+
+Check = Callable[[], str]
+"""Answers "" when fine, else the reason in words. Called for each probe: must not block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """What /healthz (`live`) and /readyz (`ready`) ask, by the name that the answer shows."""
+
+    live: Mapping[str, Check] = field(default_factory=dict)
+    ready: Mapping[str, Check] = field(default_factory=dict)
+
+
+class MetricsCollector(Collector):
+    """Hands our numbers to a prometheus-client registry."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """Read from `metrics` at each scrape."""
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family with its series now."""
+        for family, samples in self._metrics.families():
+            yield _exposed(family, samples)
+
+
+def _exposed(family: Family, samples: tuple[Sample, ...]) -> Metric:
+    labels = ("node", *family.labels)
+    if family.kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(family.name, family.doc, labels=labels)
+        for one in samples:
+            histogram.add_metric(one.labels, buckets=list(one.buckets), sum_value=one.value)
+        return histogram
+    made = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    plain = made(family.name, family.doc, labels=labels)
+    for one in samples:
+        plain.add_metric(one.labels, one.value)
+    return plain
+
+
+def is_stale(metrics: Metrics, backend: str, limit_s: float) -> Check:
+    """A check that fails when the last finished look at the cards is older than `limit_s`."""
+
+    def check() -> str:
+        age_s = metrics.pass_age_s(backend)
+        if age_s is None or age_s <= limit_s:
+            return ""
+        return f"no look at the cards has finished for {age_s:.0f} s (limit {limit_s:.0f} s)"
+
+    return check
+
+
+class MetricsServer:
+    """Serves in threads of its own between `start` and `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        metrics: Metrics,
+        registry: CollectorRegistry,
+        probes: Probes,
+        config: Callable[[], Mapping[str, object]],
+    ) -> None:
+        """Bind the address `HOST:PORT` or `:PORT` (0: any free port).
+
+        Raises:
+            ConfigError: the address can not be bound.
+        """
+        registry.register(MetricsCollector(metrics))
+        ProcessCollector(registry=registry)
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        try:
+            self._server = _Server((host, int(port)), registry, probes, config)
+        except (OSError, OverflowError) as e:
+            cure = f"choose another address ({e})"
+            raise ConfigError("settings", "metrics-address", address, cure) from e
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics-server", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> Self:
+        """Begin to answer."""
+        self._thread.start()
+        log.info("metrics_served", extra=kv(port=self.port))
+        return self
+
+    def close(self) -> None:
+        """Stop answering and give the port back."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(CLIENT_TIMEOUT_S)
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        probes: Probes,
+        config: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self.registry, self.probes, self.config = registry, probes, config
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        host, port = address
+        if not host and socket.has_dualstack_ipv6():
+            host = "::"
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind for IPv4 and IPv6; ask no name server for our own name, as http.server would."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "hami-node", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """Serve in a thread, or hang up at once when all are busy."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """Give the thread's place back, whatever happened."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """A client that went away is no event of ours; keep a trace for debugging."""
+        error = repr(sys.exception())
+        log.debug("metrics_client_failed", extra=kv(client=client_address, error=error))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = CLIENT_TIMEOUT_S
+    server: _Server
+    server_version = "hami-node"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one of the four pages."""
+        page = {
+            "/metrics": self._metrics,
+            "/healthz": lambda: self._probe(self.server.probes.live),
+            "/readyz": lambda: self._probe(self.server.probes.ready),
+            "/config": self._config,
+        }.get(self.path.partition("?")[0])
+        if page is None:
+            self._answer(HTTPStatus.NOT_FOUND, "/metrics /healthz /readyz /config\n")
+            return
+        page()
+
+    def _metrics(self) -> None:
+        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
+
+    def _probe(self, checks: Mapping[str, Check]) -> None:
+        reasons = [f"{name}: {reason}" for name, check in checks.items() if (reason := check())]
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        self._answer(status, "\n".join(reasons or ["ok"]) + "\n")
+
+    def _config(self) -> None:
+        text = json.dumps(self.server.config(), indent=2, default=str) + "\n"
+        self._answer(HTTPStatus.OK, text, "application/json")
+
+    def _answer(
+        self, status: HTTPStatus, body: str | bytes, kind: str = "text/plain; charset=utf-8"
+    ) -> None:
+        data = body.encode() if isinstance(body, str) else body
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep requests out of the log, save at debug level."""
+        log.debug("metrics_request", extra=kv(line=format % args))
