@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from hami_node.cluster.connection import (
 from hami_node.cluster.frames import read_list, read_mapping
 from hami_node.errors import KubeError, NotFound, WireError
 from hami_node.model import Node, Pod
-from hami_node.ports import EventNote, JsonPatch
+from hami_node.ports import Clock, EventNote, JsonPatch
 from hami_node.wire.objects import decode_node, decode_pod
 
 T = TypeVar("T")
@@ -76,8 +75,8 @@ class KubeClient:
         connection: Connection,
         *,
         component: str,
+        clock: Clock,
         host_name: str = "",
-        now: Callable[[], float] = time.time,
         stop: threading.Event | None = None,
         attempts: int = 1,
     ) -> None:
@@ -86,13 +85,13 @@ class KubeClient:
         Args:
             connection: where requests go.
             component: `daemon` or `extender`: stands in Events.
+            clock: stamps Events.
             host_name: this node's name, for Events; "" leaves it out.
-            now: seconds since the epoch.
             stop: ends waits between attempts.
             attempts: how often a transient failure is tried in all.
         """
         self._connection = connection
-        self._component, self._host_name, self._now = component, host_name, now
+        self._component, self._host_name, self._clock = component, host_name, clock
         self._stop = stop or threading.Event()
         self._attempts = attempts
 
@@ -111,7 +110,7 @@ class KubeClient:
             self._connection,
             component=self._component,
             host_name=self._host_name,
-            now=self._now,
+            clock=self._clock,
             stop=self._stop,
             attempts=attempts,
         )
@@ -188,7 +187,7 @@ class KubeClient:
         self._send(_call("POST", "create", path, "events", subject, body=body))
 
     def _event_body(self, event: EventNote, namespace: str) -> Json:
-        unix_s = self._now()
+        unix_s = self._clock.now()
         stamp = datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         source = {"component": "hami-node"}
         if self._host_name:
@@ -363,6 +362,7 @@ def connect(
     kubeconfig: Path | None,
     *,
     component: str,
+    clock: Clock,
     host_name: str = "",
     timeouts: Timeouts | None = None,
     on_request: OnRequest | None = None,
@@ -378,5 +378,6 @@ def connect(
         user_agent=f"hami-node/{__version__} ({component})",
         timeouts=timeouts,
         on_request=on_request,
+        monotonic=clock.monotonic,
     )
-    return KubeClient(connection, component=component, host_name=host_name, stop=stop)
+    return KubeClient(connection, component=component, clock=clock, host_name=host_name, stop=stop)

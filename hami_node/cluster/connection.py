@@ -7,7 +7,6 @@ This is the only place where errors of HTTP, TLS and sockets become ours.
 from __future__ import annotations
 
 import http.client
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,9 +190,9 @@ class Connection:
         configuration: Any,  # noqa: ANN401 - kubernetes.client.Configuration, loaded lazily
         *,
         user_agent: str,
+        monotonic: Callable[[], float],
         timeouts: Timeouts | None = None,
         on_request: OnRequest | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Build the pool; nothing is sent yet."""
         configuration.retries = False

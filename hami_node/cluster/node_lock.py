@@ -1,0 +1,189 @@
+"""The node lock: an annotation that HAMi's schedulers hold from bind to the end of Allocate.
+
+Every write tests what it replaces, so that a lock that changed hands in between is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.errors import Conflict, LockHeld
+from hami_node.logs import kv
+from hami_node.model import Node
+from hami_node.ports import Clock, Kube
+from hami_node.wire.lock import LockOwner, decode_lock, encode_lock
+from hami_node.wire.names import NODE_LOCK
+
+log = logging.getLogger(__name__)
+
+EXPIRY_S: Final = 300.0
+"""HAMi's own: a lock older than this belongs to nobody."""
+_TRIES: Final = 5  # kubelet and the reporter write the node as well
+_POINTER: Final = "/metadata/annotations/" + NODE_LOCK.replace("~", "~0").replace("/", "~1")
+
+IsGone = Callable[[str, str], bool]
+"""Whether the pod (namespace, name) no longer needs its lock: deleted, over, or served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLock:
+    """A lock as it stands: its exact text, what it says, and whether its time is over."""
+
+    text: str
+    owner: LockOwner
+    is_expired: bool
+
+
+class NodeLock:
+    """Reads, takes and frees node locks. Thread-safe; remembers when it first saw each value."""
+
+    def __init__(self, kube: Kube, clock: Clock, expiry_s: float = EXPIRY_S) -> None:
+        """Use this API and clock; a lock lasts `expiry_s` seconds."""
+        self._kube, self._clock, self._expiry_s = kube, clock, expiry_s
+        self._mutex = threading.Lock()
+        self._first_seen_s: dict[str, tuple[str, float]] = {}
+
+    def read(self, node: Node) -> HeldLock | None:
+        """The lock that stands on a node; None when it is free.
+
+        A lock whose time can't be read, or lies in the future, counts from when we first saw it.
+        """
+        text = node.annotations.get(NODE_LOCK)
+        with self._mutex:
+            if text is None:
+                self._first_seen_s.pop(node.name, None)
+                return None
+            seen_text, seen_s = self._first_seen_s.get(node.name, ("", 0.0))
+            if seen_text != text:
+                seen_s = self._clock.monotonic()
+                self._first_seen_s[node.name] = (text, seen_s)
+        owner = decode_lock(text)
+        age_s = self._clock.monotonic() - seen_s
+        if owner.time_s is not None:
+            age_s = max(age_s, self._clock.now() - owner.time_s)
+        return HeldLock(text=text, owner=owner, is_expired=age_s > self._expiry_s)
+
+    def release(
+        self, node_name: str, namespace: str, pod: str, *, seen: Node | None = None
+    ) -> bool:
+        """Free the lock if it is this pod's; True when we removed it.
+
+        No lock, or somebody else's, is fine and stays as it is.
+
+        Args:
+            node_name: whose lock.
+            namespace: of the pod that was served.
+            pod: its name.
+            seen: the node as a watch has it: saves a read when it shows this pod's lock.
+
+        Raises:
+            KubeError: the API server can't be asked, or the lock changes all the time.
+        """
+        node = seen if seen is not None and self._is_held_by(seen, namespace, pod) else None
+        for _ in range(_TRIES):
+            node = node or self._kube.read_node(node_name)
+            held = self.read(node)
+            if held is None or not held.owner.is_pod(namespace, pod):
+                return False
+            if self._remove(node, held):
+                return True
+            node = None
+        raise Conflict(f"the lock of node {node_name} changes faster than it can be freed", 409)
+
+    def acquire(
+        self, node_name: str, namespace: str, pod: str, is_gone: IsGone, *, seen: Node | None = None
+    ) -> str:
+        """Take the lock for a pod and return its text; a lock that is this pod's stays.
+
+        Taken over is a lock that expired, or whose pod `is_gone`.
+
+        Raises:
+            LockHeld: another pod has it; the text says which, and for how long at most.
+            KubeError: the API server can't be asked, or the node changes all the time.
+        """
+        node = seen
+        for _ in range(_TRIES):
+            is_read = node is None
+            node = node or self._kube.read_node(node_name)
+            held = self.read(node)
+            if held is not None and held.owner.is_pod(namespace, pod) and not held.is_expired:
+                return held.text
+            if held is not None and not self._is_free_to_take(held, is_gone):
+                if not is_read:
+                    node = None  # a watch may be late: only a read may say no
+                    continue
+                raise LockHeld(self._who_holds(node_name, held))
+            text = encode_lock(self._clock.now(), namespace, pod)
+            if self._write(node, held, text):
+                return text
+            node = None
+        raise Conflict(f"node {node_name} changes faster than its lock can be taken", 409)
+
+    def clear_stale(self, node: Node, is_gone: IsGone) -> bool:
+        """Remove a lock that expired or whose pod no longer needs it; True when we did.
+
+        Raises:
+            KubeError: the API server can't be asked.
+        """
+        held = self.read(node)
+        if held is None or not self._is_free_to_take(held, is_gone):
+            return False
+        return self._remove(node, held)
+
+    def _is_held_by(self, node: Node, namespace: str, pod: str) -> bool:
+        text = node.annotations.get(NODE_LOCK)
+        return text is not None and decode_lock(text).is_pod(namespace, pod)
+
+    def _is_free_to_take(self, held: HeldLock, is_gone: IsGone) -> bool:
+        """An ownerless or malformed lock is somebody's until its time is over."""
+        if held.is_expired:
+            return True
+        return bool(held.owner.name) and is_gone(held.owner.namespace, held.owner.name)
+
+    def _who_holds(self, node_name: str, held: HeldLock) -> str:
+        owner = held.owner
+        who = (
+            f"pod {owner.namespace}/{owner.name}" if owner.name else f"nobody named: {held.text!r}"
+        )
+        return f"node {node_name} is locked by {who}; a lock ends after {self._expiry_s:.0f} s"
+
+    def _remove(self, node: Node, held: HeldLock) -> bool:
+        """Remove exactly this text; False when another stands there by now."""
+        patch = (
+            {"op": "test", "path": _POINTER, "value": held.text},
+            {"op": "remove", "path": _POINTER},
+        )
+        try:
+            self._kube.json_patch_node(node.name, patch)
+        except Conflict:
+            return False
+        if held.is_expired:
+            log.info("stale_lock_removed", extra=kv(node=node.name, lock=held.text))
+        return True
+
+    def _write(self, node: Node, held: HeldLock | None, text: str) -> bool:
+        """Put our text where `held` (or nothing) stands; False when the node changed.
+
+        JSON patch can't test for absence, so a free lock is taken at the node's exact version.
+        """
+        if held is not None:
+            test: dict[str, object] = {"op": "test", "path": _POINTER, "value": held.text}
+        else:
+            test = {
+                "op": "test",
+                "path": "/metadata/resourceVersion",
+                "value": node.resource_version,
+            }
+        patch = [test]
+        if not node.annotations:
+            patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+        patch.append({"op": "add", "path": _POINTER, "value": text})
+        try:
+            self._kube.json_patch_node(node.name, patch)
+        except Conflict:
+            return False
+        return True

@@ -1,0 +1,107 @@
+"""The objects that a watch keeps: snapshots for readers, changes for listeners."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from hami_node.logs import kv
+from hami_node.ports import Listener
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace of a node is ""."""
+
+
+class Versioned(Protocol):
+    """What every watched object has."""
+
+    @property
+    def uid(self) -> str:
+        """Tells an object from a later one of the same name."""
+
+    @property
+    def resource_version(self) -> str:
+        """Changes with every write."""
+
+
+T = TypeVar("T", bound=Versioned)
+
+OnChange = Callable[[T | None, T | None], None]
+"""Told (before, after) of one object, in order, from the watch's thread; None means absent."""
+
+
+class ObjectCache(Generic[T]):
+    """Objects by key. One thread writes, any thread reads; listeners are told without a lock."""
+
+    def __init__(self, resource: str) -> None:
+        """Start empty; `resource` is for the log."""
+        self._resource = resource
+        self._lock = threading.Lock()
+        self._objects: dict[Key, T] = {}
+        self._sorted: tuple[T, ...] | None = ()
+        self._listeners: list[Listener] = []
+        self._on_change: list[OnChange[T]] = []
+
+    def objects(self) -> tuple[T, ...]:
+        """All objects, sorted by (namespace, name)."""
+        with self._lock:
+            if self._sorted is None:
+                self._sorted = tuple(self._objects[key] for key in sorted(self._objects))
+            return self._sorted
+
+    def find(self, namespace: str, name: str) -> T | None:
+        """One object, or None."""
+        with self._lock:
+            return self._objects.get((namespace, name))
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` after every list and every change. Before the watch runs."""
+        self._listeners.append(listener)
+
+    def follow(self, on_change: OnChange[T]) -> None:
+        """Tell `on_change` each object's change, before the listeners. Before the watch runs."""
+        self._on_change.append(on_change)
+
+    # -- for the watch's thread ----------------------------------------------------------------
+
+    def replace(self, found: Mapping[Key, T]) -> None:
+        """Take a whole list; the differences are told, what is gone first."""
+        for key in [key for key in self._objects if key not in found]:
+            self.put(key, None)
+        for key, one in found.items():
+            known = self._objects.get(key)
+            if known is None or known.resource_version != one.resource_version:
+                self.put(key, one)
+
+    def put(self, key: Key, after: T | None) -> None:
+        """Store or (None) remove one object; a new object under an old name is two changes."""
+        with self._lock:
+            before = self._objects.pop(key, None)
+            if after is not None:
+                self._objects[key] = after
+            self._sorted = None
+        if before is not None and after is not None and before.uid != after.uid:
+            self._tell_change(before, None)
+            before = None
+        if before is not None or after is not None:
+            self._tell_change(before, after)
+
+    def tell(self) -> None:
+        """Call the listeners."""
+        for listener in self._listeners:
+            self._guarded(listener)
+
+    def _tell_change(self, before: T | None, after: T | None) -> None:
+        for on_change in self._on_change:
+            self._guarded(on_change, before, after)
+
+    def _guarded(self, call: Callable[..., None], *args: T | None) -> None:
+        """A listener's defect must not end the watch."""
+        try:
+            call(*args)
+        except Exception:
+            log.exception("watch_listener_failed", extra=kv(resource=self._resource))
