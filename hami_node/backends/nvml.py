@@ -17,6 +17,7 @@ from hami_node.backends.nvml_links import LinkedCard, PairScores, read_pair_scor
 from hami_node.backends.nvml_session import NvmlSession
 from hami_node.backends.nvml_worker import PassWorker
 from hami_node.errors import BackendError, DriverUnavailable
+from hami_node.logs import kv
 from hami_node.model import Device, Uuid
 from hami_node.ports import Clock
 
@@ -108,7 +109,7 @@ class NvmlBackend:
         is_quiet = self._watch.close()
         is_stopped = self._worker.stop(self._settings.call_limit_s)
         if not (is_quiet and is_stopped):
-            log.warning("nvml_left_open", extra={"reason": "an NVML call has not returned"})
+            log.warning("nvml_left_open", extra=kv(reason="an NVML call has not returned"))
 
     def apply(self, settings: NvmlSettings) -> None:
         """Take changed memory and XID settings over, from the next pass on."""
@@ -222,7 +223,7 @@ class NvmlBackend:
         if roster.nameless_faults != self._nameless:
             self._nameless = roster.nameless_faults
             for fault in roster.nameless_faults:
-                log.error("nvml_card_without_identity", extra={"reason": fault})
+                log.error("nvml_card_without_identity", extra=kv(reason=fault))
 
     def _scores(self, calls: NvmlCalls, readings: list[Reading]) -> PairScores:
         """Asked again only when the set of answering cards has changed; never in the first pass.
@@ -242,7 +243,7 @@ class NvmlBackend:
             try:
                 self._pair_scores = read_pair_scores(calls, cards)
             except BackendError as e:
-                log.warning("nvml_links_unknown", extra={"reason": str(e)})
+                log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
                 return self._pair_scores
             self._linked = cards
         return self._pair_scores

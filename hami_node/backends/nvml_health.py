@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hami_node.backends.nvml_calls import NOT_OFFERED, TIMEOUT, NvmlCalls
 from hami_node.errors import BackendError
+from hami_node.logs import kv
 from hami_node.model import Uuid
 from hami_node.ports import Clock
 
@@ -105,7 +106,7 @@ class XidLedger:
             quiet_s = self._clock.monotonic() - fault.at_s
             if clean >= policy.clean_passes and quiet_s >= policy.quiet_s:
                 del self._faults[uuid]
-                log.info("xid_recovered", extra={"device": uuid, "xid": fault.xid})
+                log.info("xid_recovered", extra=kv(uuid=uuid, xid=fault.xid))
                 return ""
             self._faults[uuid] = _Fault(xid=fault.xid, at_s=fault.at_s, clean_passes=clean)
             meaning = XID_MEANINGS.get(fault.xid)
@@ -174,7 +175,7 @@ class XidWatch:
                 self._listen(cards, this_round)
             except BackendError as e:
                 if failed_round != this_round:
-                    log.warning("xid_watch_interrupted", extra={"reason": str(e)})
+                    log.warning("xid_watch_interrupted", extra=kv(reason=str(e)))
                 failed_round = this_round
                 self._on_event()
             finally:
@@ -206,12 +207,12 @@ class XidWatch:
                 "nvmlDeviceRegisterEvents", handle, _XID_EVENT, events, absent=NOT_OFFERED
             )
         except BackendError as e:
-            log.warning("xid_registration_failed", extra={"device": uuid, "reason": str(e)})
+            log.warning("xid_registration_failed", extra=kv(uuid=uuid, reason=str(e)))
 
     def _take(self, uuid: Uuid, xid: int) -> None:
         is_critical = self._ledger.enter(uuid, xid, self._policy())
         level = logging.ERROR if is_critical else logging.INFO
-        log.log(level, "xid", extra={"device": uuid, "xid": xid, "is_critical": is_critical})
+        log.log(level, "xid", extra=kv(uuid=uuid, xid=xid, is_critical=is_critical))
         self._on_event()
 
     def _is_current(self, this_round: int) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hami_node.backends.nvml_calls import NvmlCalls
 from hami_node.errors import BackendError, DriverChanged, DriverUnavailable
+from hami_node.logs import kv
 from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class NvmlSession:
         self._is_open = self._has_been_open = True
         self._error = None
         self.driver_version = self._read_version(calls)
-        log.info("nvml_session_opened", extra={"driver": self.driver_version})
+        log.info("nvml_session_opened", extra=kv(driver=self.driver_version))
         return True
 
     def reopen(self, calls: NvmlCalls) -> None:
@@ -71,7 +72,7 @@ class NvmlSession:
         try:
             calls.ask("nvmlShutdown")
         except BackendError as e:
-            log.info("nvml_session_was_gone", extra={"reason": str(e)})
+            log.info("nvml_session_was_gone", extra=kv(reason=str(e)))
 
     def proved_good(self) -> None:
         """All cards have answered: the next trouble may be met at once."""
