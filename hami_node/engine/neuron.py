@@ -87,11 +87,18 @@ def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rej
     """
     if not cards:
         return Rejection(whole=Reason.TOO_FEW_CARDS)
-    per_device = max(card.device.cores.bit_count() for card in cards)
-    devices, cores = wanted(ctx.ask, per_device)
+    devices, cores = wanted(ctx.ask, cores_each(card.device for card in cards))
     if devices == 1:
         return _fit_one(cards, cores, ctx)
     return _fit_run(cards, devices, cores, ctx)
+
+
+def cores_each(devices: Iterable[Device]) -> int:
+    """Logical cores of one device of a node; 0 without devices.
+
+    All have the same number, save one that lost a core.
+    """
+    return max((device.cores.bit_count() for device in devices), default=0)
 
 
 def wanted(ask: Ask, cores_per_device: int) -> tuple[int, int | None]:
@@ -106,6 +113,16 @@ def wanted(ask: Ask, cores_per_device: int) -> tuple[int, int | None]:
     if ask.count == 1 or total <= cores_per_device:
         return 1, total
     return -(-total // max(1, cores_per_device)), total
+
+
+def is_as_asked(ask: Ask, given: Sequence[tuple[Device, int]], cores_per_device: int) -> bool:
+    """True when these devices, each with its mask of given cores, are just what was asked for."""
+    devices, cores = wanted(ask, cores_per_device)
+    if len(given) != devices or any(mask & ~device.cores for device, mask in given):
+        return False
+    if cores is None:
+        return all(mask and mask == device.cores for device, mask in given)
+    return cores == sum(mask.bit_count() for _, mask in given)
 
 
 BASIC_FILTERS: Final[tuple[Filter, ...]] = (is_healthy, is_not_cordoned)
