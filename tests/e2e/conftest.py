@@ -1,0 +1,153 @@
+"""One cluster and one daemon for all tests; each test starts with all cards well and no pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hami_node.wire import names
+from tests.e2e import limiter, parts
+from tests.e2e.api import Api, ApiError
+from tests.e2e.assets import IMAGE, IMAGE_NEXT, IMAGE_TAR
+from tests.e2e.audit import Audit
+from tests.e2e.cards import COUNT, SPLIT, Cards
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.kubelet import held_slices
+from tests.e2e.pki import Authority
+from tests.e2e.pods import Pods, describe
+from tests.e2e.scheduler import NODE_PATH, Generation, Scheduler
+from tests.e2e.waiting import eventually
+
+_FOLDER = Path(__file__).parent
+_KEEP = "HAMI_E2E_KEEP"  # set: use the cluster that runs, and leave it running
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs the cluster."""
+    for item in items:
+        if _FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A fresh cluster with the product's image, removed at the end."""
+    if not IMAGE_TAR.exists():
+        pytest.fail("nothing is prepared: run `make e2e`, or `python -m tests.e2e.prepare`")
+    one = Cluster()
+    is_kept = _KEEP in os.environ
+    if not (is_kept and one.pid("kubelet") is not None):
+        one.up()
+    one.import_image(IMAGE_TAR)
+    one.ctr("images", "tag", "--force", IMAGE, IMAGE_NEXT)
+    yield one
+    if not is_kept:
+        one.down()
+
+
+@pytest.fixture(scope="session")
+def api(cluster: Cluster) -> Iterator[Api]:
+    """The API server as admin."""
+    with Api(Authority(cluster.root / "pki").ca_file, parts.ADMIN.token) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def authority(cluster: Cluster) -> Authority:
+    """Who signs the cluster's certificates."""
+    return Authority(cluster.root / "pki")
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, api: Api) -> Daemon:
+    """The daemon, installed once with its limiter and its cards."""
+    Cards().install()
+    limiter.install()
+    one = Daemon(cluster, api)
+    one.install()
+    return one
+
+
+@pytest.fixture
+def cards() -> Iterator[Cards]:
+    """The node's cards; well again after the test."""
+    one = Cards()
+    yield one
+    one.heal()
+
+
+@pytest.fixture
+def daemon(installed: Daemon) -> Daemon:
+    """The daemon, ready, with every slice offered."""
+    Cards().heal()
+    _wait_for_rest(installed)
+    return installed
+
+
+@pytest.fixture
+def pods(api: Api, daemon: Daemon) -> Iterator[Pods]:
+    """The test's pods; all gone after it, and the node's lock with them."""
+    one = Pods(api)
+    one.clear()
+    eventually("kubelet holds no slices", lambda: not held_slices())
+    yield one
+    one.clear()
+    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_LOCK: None}}})
+
+
+@pytest.fixture
+def cluster_audit(cluster: Cluster) -> Audit:
+    """What is asked of the API server from now on."""
+    return Audit(cluster.root / "log/audit.jsonl")
+
+
+@pytest.fixture
+def scheduler(api: Api, pods: Pods) -> Scheduler:
+    """HAMi's scheduler of the newest generation."""
+    return Scheduler(api, Generation.V2_10)
+
+
+def _wait_for_rest(daemon: Daemon) -> None:
+    daemon.wait_ready()
+    eventually(
+        "every slice is offered",
+        lambda: daemon.allocatable(names.RESOURCE_GPU) == COUNT * SPLIT,
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what the cluster looked like at that moment."""
+    report = yield
+    daemon = item.funcargs.get("daemon") if isinstance(item, pytest.Function) else None
+    if report.failed and report.when == "call" and isinstance(daemon, Daemon):
+        report.sections.append(("the cluster", _story(daemon)))
+    return report
+
+
+def _story(daemon: Daemon) -> str:
+    """Everything a person asks for first, as text."""
+    cluster, api = daemon.cluster, daemon.api
+    try:
+        lines = [f"== daemon\n{daemon.log()}", "== node"]
+        lines += [f"{k}: {v}" for k, v in daemon.annotations().items() if "hami" in k]
+        lines += ["== pods"]
+        for pod in api.read("/api/v1/namespaces/default/pods")["items"]:
+            lines.append(f"{pod['metadata']['name']}: {describe(pod['status'])}")
+            annotations = pod["metadata"].get("annotations", {})
+            lines += [f"    {k}: {v}" for k, v in annotations.items()]
+        lines += ["== events"]
+        events = api.read("/api/v1/namespaces/default/events")["items"][-40:]
+        lines += [f"{e['involvedObject']['name']} {e['reason']}: {e['message']}" for e in events]
+    except (ApiError, httpx.TransportError) as error:
+        lines = [f"the API server does not tell: {error}"]
+    lines += [f"== kubelet\n{cluster.log_tail('kubelet', 60)}"]
+    return "\n".join(lines)

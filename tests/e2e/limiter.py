@@ -1,0 +1,25 @@
+"""Stand-ins for the limiter's files on the node; what they do is not ours to test."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.e2e.machine import NODE_DIR
+
+HOOK: Final = NODE_DIR / "hook"  # the daemon's HOOK_PATH
+LIBRARY: Final = HOOK / "vgpu" / "libvgpu.so"
+PRELOAD: Final = HOOK / "vgpu" / "ld.so.preload"
+CONTAINERS: Final = HOOK / "vgpu" / "containers"
+
+
+def install() -> None:
+    """Lay the files where the real limiter's installer puts them."""
+    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+    LIBRARY.write_text("a stand-in for the limiter\n")
+    PRELOAD.write_text(f"{LIBRARY}\n")
+
+
+def remove() -> None:
+    """As on a node where nobody installed it."""
+    LIBRARY.unlink(missing_ok=True)
+    PRELOAD.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""(h) The API server is away for a minute: kubelet keeps its devices, all converges after."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from hami_node.wire import names
+from tests.e2e.cards import Cards, lost, uuid_of
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.kubelet import healthy_slices
+from tests.e2e.pods import Box, Pods
+from tests.e2e.scheduler import Scheduler, Slice
+from tests.e2e.waiting import eventually, stays
+
+_OUTAGE_S = 60
+_CARD = uuid_of(5)
+
+
+@pytest.mark.timeout(300)
+def test_outage_of_a_minute_changes_nothing_on_the_node(
+    cluster: Cluster, daemon: Daemon, pods: Pods, scheduler: Scheduler, cards: Cards
+) -> None:
+    pod = pods.create("steady", Box(name="c0", cards=1, memory_mib=2000))
+    scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=2000),)})
+    pods.wait_running("steady")
+    running, pid, restarts = pods.incarnations(), daemon.pid(), daemon.restarts()
+    before = daemon.annotations()[names.NODE_HANDSHAKE]
+
+    cluster.stop("kube-apiserver")
+    stays("all slices at kubelet", lambda: sum(healthy_slices().values()) == 80, _OUTAGE_S - 10, 1)
+    cards.show(lost(0))  # kubelet hears of it without an API server
+    eventually("the lost card is gone from kubelet", lambda: sum(healthy_slices().values()) == 70)
+    stays("the other slices at kubelet", lambda: sum(healthy_slices().values()) == 70, 8, 1)
+    cluster.start("kube-apiserver")
+
+    cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
+    eventually(
+        "the lost card is reported",
+        lambda: '"health":false' in daemon.annotations()[names.NODE_REGISTER],
+        limit_s=40,
+    )
+    assert daemon.annotations()[names.NODE_HANDSHAKE] != before
+    cards.heal()
+    eventually("the card is back", lambda: sum(healthy_slices().values()) == 80)
+    assert (daemon.pid(), daemon.restarts()) == (pid, restarts)
+    eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
+    pod = pods.create("next", Box(name="c0", cards=1, memory_mib=3000))
+    scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=3000),)}, is_locked=True)
+    pods.wait_running("next")
+    assert pods.inside("next", "c0").memory_limits == ("3000m",)
+    assert not scheduler.lock_owner()
+    assert {k: v for k, v in pods.incarnations().items() if k in running} == running
+
+
+@pytest.mark.timeout(300)
+def test_daemon_started_without_api_server_still_offers_its_cards(
+    cluster: Cluster, daemon: Daemon
+) -> None:
+    daemon.forget_crashes()
+    pid = daemon.pid()
+    cluster.stop("kube-apiserver")
+    os.kill(pid, signal.SIGKILL)
+    try:
+        eventually(
+            "the slices are gone with the daemon",
+            lambda: sum(healthy_slices().values()) == 0,
+            every_s=0.02,
+        )
+        eventually(
+            "a new daemon has offered them again",
+            lambda: sum(healthy_slices().values()) == 80,
+            limit_s=30,
+        )
+    finally:
+        cluster.start("kube-apiserver")
+        cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
+    eventually("allocatable", lambda: daemon.allocatable(names.RESOURCE_GPU) == 80, 60)
+    daemon.forget_crashes()

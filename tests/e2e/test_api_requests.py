@@ -1,0 +1,50 @@
+"""What the daemon costs the API server, counted in its audit log."""
+
+from __future__ import annotations
+
+import time
+
+from hami_node.wire import names
+from tests.e2e import cards
+from tests.e2e.audit import Audit, Request
+from tests.e2e.daemon import USER, Daemon
+from tests.e2e.pods import Box, Pods
+from tests.e2e.scheduler import Scheduler, Slice
+from tests.e2e.waiting import eventually
+
+
+def _for_pods(audit: Audit) -> list[Request]:
+    """The daemon's requests without Events and without the regular report."""
+    return [r for r in audit.requests(USER) if not r.what.startswith("events")]
+
+
+def test_pod_with_lock_costs_two_requests(
+    daemon: Daemon, pods: Pods, scheduler: Scheduler, cluster_audit: Audit
+) -> None:
+    pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
+    before = daemon.annotations()[names.NODE_HANDSHAKE]
+    scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)}, is_locked=True)
+    pods.wait_running("counted")
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
+    time.sleep(1)  # what comes late is counted too
+    is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
+    made = [(r.verb, r.what) for r in _for_pods(cluster_audit)]
+    wanted = [("patch", "pods/counted"), ("patch", "nodes/e2e-node")]
+    print(f"requests for one pod: {made}")
+    assert sorted(made) == sorted([*wanted, *[("patch", "nodes/e2e-node")] * is_reported])
+
+
+def test_pod_without_lock_costs_one_request(
+    daemon: Daemon, pods: Pods, scheduler: Scheduler, cluster_audit: Audit
+) -> None:
+    pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
+    before = daemon.annotations()[names.NODE_HANDSHAKE]
+    scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)})
+    pods.wait_running("counted")
+    time.sleep(1)  # what comes late is counted too
+    is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
+    made = [(r.verb, r.what) for r in _for_pods(cluster_audit)]
+    print(f"requests for one pod: {made}")
+    assert sorted(made) == sorted(
+        [("patch", "pods/counted"), *[("patch", "nodes/e2e-node")] * is_reported]
+    )
