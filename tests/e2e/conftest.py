@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -42,13 +44,25 @@ def cluster() -> Iterator[Cluster]:
         pytest.fail("nothing is prepared: run `make e2e`, or `python -m tests.e2e.prepare`")
     one = Cluster()
     is_kept = _KEEP in os.environ
-    if not (is_kept and one.pid("kubelet") is not None):
-        one.up()
-    one.import_image(IMAGE_TAR)
-    one.ctr("images", "tag", "--force", IMAGE, IMAGE_NEXT)
-    yield one
-    if not is_kept:
-        one.down()
+    with _only_one_at_a_time():
+        if not (is_kept and one.pid("kubelet") is not None):
+            one.up()
+        one.import_image(IMAGE_TAR)
+        one.ctr("images", "tag", "--force", IMAGE, IMAGE_NEXT)
+        yield one
+        if not is_kept:
+            one.down()
+
+
+@contextmanager
+def _only_one_at_a_time() -> Iterator[None]:
+    """Two runs would take each other's cluster down."""
+    with open("/run/hami-e2e.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pytest.exit("another run of the end-to-end tests holds this machine's cluster", 2)
+        yield
 
 
 @pytest.fixture(scope="session")
