@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.model import MigPlacement, Uuid
+from hami_node.model import MigPlacement, MigReservation, Uuid
 from hami_node.wire import names
 from hami_node.wire.json_text import decode_json, encode_json_text
 
@@ -25,18 +25,12 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigAllocation:
-    """A reserved placement on a card in MIG mode.
+class MigAllocation(MigReservation):
+    """A reservation as it stands on the wire.
 
-    `container_index` counts init containers first, `device_index` the container's grants.
     `instance` is None until the plugin has made the MIG device.
     """
 
-    container_index: int
-    device_index: int
-    uuid: Uuid
-    profile: str
-    placement: MigPlacement
     instance: MigInstance | None = None
 
 

@@ -1,0 +1,72 @@
+"""Print wire/names.py into docs/protocol.md: `python -m tests.protocol_page`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/protocol.md"
+NAMES = ROOT / "hami_node/wire/names.py"
+BEGIN = "<!-- names: made by `python -m tests.protocol_page`, do not edit -->\n"
+END = "<!-- end of names -->\n"
+
+_SECTION = re.compile(r"# -- (.+?) -+")
+_COMMENT = re.compile(r"# (?P<flow>[^:]+?(?:->)[^:]+): (?P<what>.+); (?P<source>[^;]+)")
+_CONSTANT = re.compile(r'[A-Z_]+: Final = "([^"]*)"')
+
+
+class Name(NamedTuple):
+    """One constant with what its comment says."""
+
+    section: str
+    text: str
+    flow: str
+    what: str
+    source: str
+
+
+def read_names(source: str) -> list[Name]:
+    """Every constant of names.py; raises ValueError where the comment above it has no such form."""
+    found: list[Name] = []
+    section, above = "", ""
+    for line in source.splitlines():
+        if heading := _SECTION.fullmatch(line):
+            section = heading[1]
+        elif constant := _CONSTANT.fullmatch(line):
+            said = _COMMENT.fullmatch(above)
+            if not said:
+                raise ValueError(f"no `writer -> reader: what; source` above: {line}")
+            found.append(Name(section, constant[1], said["flow"], said["what"], said["source"]))
+        above = line
+    return found
+
+
+def render(names: list[Name]) -> str:
+    """One table per section."""
+    lines: list[str] = []
+    section = ""
+    for name in names:
+        if name.section != section:
+            section = name.section
+            lines += [
+                "",
+                f"### {section}",
+                "",
+                "| name | who | what | source |",
+                "|---|---|---|---|",
+            ]
+        lines.append(f"| `{name.text}` | {name.flow} | {name.what} | {name.source} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def updated(page: str, names_source: str) -> str:
+    """The page with its tables made anew."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return before + BEGIN + render(read_names(names_source)) + END + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text(), NAMES.read_text()))

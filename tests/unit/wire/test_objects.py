@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_node.errors import WireError
+from hami_node.model import ContainerKind
+from hami_node.wire.objects import (
+    decode_node,
+    decode_node_event,
+    decode_node_list,
+    decode_pod,
+    decode_pod_event,
+    decode_pod_list,
+)
+from tests.unit.wire.totality import is_total
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "train",
+        "namespace": "team-a",
+        "uid": "6f0b",
+        "resourceVersion": "77",
+        "creationTimestamp": "2026-11-21T00:35:16Z",
+        "annotations": {
+            "hami.io/bind-phase": "allocating",
+            "kubectl.kubernetes.io/last-applied-configuration": "{...}",
+        },
+        "labels": {"app": "train"},
+        "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
+    },
+    "spec": {
+        "nodeName": "node-a",
+        "schedulerName": "hami-scheduler",
+        "containers": [
+            {
+                "name": "main",
+                "resources": {
+                    "limits": {"nvidia.com/gpu": "1", "cpu": "2"},
+                    "requests": {"nvidia.com/gpu": 1, "memory": "2Gi"},
+                },
+                "env": [
+                    {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
+                    {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}},
+                    {"name": "PATH", "value": "/bin"},
+                ],
+                "securityContext": {"privileged": True, "runAsUser": 0},
+            }
+        ],
+        "initContainers": [
+            {"name": "fetch"},
+            {"name": "proxy", "restartPolicy": "Always"},
+        ],
+    },
+    "status": {
+        "phase": "Running",
+        "initContainerStatuses": [
+            {"name": "fetch", "state": {"terminated": {"exitCode": 0}}},
+            {"name": "proxy", "state": {"running": {"startedAt": "2026-11-21T00:35:16Z"}}},
+        ],
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137}}}],
+    },
+}
+
+NODE: dict[str, Any] = {
+    "metadata": {
+        "name": "node-a",
+        "uid": "1",
+        "resourceVersion": "9",
+        "annotations": {"hami.io/mutex.lock": "2024-05-13T13:04:17Z"},
+        "labels": {"node.kubernetes.io/instance-type": "inf2.24xlarge"},
+    },
+    "spec": {"unschedulable": True},
+    "status": {
+        "capacity": {"cpu": "8", "nvidia.com/gpu": "80"},
+        "allocatable": {"cpu": "8", "nvidia.com/gpu": "70"},
+        "conditions": [
+            {"type": "MemoryPressure", "status": "False"},
+            {"type": "Ready", "status": "False"},
+        ],
+    },
+}
+
+
+def raw(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_decode_pod_full_object_keeps_what_the_product_reads() -> None:
+    pod = decode_pod(raw(POD))
+
+    assert (pod.key, pod.uid, pod.node_name, pod.phase) == (
+        "team-a/train",
+        "6f0b",
+        "node-a",
+        "Running",
+    )
+    assert (pod.scheduler_name, pod.resource_version) == ("hami-scheduler", "77")
+    assert pod.creation_time == "2026-11-21T00:35:16Z"
+    assert pod.annotations == {"hami.io/bind-phase": "allocating"}
+    assert pod.labels == {"app": "train"}
+    assert not pod.is_being_deleted
+
+
+def test_decode_pod_containers_have_init_containers_first_with_their_kinds() -> None:
+    pod = decode_pod(raw(POD))
+
+    assert [(one.name, one.kind) for one in pod.containers] == [
+        ("fetch", ContainerKind.INIT),
+        ("proxy", ContainerKind.SIDECAR),
+        ("main", ContainerKind.APP),
+    ]
+
+
+def test_decode_pod_container_ended_with_0_is_terminated_ok() -> None:
+    pod = decode_pod(raw(POD))
+
+    assert [one.is_terminated_ok for one in pod.containers] == [True, False, False]
+
+
+def test_decode_pod_container_keeps_extended_resources_and_literal_accelerator_variables() -> None:
+    main = decode_pod(raw(POD)).containers[2]
+
+    assert main.limits == {"nvidia.com/gpu": "1"}
+    assert main.requests == {"nvidia.com/gpu": "1"}
+    assert main.env == {"CUDA_DISABLE_CONTROL": "true"}
+    assert main.is_privileged
+
+
+def test_decode_pod_parsed_json_is_the_same_as_its_text() -> None:
+    assert decode_pod(POD) == decode_pod(raw(POD)) == decode_pod(raw(POD).decode())
+
+
+def nulled(value: object) -> object:
+    """The same object with every leaf and every inner object null."""
+    return dict.fromkeys(value) if isinstance(value, dict) else None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param(nulled(POD), id="null parts"),
+        pytest.param({part: nulled(POD[part]) for part in ("metadata", "spec")}, id="null fields"),
+        pytest.param({"spec": {"containers": [{"resources": None, "env": None}]}}, id="null lists"),
+        pytest.param({"metadata": {"annotations": {"a": None}}}, id="null annotation"),
+        pytest.param({"status": {"containerStatuses": [{"state": {}}, {}]}}, id="null states"),
+    ],
+)
+def test_decode_pod_nulls_and_missing_parts_are_absent(value: object) -> None:
+    pod = decode_pod(raw(value))
+
+    assert (pod.name, pod.phase) == ("", "Pending")
+
+
+@pytest.mark.parametrize(
+    "raw_pod",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\xff\xfe", id="not Unicode"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b'{"metadata":{"name":7}}', id="a number as name"),
+        pytest.param(b"[" * 100_000, id="nested too deeply"),
+        pytest.param("\ud800", id="half a surrogate"),
+        pytest.param({"spec": {"containers": "all"}}, id="parsed: text as list"),
+    ],
+)
+def test_decode_pod_damaged_object_is_a_wire_error(raw_pod: Any) -> None:
+    with pytest.raises(WireError, match="pod"):
+        decode_pod(raw_pod)
+
+
+def test_decode_pod_error_names_the_field_and_not_the_object() -> None:
+    with pytest.raises(WireError) as caught:
+        decode_pod(b'{"spec":{"nodeName":7,"secret":"hunter2"}}')
+
+    assert "$.spec.nodeName" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_decode_pod_with_a_deletion_time_is_being_deleted() -> None:
+    assert decode_pod({"metadata": {"deletionTimestamp": "2026-11-21T00:35:16Z"}}).is_being_deleted
+
+
+def test_decode_node_full_object_keeps_what_the_product_reads() -> None:
+    node = decode_node(raw(NODE))
+
+    assert (node.name, node.uid, node.resource_version) == ("node-a", "1", "9")
+    assert node.annotations == {"hami.io/mutex.lock": "2024-05-13T13:04:17Z"}
+    assert node.labels == {"node.kubernetes.io/instance-type": "inf2.24xlarge"}
+    assert node.capacity == {"nvidia.com/gpu": "80"}
+    assert node.allocatable == {"nvidia.com/gpu": "70"}
+    assert node.is_unschedulable
+    assert not node.is_ready
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_ready"),
+    [
+        pytest.param([{"type": "Ready", "status": "True"}], True, id="ready"),
+        pytest.param([{"type": "Ready", "status": "Unknown"}], False, id="unknown"),
+        pytest.param([], True, id="no condition"),
+        pytest.param(None, True, id="null"),
+    ],
+)
+def test_decode_node_ready_condition_decides(conditions: object, is_ready: bool) -> None:
+    assert decode_node({"status": {"conditions": conditions}}).is_ready is is_ready
+
+
+def test_decode_lists_keep_order_version_and_continue_token() -> None:
+    meta = {"resourceVersion": "5", "continue": "next"}
+    pods = decode_pod_list(raw({"metadata": meta, "items": [POD, {"metadata": {"name": "b"}}]}))
+    nodes = decode_node_list(raw({"items": [NODE]}))
+
+    assert [one.name for one in pods.items] == ["train", "b"]
+    assert (pods.resource_version, pods.continue_token) == ("5", "next")
+    assert [one.name for one in nodes.items] == ["node-a"]
+    assert (nodes.resource_version, nodes.continue_token) == ("", "")
+
+
+def test_decode_lists_null_items_are_none() -> None:
+    assert decode_pod_list(b'{"items":null}').items == ()
+
+
+def test_decode_events_carry_the_object_and_its_version() -> None:
+    pod = decode_pod_event(raw({"type": "MODIFIED", "object": POD}))
+    node = decode_node_event(raw({"type": "DELETED", "object": NODE}))
+
+    assert (pod.type, pod.resource_version, pod.item) == ("MODIFIED", "77", decode_pod(POD))
+    assert (node.type, node.resource_version, node.item) == ("DELETED", "9", decode_node(NODE))
+
+
+def test_decode_event_bookmark_has_a_version_and_no_object() -> None:
+    line = raw({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "81"}}})
+    event = decode_pod_event(line)
+
+    assert (event.type, event.item, event.resource_version) == ("BOOKMARK", None, "81")
+
+
+def test_decode_event_error_has_the_servers_status() -> None:
+    line = raw({"type": "ERROR", "object": {"code": 410, "message": "too old", "metadata": {}}})
+    event = decode_node_event(line)
+
+    assert (event.item, event.status, event.message) == (None, 410, "too old")
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"type":"ADDED"}', b'{"type":"ERROR","object":[]}'])
+def test_decode_event_damaged_line_is_a_wire_error(line: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_pod_event(line)
+
+
+def test_decode_pods_share_names_and_empty_parts() -> None:
+    first, second = decode_pod(raw(POD)), decode_pod(raw(POD))
+
+    assert next(iter(first.annotations)) is next(iter(second.annotations))
+    assert first.containers[0].limits is second.containers[1].env
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["metadata", "spec", "status", "items", "containers", "name", "env", "type"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        decode_pod,
+        decode_node,
+        decode_pod_list,
+        decode_node_list,
+        decode_pod_event,
+        decode_node_event,
+    ],
+)
+@given(value=st.binary(max_size=40) | st.text(max_size=40) | JSON.map(json.dumps))
+def test_decoders_any_input_gives_a_value_or_a_wire_error(
+    decode: Callable[[bytes | str], object], value: bytes | str
+) -> None:
+    assert is_total(decode, value)
