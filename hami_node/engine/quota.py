@@ -109,3 +109,59 @@ def _peaks(takes: Iterable[Take]) -> dict[Uuid, tuple[int, int]]:
         memory, cores = peaks.get(take.uuid, (0, 0))
         peaks[take.uuid] = (max(memory, take.memory_mib), max(cores, take.cores))
     return peaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one ResourceQuota object allows; None is no limit."""
+
+    memory_mib: int | None = None
+    cores: int | None = None
+
+
+class QuotaBook:
+    """Limits and use of every namespace. Not thread-safe: its owner holds a lock.
+
+    Several ResourceQuota objects in one namespace hold together: the lowest limit counts.
+    """
+
+    def __init__(self, memory_factor: int = 1) -> None:
+        """`memory_factor` is the MiB that one unit of a memory limit means; at least 1."""
+        self._factor = max(memory_factor, 1)
+        self._limits: dict[str, dict[str, Limits]] = {}
+        self._used: dict[str, tuple[int, int]] = {}
+
+    def set_limits(self, namespace: str, name: str, limits: Limits | None) -> None:
+        """Set the limits of one ResourceQuota object; None removes it."""
+        if limits is not None:
+            self._limits.setdefault(namespace, {})[name] = limits
+            return
+        objects = self._limits.get(namespace, {})
+        objects.pop(name, None)
+        if not objects:
+            self._limits.pop(namespace, None)
+
+    def use(self, namespace: str, memory_mib: int, cores: int) -> None:
+        """Count what a pod takes; negative amounts give it back."""
+        memory, core = self._used.get(namespace, (0, 0))
+        total = (memory + memory_mib, core + cores)
+        if total == (0, 0):
+            self._used.pop(namespace, None)
+        else:
+            self._used[namespace] = total
+
+    def quota(self, namespace: str) -> Quota | None:
+        """The namespace's quota now; None when nothing limits it."""
+        objects = self._limits.get(namespace)
+        if not objects:
+            return None
+        memory = [one.memory_mib for one in objects.values() if one.memory_mib is not None]
+        cores = [one.cores for one in objects.values() if one.cores is not None]
+        used_memory, used_cores = self._used.get(namespace, (0, 0))
+        return Quota(
+            memory_limit_mib=min(memory, default=None),
+            core_limit=min(cores, default=None),
+            memory_used_mib=used_memory,
+            cores_used=used_cores,
+            memory_factor=self._factor,
+        )

@@ -23,6 +23,7 @@ if str(ROOT) not in sys.path:
 from hami_node.engine.compat import Compat  # noqa: E402  the script's folder is not the root
 from tests.conformance import engine_ops  # noqa: E402  the script's folder is not the root
 from tests.conformance.compare import differences, is_stricter  # noqa: E402  as above
+from tests.conformance.filter_op import answer_filter  # noqa: E402  as above
 from tests.conformance.objects import COMPAT_OF, Json  # noqa: E402  as above
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -38,6 +39,7 @@ OPS: dict[str, Answer] = {
     "fit": engine_ops.answer_fit,
     "account": engine_ops.answer_account,
     "collapse": engine_ops.answer_collapse,
+    "filter": answer_filter,
 }
 
 

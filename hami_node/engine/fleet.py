@@ -1,0 +1,251 @@
+"""Every node with its cards and grants, and where among them a pod goes.
+
+Kept by adding and removing one node or one pod at a time; nothing is rebuilt for a decision. A
+node's score does not depend on the request, so nodes stay ordered by it, and only nodes up to the
+first that fits are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.engine.explain import Explainer
+from hami_node.engine.filters import Reason, Rejection
+from hami_node.engine.fit import NO_SCORES, PairScores
+from hami_node.engine.node_order import NodeOrder
+from hami_node.engine.outline import Needs, Outline, needs
+from hami_node.engine.place import Plan, PodRequest, Refused, Rules, place_on, plan
+from hami_node.engine.quota import QuotaBook
+from hami_node.engine.ranking import SPREAD
+from hami_node.engine.seat import Catalogue, Seat
+from hami_node.engine.usage import Charge, PodGrants
+from hami_node.model import Device, Uuid, Vendor
+
+FEW: Final = 8
+"""Where fewer than one node in so many may be chosen, those are looked at instead of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The node chosen for a pod, and what each container gets there."""
+
+    node: str
+    grants: PodGrants
+
+
+@dataclass(frozen=True, slots=True)
+class NoNode:
+    """No node fits; `Fleet.explain` tells why, node by node."""
+
+
+class Fleet:
+    """All nodes and all grants. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, rules: Rules, quotas: QuotaBook | None = None) -> None:
+        """Start without nodes and pods."""
+        self.rules = rules
+        self.quotas = QuotaBook() if quotas is None else quotas
+        self._seats: dict[str, Seat] = {}
+        self._pods: dict[str, tuple[str, str]] = {}
+        self._owners: dict[Uuid, tuple[str, ...]] = {}
+        self._catalogue = Catalogue()
+        self._stale: dict[str, None] = {}
+        self._binpack = NodeOrder(is_fullest_first=True)
+        self._spread = NodeOrder(is_fullest_first=False)
+
+    @property
+    def nodes(self) -> Mapping[str, Seat]:
+        """Every node by name, those known only from grants included. To be read, not changed."""
+        return self._seats
+
+    def node_of(self, key: str) -> str | None:
+        """The node that holds a pod's grants."""
+        return self._pods[key][0] if key in self._pods else None
+
+    def set_node(
+        self,
+        name: str,
+        devices: Iterable[Device],
+        *,
+        cordoned: frozenset[Uuid] = frozenset(),
+        pair_scores: PairScores = NO_SCORES,
+    ) -> None:
+        """Add a node or replace what it offers; grants on it stay."""
+        seat = self._seat(name)
+        self._leave(seat)
+        seat.usage.replace_devices(devices)
+        seat.cordoned, seat.pair_scores = cordoned, pair_scores
+        self._catalogue.enroll(seat)
+        for uuid in seat.usage.cards:
+            self._owners[uuid] = (*self._owners.get(uuid, ()), name)
+        self._touch(seat)
+
+    def remove_node(self, name: str) -> None:
+        """Forget what a node offers; its pods' grants are kept until the pods go."""
+        seat = self._seats.get(name)
+        if seat is None:
+            return
+        self._leave(seat)
+        seat.usage.replace_devices(())
+        self._drop_if_empty(seat)
+
+    def add_pod(self, key: str, namespace: str, node: str, grants: PodGrants) -> None:
+        """Count a pod's grants; what was counted under its key before is replaced."""
+        self.remove_pod(key)
+        seat = self._seat(node)
+        seat.usage.add(key, grants)
+        self._pods[key] = (node, namespace)
+        self._use_quota(namespace, seat.usage.charges(key), 1)
+        self._touch(seat)
+
+    def remove_pod(self, key: str) -> None:
+        """Take a pod's grants back; harmless for a pod that is not there."""
+        node, namespace = self._pods.pop(key, ("", ""))
+        seat = self._seats.get(node)
+        if seat is None:
+            return
+        self._use_quota(namespace, seat.usage.charges(key), -1)
+        seat.usage.remove(key)
+        self._touch(seat)
+        self._drop_if_empty(seat)
+
+    def place(
+        self, request: PodRequest, candidates: Collection[str] | None = None
+    ) -> Placed | NoNode | Refused:
+        """Choose the node with the best score that fits, and the cards on it; nothing is charged.
+
+        Args:
+            request: the pod; one that asks for nothing fits anywhere and is not for this method.
+            candidates: the nodes to choose from; None means all.
+        """
+        ready = plan(request, self.rules, self.quotas.quota(request.namespace))
+        if isinstance(ready, Refused):
+            return ready
+        self._catch_up()
+        wanted = needs(ready, self._catalogue.kinds)
+        if wanted.impossible:
+            return NoNode()
+        for name in self._tried(ready, wanted, candidates):
+            answer = place_on(self._seats[name].offer(), ready)
+            if not isinstance(answer, Rejection):
+                return Placed(node=name, grants=answer)
+        return NoNode()
+
+    def explain(
+        self, request: PodRequest, candidates: Iterable[str] | None = None
+    ) -> dict[str, Rejection] | Refused:
+        """Why each of these nodes can't take the pod; nodes that can are left out."""
+        ready = plan(request, self.rules, self.quotas.quota(request.namespace))
+        if isinstance(ready, Refused):
+            return ready
+        self._catch_up()
+        explainer = Explainer(ready, self._catalogue)
+        named = self._named(request)
+        found: dict[str, Rejection] = {}
+        unknown = Rejection(whole=Reason.NOT_REGISTERED)
+        for name in self._seats if candidates is None else candidates:
+            seat = self._seats.get(name)
+            if seat is None or not seat.is_registered:
+                found[name] = unknown
+                continue
+            rejection = explainer.rejection(seat, is_named=name in named)
+            if rejection is not None:
+                found[name] = rejection
+        return found
+
+    def _tried(
+        self, ready: Plan, wanted: Needs, candidates: Collection[str] | None
+    ) -> Iterator[str]:
+        order = self._order(ready)
+        owners = self._owners_wished(ready.request)
+        if owners is not None:
+            candidates = owners if candidates is None else owners.intersection(candidates)
+        if candidates is None:
+            return order.walk(wanted)
+        if len(candidates) * FEW < len(self._seats):
+            return self._few(order, wanted, candidates)
+        allowed = frozenset(candidates)
+        return (name for name in order.walk(wanted) if name in allowed)
+
+    def _few(self, order: NodeOrder, wanted: Needs, names: Collection[str]) -> Iterator[str]:
+        outlines = [
+            (order.key(name, seat.outline.score), seat.outline)
+            for name in set(names)
+            if (seat := self._seats.get(name)) is not None and seat.outline is not None
+        ]
+        for (_, name), outline in sorted(outlines, key=lambda entry: entry[0]):
+            if wanted.may_fit(outline.bounds) and wanted.has_rooms(outline):
+                yield name
+
+    def _order(self, ready: Plan) -> NodeOrder:
+        policy = ready.request.wishes.node_policy
+        policy = self.rules.node_policy if policy is None else policy
+        return self._spread if policy == SPREAD else self._binpack
+
+    def _owners_wished(self, request: PodRequest) -> frozenset[str] | None:
+        """The nodes that have a card the pod names for use; None when it names none."""
+        owners: frozenset[str] | None = None
+        for vendor in {ask.vendor for one in request.containers for ask in one.asks}:
+            use = request.wishes.uuids(vendor).use
+            if use is None:
+                continue
+            found = frozenset(name for uuid in use for name in self._owners.get(Uuid(uuid), ()))
+            owners = found if owners is None else owners & found
+        return owners
+
+    def _named(self, request: PodRequest) -> frozenset[str]:
+        """The nodes that have a card the pod names, for use or not."""
+        uuids: set[str] = set()
+        for vendor in Vendor:
+            wish = request.wishes.uuids(vendor)
+            uuids |= (wish.use or frozenset()) | wish.nouse
+        return frozenset(name for uuid in uuids for name in self._owners.get(Uuid(uuid), ()))
+
+    def _seat(self, name: str) -> Seat:
+        seat = self._seats.get(name)
+        if seat is None:
+            seat = self._seats[name] = Seat(name)
+        return seat
+
+    def _touch(self, seat: Seat) -> None:
+        if seat.is_registered:
+            self._stale[seat.name] = None
+
+    def _catch_up(self) -> None:
+        """Sum up and sort in again the nodes that changed since the last decision."""
+        for name in self._stale:
+            seat = self._seats[name]
+            if seat.outline is not None:
+                self._unsort(name, seat.outline)
+            outline = self._catalogue.refresh(seat)
+            self._binpack.insert(name, outline)
+            self._spread.insert(name, outline)
+        self._stale = {}
+
+    def _unsort(self, name: str, outline: Outline) -> None:
+        self._binpack.remove(name, outline)
+        self._spread.remove(name, outline)
+
+    def _leave(self, seat: Seat) -> None:
+        """Take a seat out of every index."""
+        if seat.outline is not None:
+            self._unsort(seat.name, seat.outline)
+        self._catalogue.expel(seat)
+        self._stale.pop(seat.name, None)
+        for uuid in seat.usage.cards:
+            left = tuple(name for name in self._owners[uuid] if name != seat.name)
+            if left:
+                self._owners[uuid] = left
+            else:
+                del self._owners[uuid]
+
+    def _drop_if_empty(self, seat: Seat) -> None:
+        if not seat.is_registered and not seat.usage.pods:
+            self._seats.pop(seat.name, None)
+
+    def _use_quota(self, namespace: str, charges: Iterable[Charge], sign: int) -> None:
+        for charge in charges:
+            if charge.vendor is Vendor.NVIDIA:
+                self.quotas.use(namespace, sign * charge.memory_mib, sign * charge.cores)

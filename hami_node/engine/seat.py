@@ -1,0 +1,129 @@
+"""One node of the fleet, summed up again only after something on it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hami_node.engine.fit import NO_SCORES, PairScores
+from hami_node.engine.interning import Interner
+from hami_node.engine.outline import NOBODY, Outline, outline
+from hami_node.engine.place import NodeOffer
+from hami_node.engine.usage import DeviceUsage, NodeUsage
+from hami_node.model import Device, Uuid
+
+
+@dataclass(slots=True)
+class Seat:
+    """A node and what is known of it.
+
+    Attributes:
+        outline: None while the node waits to be summed up.
+        kinds: number of each card's kind.
+        states: number of each card's state, in order of registration. Nodes with the same states
+            answer alike to every request that names no card.
+    """
+
+    name: str
+    usage: NodeUsage = field(default_factory=NodeUsage)
+    cordoned: frozenset[Uuid] = frozenset()
+    pair_scores: PairScores = field(default_factory=lambda: NO_SCORES)
+    outline: Outline | None = None
+    kinds: dict[Uuid, int] = field(default_factory=dict)
+    states: tuple[int, ...] = ()
+
+    @property
+    def is_registered(self) -> bool:
+        """False for a node that is known only from grants."""
+        return bool(self.kinds)
+
+    def offer(self) -> NodeOffer:
+        """The node at this moment."""
+        return NodeOffer(
+            cards=self.usage.cards, cordoned=self.cordoned, pair_scores=self.pair_scores
+        )
+
+
+class Catalogue:
+    """Which kinds of cards and which states of cards the fleet has."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kinds = Interner()
+        self._states = Interner()
+        self._devices: dict[int, Device] = {}
+        self._cards: dict[int, tuple[DeviceUsage, bool]] = {}
+
+    @property
+    def kinds(self) -> Mapping[int, Device]:
+        """One device without identity for every kind."""
+        return self._devices
+
+    def card(self, state: int) -> tuple[DeviceUsage, bool]:
+        """A card without identity in that state, and whether it is cordoned."""
+        return self._cards[state]
+
+    def enroll(self, seat: Seat) -> None:
+        """Take the kinds of a seat's present cards."""
+        for device in (card.device for card in seat.usage.cards.values()):
+            plain = _plain(device)
+            kind = seat.kinds[device.uuid] = self._kinds.acquire(plain)
+            self._devices[kind] = plain
+
+    def expel(self, seat: Seat) -> None:
+        """Give back everything that was taken for a seat."""
+        for kind in seat.kinds.values():
+            if self._kinds.release(kind):
+                del self._devices[kind]
+        seat.kinds = {}
+        self._forget(seat.states)
+        seat.states = ()
+        seat.outline = None
+
+    def refresh(self, seat: Seat) -> Outline:
+        """Sum the seat up as it is now."""
+        former = seat.states
+        seat.states = tuple(
+            self._state(seat, card, place) for place, card in enumerate(seat.usage.cards.values())
+        )
+        self._forget(former)
+        cards = seat.usage.cards.values()
+        seat.outline = outline(cards, seat.cordoned, lambda device: seat.kinds[device.uuid])
+        return seat.outline
+
+    def _state(self, seat: Seat, card: DeviceUsage, place: int) -> int:
+        device = card.device
+        kind = seat.kinds[device.uuid]
+        is_cordoned = device.uuid in seat.cordoned
+        is_healthy = device.healthy and not card.contradiction
+        number = self._states.acquire(
+            (
+                kind,
+                device.numa,
+                device.index - place,
+                is_healthy,
+                is_cordoned,
+                card.slots_used,
+                card.memory_used_mib,
+                card.cores_used,
+                card.mig_template,
+                card.mig_slots,
+                card.mig_placements,
+            )
+        )
+        if number not in self._cards:
+            plain = replace(self._devices[kind], numa=device.numa, healthy=is_healthy)
+            self._cards[number] = (replace(card, device=plain), is_cordoned)
+        return number
+
+    def _forget(self, states: tuple[int, ...]) -> None:
+        for state in states:
+            if self._states.release(state):
+                del self._cards[state]
+
+
+def _plain(device: Device) -> Device:
+    """The device without identity, place and health."""
+    return replace(
+        device, uuid=NOBODY, index=0, numa=None, healthy=True, unhealthy_reason="", pci_bus=""
+    )
