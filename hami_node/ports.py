@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hami_node.model import Device, Node, Pod
+from hami_node.model import Device, Node, Pod, Uuid
 
 JsonPatch = Sequence[Mapping[str, object]]
 """RFC 6902 operations."""
@@ -28,8 +28,18 @@ class Backend(Protocol):
             DriverUnavailable: no card can be asked at all.
         """
 
+    @property
+    def is_simulated(self) -> bool:
+        """True where the cards are not real."""
+
+    def pair_scores(self) -> Mapping[Uuid, Mapping[Uuid, int]]:
+        """How well each pair of cards is linked; empty where that is not known. Never waits."""
+
     def wait_for_event(self, timeout_s: float) -> bool:
         """Wait until a card's state may have changed (True) or the time is over (False)."""
+
+    def last_pass_age_s(self) -> float:
+        """Seconds since the cards were last looked at; what liveness is tied to. Never waits."""
 
     def close(self) -> None:
         """Give the driver back. Harmless when called twice."""

@@ -9,60 +9,37 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from hami_node.engine.check import check_reservation, is_covered
-from hami_node.engine.compat import Compat
 from hami_node.errors import (
     AllocationError,
-    Conflict,
     GrantMismatch,
     HamiError,
-    KubeError,
     NoPendingPod,
-    NotFound,
     WireError,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask, Pod, Vendor
+from hami_node.model import Ask, Vendor
 from hami_node.node.identity import Candidate, Identity
 from hami_node.node.inventory import Inventory, uuid_of
+from hami_node.node.pod_writer import PodWriter
 from hami_node.node.refusals import RECREATE, sentence
-from hami_node.node.reservations import LiveUse, read_reservation
-from hami_node.node.response import ContainerResponse, HookFolder, ResponseStyle, Slice, build
-from hami_node.ports import Clock, EventNote, JsonPatch, Kube
+from hami_node.node.reservations import LiveUse
+from hami_node.node.response import ContainerResponse, HookFolder, Slice, build
+from hami_node.node.rules import Rules
+from hami_node.ports import Clock
 from hami_node.wire import names
-from hami_node.wire.requests import RequestConfig, ResourceNames, checked_asks_of
+from hami_node.wire.requests import checked_asks_of
 from hami_node.wire.wishes import decode_wishes
 
 log = logging.getLogger(__name__)
 
-REFUSED_EVENT: Final = "AllocationRefused"
 UNLIMITED_EVENT: Final = "LimiterDisabled"
-PATCH_TRIES: Final = 4
-PATCH_PAUSE_S: Final = 0.25
 TRUE_WORDS: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-
-
-class Locks(Protocol):
-    """The node lock."""
-
-    def release(self, pod: Pod) -> bool:
-        """Free the lock if this very pod owns it; True if it did. Raises KubeError."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Settings of Allocate. They change with the configuration, as a whole."""
-
-    resource: str
-    resource_names: ResourceNames
-    request_config: RequestConfig
-    compat: Compat
-    style: ResponseStyle
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,26 +60,20 @@ class PodAllocator:
         identity: Identity,
         live: LiveUse,
         inventory: Inventory,
-        kube: Kube,
-        locks: Locks,
+        writer: PodWriter,
         hook: HookFolder,
         rules: Callable[[], Rules],
-        notify: Callable[[EventNote], None],
         clock: Clock,
-        stop: threading.Event,
         on_result: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
         """Wire the parts. `on_result` is told ok, repeated or refused, and the seconds it took."""
         self._identity = identity
         self._live = live
         self._inventory = inventory
-        self._kube = kube
-        self._locks = locks
+        self._writer = writer
         self._hook = hook
         self._rules = rules
-        self._notify = notify
         self._clock = clock
-        self._stop = stop
         self._on_result = on_result
         self._one_at_a_time = threading.Lock()
 
@@ -148,7 +119,7 @@ class PodAllocator:
             if candidate.is_repeat:
                 claim.result = "repeated"
             else:
-                candidate = claim.candidate = self._commit(candidate)
+                self._writer.commit(candidate, rules.resource)
                 self._identity.was_served(candidate, device_ids)
                 claim.result = "ok"
         return response
@@ -217,103 +188,16 @@ class PodAllocator:
                 f"container {candidate.container.name} sets {names.ENV_DISABLE_CONTROL}: it runs "
                 "without limits and can take its neighbours' memory"
             )
-            self._notify(_event(candidate.pod, UNLIMITED_EVENT, text))
+            self._writer.tell(candidate.pod, UNLIMITED_EVENT, text)
         return response
 
-    # -- commit ------------------------------------------------------------------------------------
-    def _commit(self, candidate: Candidate) -> Candidate:
-        """Empty the served slot and, with the last one, set the phase and free the lock."""
-        if candidate.is_borrowing:
-            self._live.served(candidate.pod)
-            return candidate
-        for attempt in range(PATCH_TRIES):
-            try:
-                patched = self._kube.json_patch_pod(
-                    candidate.pod.namespace, candidate.pod.name, _served_patch(candidate)
-                )
-                break
-            except Conflict:
-                candidate = self._read_again(candidate)
-            except KubeError as e:
-                if not e.is_transient or attempt == PATCH_TRIES - 1:
-                    raise
-                # The write may have happened although its answer was lost.
-                self._stop.wait(PATCH_PAUSE_S * 2**attempt)
-                candidate = self._read_after_doubt(candidate)
-        else:
-            raise GrantMismatch(f"{candidate.name}: the pod keeps changing: {RECREATE}")
-        self._live.patched(patched)
-        if _is_last(candidate):
-            self._free_lock(patched)
-        return candidate
-
-    def _read_again(self, candidate: Candidate) -> Candidate:
-        """The pod as it is now; its slot must still wait with the same grants."""
-        pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
-        reservation = read_reservation(pod, self._rules().resource)
-        slots = reservation.slots
-        if pod.uid != candidate.pod.uid or slots is None or not slots.is_waiting(candidate.lender):
-            raise GrantMismatch(
-                f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
-            )
-        if slots.grants_of(candidate.lender) != candidate.grants:
-            raise GrantMismatch(
-                f"{candidate.name}: its reservation was rewritten while it was served: {RECREATE}"
-            )
-        return Candidate(
-            pod=pod,
-            container=candidate.container,
-            reservation=reservation,
-            lender=candidate.lender,
-        )
-
-    def _read_after_doubt(self, candidate: Candidate) -> Candidate:
-        """After an error whose effect is unknown: our own patch, seen standing, is success."""
-        try:
-            pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
-        except NotFound:
-            raise
-        except KubeError:
-            return candidate
-        expected = _served_text(candidate)
-        if (
-            pod.uid == candidate.pod.uid
-            and pod.annotations.get(names.POD_TO_ALLOCATE) == expected
-            and candidate.pod.annotations.get(names.POD_TO_ALLOCATE) != expected
-        ):
-            reservation = read_reservation(pod, self._rules().resource)
-            return Candidate(
-                pod=pod,
-                container=candidate.container,
-                reservation=reservation,
-                lender=candidate.lender,
-            )
-        return candidate
-
-    def _free_lock(self, pod: Pod) -> None:
-        try:
-            self._locks.release(pod)
-        except KubeError as e:
-            # The pod is served; the lock's keeper tries again.
-            log.warning("lock_not_freed", extra=kv(pod=pod.key, error=str(e)))
-
-    # -- refuse ------------------------------------------------------------------------------------
     def _refuse(self, candidate: Candidate | None, error: HamiError) -> None:
-        """Tell the pod: phase failed, an Event, the lock freed. Best effort; each on its own."""
-        if candidate is None:
-            log.warning("allocate_refused", extra=kv(error=str(error)))
-            return
-        pod = candidate.pod
-        log.warning("allocate_refused", extra=kv(container=candidate.name, error=str(error)))
-        if candidate.is_repeat:
-            return  # the pod runs; only this answer is refused
-        self._identity.was_refused(pod)
-        self._notify(_event(pod, REFUSED_EVENT, str(error)))
-        try:
-            self._kube.json_patch_pod(pod.namespace, pod.name, _failed_patch(pod))
-        except KubeError as e:
-            log.warning("phase_not_written", extra=kv(pod=pod.key, error=str(e)))
-        self._free_lock(pod)
+        """Tell the pod, unless it is unknown, or runs and only asked again."""
+        name = candidate.name if candidate is not None else None
+        log.warning("allocate_refused", extra=kv(container=name, error=str(error)))
+        if candidate is not None and not candidate.is_repeat:
+            self._identity.was_refused(candidate.pod)
+            self._writer.fail(candidate.pod, str(error))
 
 
 def _name(claim: _Claim) -> str:
@@ -334,54 +218,3 @@ def _ask(candidate: Candidate, rules: Rules) -> Ask:
         if ask.vendor is Vendor.NVIDIA:
             return ask
     raise GrantMismatch(f"{candidate.name}: it asks for no {rules.resource}")
-
-
-def _served_text(candidate: Candidate) -> str:
-    slots = candidate.reservation.slots
-    return slots.without(candidate.lender) if slots is not None else ""
-
-
-def _is_last(candidate: Candidate) -> bool:
-    slots = candidate.reservation.slots
-    return slots is not None and not (set(slots.waiting) - {candidate.lender})
-
-
-def _served_patch(candidate: Candidate) -> JsonPatch:
-    """One patch: only if the pod is the same and its reservation untouched."""
-    annotations = candidate.pod.annotations
-    old = annotations.get(names.POD_TO_ALLOCATE, "")
-    patch: list[Mapping[str, object]] = [
-        {"op": "test", "path": "/metadata/uid", "value": candidate.pod.uid},
-        {"op": "test", "path": _path(names.POD_TO_ALLOCATE), "value": old},
-        {"op": "replace", "path": _path(names.POD_TO_ALLOCATE), "value": _served_text(candidate)},
-    ]
-    if _is_last(candidate):
-        patch.append(_phase(names.PHASE_SUCCESS))
-    return patch
-
-
-def _failed_patch(pod: Pod) -> JsonPatch:
-    patch: list[Mapping[str, object]] = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}]
-    if not pod.annotations:
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
-    return [*patch, _phase(names.PHASE_FAILED)]
-
-
-def _phase(value: str) -> Mapping[str, object]:
-    return {"op": "add", "path": _path(names.POD_BIND_PHASE), "value": value}
-
-
-def _path(annotation: str) -> str:
-    escaped = annotation.replace("~", "~0").replace("/", "~1")
-    return f"/metadata/annotations/{escaped}"
-
-
-def _event(pod: Pod, reason: str, message: str) -> EventNote:
-    return EventNote(
-        kind="Pod",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        reason=reason,
-        message=message,
-    )

@@ -64,12 +64,12 @@ def uuid_of(device_id: str) -> Uuid:
     return Uuid(device_id.rpartition("-")[0])
 
 
-def kubelet_list(cards: tuple[Device, ...]) -> api.ListAndWatchResponse:
+def kubelet_list(cards: tuple[Device, ...], *, tells_numa: bool = True) -> api.ListAndWatchResponse:
     """The message that tells kubelet every slot of every card."""
     devices = []
     for card in cards:
         topology = None
-        if card.numa is not None:
+        if tells_numa and card.numa is not None:
             topology = api.TopologyInfo(nodes=[api.NUMANode(ID=card.numa)])
         health = HEALTHY if card.healthy else UNHEALTHY
         devices += [

@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
 )
 from hami_node.logs import kv
 from hami_node.node.plugin import DevicePlugin
+from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class Lifecycle:
         plugin_dir: Path,
         resource: str,
         make_plugin: Callable[[], DevicePlugin],
+        clock: Clock,
         stop: threading.Event,
         on_registered: Callable[[float], None] = lambda _: None,
         on_failed: Callable[[str], None] = lambda _: None,
@@ -83,6 +84,7 @@ class Lifecycle:
             plugin_dir: kubelet's device-plugins folder.
             resource: the extended resource's name.
             make_plugin: a fresh servicer for each registration.
+            clock: measures registrations.
             stop: ends `run`.
             on_registered: told the seconds from noticing the need to the finished registration.
             on_failed: told why a registration failed.
@@ -90,6 +92,7 @@ class Lifecycle:
         self._dir = plugin_dir
         self._resource = resource
         self._make_plugin = make_plugin
+        self._clock = clock
         self._stop = stop
         self._on_registered = on_registered
         self._on_failed = on_failed
@@ -149,18 +152,18 @@ class Lifecycle:
     def _replace(self, old: _Serving | None) -> _Serving:
         """Serve on a new socket, register it, then let the old server go."""
         kubelet = self._wait_for_kubelet()
-        began = time.monotonic()
+        began = self._clock.monotonic()
         self.registered.clear()
         self._restart.clear()
         new = self._serve(kubelet)
         try:
-            self._register(new.path)
+            self._register(new)
             if not new.path.exists():
                 raise KubeletError(f"{new.path} vanished while kubelet registered it")
         except BaseException:
             _retire(new, 0)
             raise
-        took_s = time.monotonic() - began
+        took_s = self._clock.monotonic() - began
         self._on_registered(took_s)
         log.info(
             "kubelet_registered",
@@ -207,12 +210,12 @@ class Lifecycle:
         server.start()
         return _Serving(server=server, plugin=plugin, path=path, kubelet=kubelet)
 
-    def _register(self, path: Path) -> None:
+    def _register(self, new: _Serving) -> None:
         request = api.RegisterRequest(
             version=VERSION,
-            endpoint=path.name,
+            endpoint=new.path.name,
             resource_name=self._resource,
-            options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+            options=new.plugin.options(),
         )
         try:
             with grpc.insecure_channel(f"unix:{self._dir / KUBELET_SOCKET}") as channel:

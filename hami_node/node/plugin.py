@@ -65,18 +65,39 @@ class AllocatorSlot:
 class DevicePlugin(DevicePluginServicer):
     """One resource's device plugin. Holds no state of its own."""
 
-    def __init__(self, inventory: Inventory, allocator: AllocatorSlot) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        allocator: AllocatorSlot,
+        *,
+        prefers: bool = True,
+        tells_numa: bool = False,
+    ) -> None:
+        """Wire the sources.
+
+        Args:
+            inventory: the cards.
+            allocator: answers Allocate.
+            prefers: ask kubelet for GetPreferredAllocation.
+            tells_numa: tell kubelet each card's NUMA node.
+        """
         self._inventory = inventory
         self._allocator = allocator
+        self._prefers = prefers
+        self._tells_numa = tells_numa
         self.listed = threading.Event()
         """Set once kubelet has been sent a list."""
 
     def GetDevicePluginOptions(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> api.DevicePluginOptions:
-        """Ask for GetPreferredAllocation; no PreStartContainer."""
+        """What kubelet should call."""
         del request, context
-        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+        return self.options()
+
+    def options(self) -> api.DevicePluginOptions:
+        """GetPreferredAllocation if it is switched on; never PreStartContainer."""
+        return api.DevicePluginOptions(get_preferred_allocation_available=self._prefers)
 
     def ListAndWatch(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
@@ -89,7 +110,7 @@ class DevicePlugin(DevicePluginServicer):
             version, cards = self._inventory.snapshot()
             if version != sent:
                 sent = version
-                yield kubelet_list(cards)
+                yield kubelet_list(cards, tells_numa=self._tells_numa)
                 self.listed.set()
             self._inventory.wait_newer_or(sent, lambda: not context.is_active(), KEEP_ALIVE_S)
 

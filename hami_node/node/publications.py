@@ -70,8 +70,8 @@ class NvidiaPublication:
         cards: Callable[[], tuple[Device, ...]],
         pair_scores: Callable[[], Mapping[Uuid, Mapping[Uuid, int]]],
         backend_error: Callable[[], str],
-        register_format: RegisterFormat = RegisterFormat.AUTO,
-        handshake: HandshakeMode = HandshakeMode.ALWAYS,
+        register_format: Callable[[], RegisterFormat] = lambda: RegisterFormat.AUTO,
+        handshake: Callable[[], HandshakeMode] = lambda: HandshakeMode.ALWAYS,
         on_unanswered: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """Wire the sources. `on_unanswered` is told whether a handshake waits for too long."""
@@ -100,11 +100,12 @@ class NvidiaPublication:
 
     def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
         """The handshake, unless it is switched off or nobody asked and only requests count."""
-        if not self._cards() or self._handshake is HandshakeMode.OFF:
+        mode = self._handshake()
+        if not self._cards() or mode is HandshakeMode.OFF:
             return {}
         word = _word(node)
         is_asked = word is not None and word.kind is not HandshakeKind.REPORTED
-        if self._handshake is HandshakeMode.ON_REQUEST and not is_asked:
+        if mode is HandshakeMode.ON_REQUEST and not is_asked:
             return {}
         return {names.NODE_HANDSHAKE: encode_reported(now)}
 
@@ -116,8 +117,9 @@ class NvidiaPublication:
         return {names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards)}
 
     def _chosen_format(self) -> RegisterFormat:
-        if self._format is not RegisterFormat.AUTO:
-            return self._format
+        asked = self._format()
+        if asked is not RegisterFormat.AUTO:
+            return asked
         is_2_4 = self._dialogue is not None and self._dialogue.is_2_4
         return RegisterFormat.CSV7 if is_2_4 else RegisterFormat.JSON
 

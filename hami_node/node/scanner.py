@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hami_node.errors import BackendError
+from hami_node.errors import BackendError, DriverChanged
 from hami_node.logs import kv
 from hami_node.model import Device
 from hami_node.node.inventory import Change, Inventory, Sharing, shape
@@ -52,6 +52,8 @@ class Scanner:
         self._failures = 0
         self._pass = threading.Lock()
         self.state = ScanState()
+        self.needs_new_process = False
+        """True once the driver can only be used by another process."""
 
     @property
     def backend_name(self) -> str:
@@ -74,6 +76,7 @@ class Scanner:
             try:
                 self._physical = self._backend.scan()
             except BackendError as e:
+                self.needs_new_process = isinstance(e, DriverChanged)
                 self._fail(str(e))
                 return
             if self.state.error:

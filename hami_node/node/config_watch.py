@@ -1,0 +1,79 @@
+"""Tell when a configuration file has other content, whatever way it was replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+log = logging.getLogger(__name__)
+
+SETTLE_S: Final = 0.2
+"""Editors and ConfigMap volumes replace files in several steps."""
+CHECK_INTERVAL_S: Final = 10.0
+"""Looked at even without a sign: a folder that is mounted anew gives none."""
+MAX_BYTES: Final = 4 * 1024 * 1024
+
+
+class ConfigWatch:
+    """Compares content. `run` is the thread's body."""
+
+    def __init__(self, paths: Sequence[Path], on_change: Callable[[], None]) -> None:
+        """Watch these files, there or not yet; `on_change` runs in the watching thread."""
+        self._paths = tuple(paths)
+        self._on_change = on_change
+        self._wake = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until stopped."""
+        if not self._paths:
+            return
+        observer = Observer()
+        for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
+            observer.schedule(_Waker(self._wake), str(folder))
+        observer.start()
+        seen = self._digests()
+        while not stop.is_set():
+            if self._wake.wait(CHECK_INTERVAL_S):
+                self._wake.clear()
+                stop.wait(SETTLE_S)
+            now = self._digests()
+            if now != seen and not stop.is_set():
+                seen = now
+                self._on_change()
+        observer.stop()
+        observer.join(1.0)
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    def _digests(self) -> tuple[str, ...]:
+        return tuple(_digest(path) for path in self._paths)
+
+
+class _Waker(FileSystemEventHandler):
+    """Sets an event on any change."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        super().__init__()
+        self._event = wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Reading is no change: watching must not wake itself."""
+        if event.event_type not in ("opened", "closed_no_write"):
+            self._event.set()
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(MAX_BYTES)).hexdigest()
+    except OSError as e:
+        return f"unreadable: {e.errno}"

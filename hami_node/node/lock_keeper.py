@@ -1,0 +1,117 @@
+"""Nobody waits for a lock that nobody needs: free it when its pod is served, over or gone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from hami_node.cluster.node_lock import NodeLock
+from hami_node.errors import KubeError, NotFound
+from hami_node.logs import kv
+from hami_node.model import Pod
+from hami_node.node.reservations import LiveUse, read_reservation
+from hami_node.ports import Kube, Watched
+from hami_node.wire import names
+from hami_node.wire.lock import decode_lock
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 30.0
+RETRY_S: Final = 2.0
+
+
+class LockKeeper:
+    """Watches our node's lock. Also what Allocate frees it through."""
+
+    def __init__(
+        self,
+        *,
+        lock: NodeLock,
+        kube: Kube,
+        watched: Watched,
+        live: LiveUse,
+        resource: str,
+        on_removed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Wire the parts. `on_removed` is told why a lock was removed."""
+        self._lock = lock
+        self._kube = kube
+        self._watched = watched
+        self._live = live
+        self._resource = resource
+        self._on_removed = on_removed
+        self._wake = threading.Event()
+
+    def owner(self) -> str:
+        """`namespace/name` of the pod that the lock names; "" without one."""
+        node = self._watched.node()
+        text = node.annotations.get(names.NODE_LOCK) if node is not None else None
+        if not text:
+            return ""
+        found = decode_lock(text)
+        return f"{found.namespace}/{found.name}" if found.name else ""
+
+    def release(self, pod: Pod) -> bool:
+        """Free the lock if this very pod owns it; True if it did.
+
+        Only the watch is asked: a lock that it does not show yet is freed by `run` when it does.
+
+        Raises:
+            KubeError: the API server refuses or can't be reached.
+        """
+        node = self._watched.node()
+        if node is None or self.owner() != pod.key:
+            return False
+        is_ours = self._lock.release(node.name, pod.namespace, pod.name, seen=node)
+        if is_ours:
+            self._on_removed("served")
+        return is_ours
+
+    def wake(self) -> None:
+        """The node or a pod changed: look."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after every change and now and then until stopped."""
+        wait_s = INTERVAL_S
+        while not stop.is_set():
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            try:
+                self.look()
+                wait_s = INTERVAL_S
+            except KubeError as e:
+                log.warning("lock_not_checked", extra=kv(error=str(e)))
+                wait_s = RETRY_S
+                stop.wait(RETRY_S)
+
+    def look(self) -> None:
+        """Remove a lock that nobody needs.
+
+        Raises:
+            KubeError: the API server refuses or can't be reached.
+        """
+        node = self._watched.node()
+        if node is None or not self._watched.is_synced():
+            return
+        if self._lock.clear_stale(node, self._is_done):
+            log.info(
+                "lock_removed", extra=kv(node=node.name, lock=node.annotations[names.NODE_LOCK])
+            )
+            self._on_removed("stale")
+
+    def _is_done(self, namespace: str, name: str) -> bool:
+        """True if the pod needs no lock any more: over, served in full, refused or deleted."""
+        pods = [pod for pod in self._live.pods() if (pod.namespace, pod.name) == (namespace, name)]
+        if not pods:
+            try:
+                pods = [self._kube.read_pod(namespace, name)]
+            except NotFound:
+                return True
+        pod = pods[0]
+        if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
+            return True
+        slots = read_reservation(pod, self._resource).slots
+        return slots is not None and bool(slots.granted) and not slots.waiting
