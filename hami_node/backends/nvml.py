@@ -35,6 +35,7 @@ class NvmlSettings:
         interval_s: time between passes over the cards.
         call_limit_s: an NVML call that takes longer hangs.
         scan_limit_s: how long `scan` waits for a pass at most.
+        event_wait_s: longest wait for an event inside NVML; what `close` may have to wait for.
     """
 
     library: Path | None = None
@@ -43,6 +44,7 @@ class NvmlSettings:
     interval_s: float = 1.0
     call_limit_s: float = 5.0
     scan_limit_s: float = 6.0
+    event_wait_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,13 @@ class NvmlBackend:
         self._settings = settings or NvmlSettings()
         self._session = NvmlSession(clock, self._settings.library)
         self._xids = XidLedger(clock)
-        self._watch = XidWatch(clock, self._xids, lambda: self._settings.xids, self._on_event)
+        self._watch = XidWatch(
+            clock,
+            self._xids,
+            lambda: self._settings.xids,
+            self._on_event,
+            self._settings.event_wait_s,
+        )
         self._worker = PassWorker[_Pass](
             clock,
             self._one_pass,

@@ -38,7 +38,6 @@ XID_MEANINGS: Final = {
 }
 
 _XID_EVENT: Final = 8
-_WAIT_MS: Final = 1000
 _STRANGER: Final = Uuid("")
 
 
@@ -127,7 +126,18 @@ class XidWatch:
         ledger: XidLedger,
         policy: Callable[[], XidPolicy],
         on_event: Callable[[], None],
+        wait_s: float,
     ) -> None:
+        """Prepare; the thread starts when first armed.
+
+        Args:
+            clock: as everywhere.
+            ledger: takes the events.
+            policy: asked at every event, so that it may change.
+            on_event: something may have happened to a card.
+            wait_s: longest wait inside NVML, and pause before a failed wait is tried again.
+        """
+        self._wait_s = wait_s
         self._calls = NvmlCalls(clock)
         self._ledger = ledger
         self._policy = policy
@@ -148,12 +158,12 @@ class XidWatch:
                 self._thread.start()
             self._state.notify_all()
 
-    def disarm(self, timeout_s: float = 2 * _WAIT_MS / 1000) -> bool:
+    def disarm(self) -> bool:
         """Stop listening. True once no NVML call of this thread is under way."""
         with self._state:
             self._cards, self._round = None, self._round + 1
             self._state.notify_all()
-            return self._state.wait_for(lambda: not self._is_waiting, timeout_s)
+            return self._state.wait_for(lambda: not self._is_waiting, 2 * self._wait_s)
 
     def close(self) -> bool:
         """Stop for good; see `disarm`."""
@@ -166,7 +176,7 @@ class XidWatch:
         while True:
             with self._state:
                 if failed_round == self._round:
-                    self._state.wait(_WAIT_MS / 1000)
+                    self._state.wait(self._wait_s)
                 self._state.wait_for(lambda: self._is_closed or self._cards is not None)
                 if self._is_closed or self._cards is None:
                     return
@@ -187,13 +197,14 @@ class XidWatch:
         """Hold an event set until another round begins. Raises BackendError."""
         self._calls.load(None)
         events = self._calls.ask("nvmlEventSetCreate")
+        wait_ms = int(self._wait_s * 1000)
         try:
             owners = {_address(handle): uuid for uuid, handle in cards.items()}
             for uuid, handle in cards.items():
                 self._register(uuid, handle, events)
             while self._is_current(this_round):
                 data = self._calls.ask(
-                    "nvmlEventSetWait_v2", events, _WAIT_MS, absent=frozenset({TIMEOUT})
+                    "nvmlEventSetWait_v2", events, wait_ms, absent=frozenset({TIMEOUT})
                 )
                 if data is not None and data.eventType == _XID_EVENT:
                     self._take(owners.get(_address(data.device), _STRANGER), int(data.eventData))

@@ -30,9 +30,11 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import yaml
+from msgspec import Meta
 
 from hami_node.backends.nvml_mig import NOT_SERVED
 from hami_node.errors import ConfigError, DriverUnavailable
@@ -47,15 +49,19 @@ _LOOK_S = 0.1
 _NAMESPACE = uuid.UUID("6b3f0d6e-64a5-4c8b-9a39-0f6d1f4f5a10")
 
 
+_Text = Annotated[str, Meta(min_length=1)]
+_Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
 class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of `cards`; see the module's text."""
 
-    model: str
-    memory_mib: int
-    count: int = 1
+    model: _Text
+    memory_mib: _Number
+    count: Annotated[int, Meta(ge=1, le=256)] = 1
     uuid: str = ""
-    index: int | None = None
-    numa: int | None = None
+    index: _Number | None = None
+    numa: _Number | None = None
     pci_bus: str = ""
     mode: Mode = Mode.HAMI_CORE
     links: dict[int, int] = {}
@@ -70,7 +76,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cards: list[_Card]
     vendor: Vendor = Vendor.NVIDIA
     driver_down: str = ""
-    answer_after_s: float = 0
+    answer_after_s: Annotated[float, Meta(ge=0)] = 0
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -172,7 +178,9 @@ def read_state(path: Path, node_name: str) -> _State:
     except OSError as e:
         raise ConfigError(str(path), "file", e.strerror, "give a readable file of cards") from e
     except yaml.YAMLError as e:
-        raise ConfigError(str(path), "file", " ".join(str(e).split()), "write YAML") from e
+        mark, why = getattr(e, "problem_mark", None), getattr(e, "problem", None)
+        line = f"line {mark.line + 1}" if mark else "file"
+        raise ConfigError(str(path), line, why or str(e), "this must be YAML") from e
     try:
         file = msgspec.convert(content, _File)
     except msgspec.ValidationError as e:
@@ -212,7 +220,7 @@ def _numbered(cards: list[_Card]) -> Iterator[tuple[int, _Card]]:
     for card in cards:
         if card.index is not None:
             index = card.index
-        for _ in range(max(card.count, 1)):
+        for _ in range(card.count):
             yield index, card
             index += 1
 
@@ -220,13 +228,9 @@ def _numbered(cards: list[_Card]) -> Iterator[tuple[int, _Card]]:
 def _check(path: Path, field: str, index: int, card: _Card, others: Mapping[int, Device]) -> None:
     """What the types don't say. Raises ConfigError."""
     for is_bad, name, value, cure in (
-        (card.count < 1, "count", card.count, "use 1 or more"),
-        (card.memory_mib < 0, "memory_mib", card.memory_mib, "use MiB, 0 or more"),
-        (index < 0, "index", index, "use 0 or more"),
         (index in others, "index", index, "another card has it"),
         (card.count > 1 and card.uuid, "uuid", card.uuid, "leave it out where count is above 1"),
         (card.count > 1 and card.pci_bus, "pci_bus", card.pci_bus, "leave it out with count"),
-        (not card.model, "model", card.model, "name the card as its driver would"),
     ):
         if is_bad:
             raise ConfigError(str(path), f"{field}: {name}", value, cure)

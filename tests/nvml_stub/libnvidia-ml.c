@@ -327,7 +327,8 @@ API unsigned nvmlStubCalls(const char *function) {
 static nvmlReturn_t init(const char *function) {
     nvmlReturn_t result = enter(function, ANY);
     if (result == OK) {
-        if (init_count++ == 0) init_generation = now.generation;
+        init_count++;
+        init_generation = now.generation;
         for (int i = 0; !has_seen_xids && i < now.xid_count; i++)
             if (now.xids[i].sequence > last_xid) last_xid = now.xids[i].sequence;
         has_seen_xids = 1;
