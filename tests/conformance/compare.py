@@ -15,13 +15,34 @@ TOLERANCE = 1e-5
 INFORMATIVE = frozenset({"reason_counts", "node_scores"})
 """Parts of a recorded answer that repeat others or only inform."""
 
+JSON_TEXTS = frozenset({"node_json_encode", "mig_allocations_encode"})
+"""Codecs whose text is compared as JSON."""
+
 
 def differences(case: Json, given: Json) -> list[str]:
     """Sentences about every difference; none when the answer is right."""
-    if case["op"] != "filter":
-        return _compare("", case["out"], given)
-    tried = [_compare("", plain(wanted), plain(given)) for wanted in choices(case["out"])]
-    return min(tried, key=len)
+    wanted = case["out"]
+    if case["op"] == "filter":
+        tried = [_compare("", plain(one), plain(given)) for one in choices(wanted)]
+        return min(tried, key=len)
+    if case["op"] == "codec":
+        kind = case["in"]["kind"]
+        if kind in JSON_TEXTS:
+            wanted, given = _parsed(wanted), _parsed(given)
+        if kind == "pod_decode":
+            wanted = _without_last_empty(wanted)
+    return _compare("", wanted, given)
+
+
+def _parsed(answer: Json) -> Json:
+    text = answer.get("text")
+    return answer if text is None else {"text": json.loads(text)}
+
+
+def _without_last_empty(answer: Json) -> Json:
+    """Ours drops the empty entry that the final `;` yields (v2.10)."""
+    containers = answer.get("containers")
+    return {"containers": containers[:-1]} if containers and not containers[-1] else answer
 
 
 def _compare(path: str, wanted: Any, given: Any) -> list[str]:
@@ -42,19 +63,12 @@ def _compare(path: str, wanted: Any, given: Any) -> list[str]:
     if _is_number(wanted) and _is_number(given):
         is_same = math.isclose(wanted, given, rel_tol=TOLERANCE, abs_tol=1e-9)
     else:
-        is_same = type(wanted) is type(given) and wanted == given
+        is_same = wanted == given
     return [] if is_same else [f"{path}: wanted {wanted!r}, got {given!r}"]
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def same_json(one: str | None, other: str | None) -> bool:
-    """True when two texts hold the same JSON."""
-    if one is None or other is None:
-        return one is other
-    return bool(json.loads(one) == json.loads(other))
 
 
 def is_stricter(case: Json) -> bool:
@@ -80,6 +94,5 @@ def is_stricter(case: Json) -> bool:
 def _is_bad_entry(entry: str) -> bool:
     fields = entry.split(",")
     return len(fields) < 4 or not all(
-        field.isascii() and field.removeprefix("-").removeprefix("+").isdigit()
-        for field in fields[2:4]
+        field.isascii() and field.removeprefix("-").isdigit() for field in fields[2:4]
     )

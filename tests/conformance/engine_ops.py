@@ -6,6 +6,7 @@ from hami_node.engine import mig
 from hami_node.engine.compat import Compat
 from hami_node.engine.filters import context
 from hami_node.engine.fit import Placement, fit
+from hami_node.engine.neuron import fit_neuron
 from hami_node.engine.quota import QuotaTally, Take
 from hami_node.engine.ranking import (
     SPREAD,
@@ -71,6 +72,27 @@ def answer_fit(case: Json, compat: Compat) -> Json:
                 "cores": taken.cores,
             }
             for taken in answer.taken
+        ],
+    }
+
+
+def answer_neuron_fit(case: Json, compat: Compat) -> Json:
+    wishes = decode_wishes(case["pod"]["annotations"])
+    ctx = context(
+        ask_of(case["request"]),
+        wishes,
+        compat,
+        policy=wishes.gpu_policy or "",
+        cordoned=decode_cordon(case["node"]["annotations"]),
+    )
+    answer = fit_neuron([usage_of(device) for device in reversed(case["devices"])], ctx)
+    if not isinstance(answer, Placement):
+        return {"fit": False, "devices": [], "reason": answer.text()}
+    return {
+        "fit": True,
+        "reason": "",
+        "devices": [
+            {"index": taken.device.index, "core_mask": taken.cores} for taken in answer.taken
         ],
     }
 

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hami_node.engine.compat import Compat  # noqa: E402  the script's folder is not the root
-from tests.conformance import engine_ops  # noqa: E402  the script's folder is not the root
+from tests.conformance import engine_ops, wire_ops  # noqa: E402  the script's folder is not the root
 from tests.conformance.compare import differences, is_stricter  # noqa: E402  as above
 from tests.conformance.filter_op import answer_filter  # noqa: E402  as above
 from tests.conformance.objects import COMPAT_OF, Json  # noqa: E402  as above
@@ -29,6 +29,9 @@ from tests.conformance.objects import COMPAT_OF, Json  # noqa: E402  as above
 VECTORS = Path(__file__).parent / "vectors"
 SHOWN = 20
 """Mismatches printed in full; the rest is only counted."""
+
+ERROR: Json = {"error": True}
+"""The answer where the product raises a named error."""
 
 Answer = Callable[[Json, Compat], Json]
 
@@ -40,6 +43,9 @@ OPS: dict[str, Answer] = {
     "account": engine_ops.answer_account,
     "collapse": engine_ops.answer_collapse,
     "filter": answer_filter,
+    "requests": wire_ops.answer_requests,
+    "codec": wire_ops.answer_codec,
+    "neuron_fit": engine_ops.answer_neuron_fit,
 }
 
 
@@ -57,8 +63,9 @@ class Tally:
         if case["op"] == "codec":
             kind += f" {case['in']['kind']}"
         self.cases[kind] += 1
-        found = _differences_of(case)
-        if found and is_stricter(case):
+        given = _answer_of(case)
+        found = [given] if isinstance(given, str) else differences(case, given)
+        if found and given == ERROR and is_stricter(case):
             self.stricter[kind] += 1
         elif found:
             self.mismatches[kind] += 1
@@ -79,15 +86,15 @@ class Tally:
         return "\n".join(lines)
 
 
-def _differences_of(case: Json) -> list[str]:
+def _answer_of(case: Json) -> Json | str:
+    """The product's answer, or what went wrong."""
     answer = OPS.get(case["op"])
     if answer is None:
-        return [f"no such op: {case['op']}"]
+        return f"no such op: {case['op']}"
     try:
-        given = answer(case["in"], COMPAT_OF[case["gen"]])
+        return answer(case["in"], COMPAT_OF[case["gen"]])
     except Exception:  # noqa: BLE001  any error at all is a mismatch to be shown
-        return [traceback.format_exc(limit=-3)]
-    return differences(case, given)
+        return traceback.format_exc(limit=-3)
 
 
 def cases_of(path: Path) -> Iterator[Json]:
