@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hami_node.config_files import (
+    DEVICE_CONFIG,
+    NO_VALUES,
+    NODE_CONFIG,
     FileValues,
     read_bounded,
     read_device_config,
@@ -27,6 +30,7 @@ __all__ = [
     "Resolved",
     "Settings",
     "changed_fields",
+    "combine",
     "environment",
     "load",
     "plain",
@@ -162,15 +166,30 @@ def load(sources: ConfigSources) -> Settings:
 
 def resolve(sources: ConfigSources) -> Resolved:
     """Read the files and decide every setting; errors are collected, not raised."""
-    flags = _from_flags(sources)
-    env = _from_env(sources.env)
-    node_name = flags.values.get("node_name") or env.values.get("node_name") or ""
-    layers = [
-        ("default file", _from_file(sources.device_config(), read_device_config)),
-        ("node file", _from_node_file(sources, str(node_name))),
+    flags, env = _from_flags(sources), _from_env(sources.env)
+    node_name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
+    return combine(
+        device_config=_from_file(sources.device_config(), read_device_config),
+        node_config=_from_node_file(sources, node_name),
+        env=env,
+        flags=flags,
+    )
+
+
+def combine(
+    *,
+    device_config: FileValues = NO_VALUES,
+    node_config: FileValues = NO_VALUES,
+    env: FileValues = NO_VALUES,
+    flags: FileValues = NO_VALUES,
+) -> Resolved:
+    """Lay the sources over each other, the stronger above the weaker."""
+    layers = (
+        (str(DEVICE_CONFIG), device_config),
+        (str(NODE_CONFIG), node_config),
         ("environment", env),
         ("flag", flags),
-    ]
+    )
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:
@@ -216,7 +235,7 @@ def _from_env(env: Mapping[str, str]) -> FileValues:
 
 def _from_file(path: Path | None, decode: Callable[[bytes, str], FileValues]) -> FileValues:
     if path is None:
-        return FileValues(values={})
+        return NO_VALUES
     try:
         return decode(read_bounded(path), str(path))
     except ConfigError as e:
@@ -226,7 +245,7 @@ def _from_file(path: Path | None, decode: Callable[[bytes, str], FileValues]) ->
 def _from_node_file(sources: ConfigSources, node_name: str) -> FileValues:
     path = sources.node_config()
     if path == DEFAULT_NODE_CONFIG and not path.exists():
-        return FileValues(values={})
+        return NO_VALUES
     return _from_file(path, lambda data, source: read_node_config(data, source, node_name))
 
 

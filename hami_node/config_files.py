@@ -26,6 +26,8 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 32
 _SCALAR_ERRORS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 """What PyYAML lets through from a scalar that looks like a date or a number and is none."""
+DEVICE_CONFIG: Final = "device-config.yaml"
+NODE_CONFIG: Final = "config.json"
 OWN_SECTION: Final = "hami-node"
 """Section of device-config.yaml with our own settings, spelled as their flags."""
 _NVIDIA: Final = "nvidia"
@@ -48,6 +50,10 @@ class FileValues:
     values: Mapping[str, object]
     ignored: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
+
+
+NO_VALUES: Final = FileValues(values={})
+"""What a source that is not there sets."""
 
 
 class _Collector:

@@ -319,6 +319,19 @@ class Settings:
     """Names that were given but have no effect here; logged once. Not a setting."""
 
 
+GROUPS: Final = {
+    "node_name": "Node",
+    "backend": "Cards",
+    "split_count": "Sharing",
+    "resource_count": "Resources and requests",
+    "hook_path": "What a container gets",
+    "register_format": "Reports",
+    "plugin_dir": "Paths",
+    "metrics_address": "Metrics and logs",
+}
+"""Title of each group of settings by its first field, for the help text and the documents."""
+
+
 def names_of() -> dict[str, Names]:
     """Each setting's outside names by field, in order of declaration."""
     return {one.name: one.metadata["names"] for one in fields(Settings) if one.metadata}

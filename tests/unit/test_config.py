@@ -86,8 +86,8 @@ def test_origins_name_the_source_of_each_value(tmp_path: Path) -> None:
     found = resolve(with_more(sources, {"log_format": "json"}, {"HOOK_PATH": "/opt/hook"}))
     assert found.errors == ()
     assert dict(found.origins) == {
-        "split_count": "default file",
-        "core_scaling": "node file",
+        "split_count": "device-config.yaml",
+        "core_scaling": "config.json",
         "node_name": "environment",
         "hook_path": "environment",
         "log_format": "flag",

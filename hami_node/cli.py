@@ -1,0 +1,330 @@
+"""The command line. Heavy imports wait until a command needs them: `run` must register quickly."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from hami_node import __version__, logs
+from hami_node.cli_options import IGNORED_KEY, SettingsCommand, run_options
+from hami_node.config import ConfigSources, Settings, environment, load, plain
+from hami_node.errors import ConfigError, HamiError, KubeError
+from hami_node.wire.names import RESOURCE_GPU
+
+if TYPE_CHECKING:
+    from hami_node.config_check import CheckedFile
+    from hami_node.inspection import Problem
+    from hami_node.model import Node, Pod
+    from hami_node.ports import Kube
+
+log: Final = logging.getLogger(__name__)
+
+
+class ExitCode(IntEnum):
+    """How a command ended; click itself ends with 2 on wrong usage."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_API = 3
+
+
+def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
+    from hami_node.app import run_daemon
+
+    return run_daemon(settings, sources)
+
+
+def _run_demo(keep: bool) -> int:
+    from hami_node.simulate.demo import run
+
+    return run(keep=keep)
+
+
+def _connect(kubeconfig: Path | None) -> Kube:
+    from hami_node.clock import SystemClock
+    from hami_node.cluster.client import connect
+
+    return connect(kubeconfig, component="inspect", clock=SystemClock()).with_retries()
+
+
+def _now() -> float:
+    from hami_node.clock import SystemClock
+
+    return SystemClock().now()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the commands call, loaded when called; tests give their own as click's `obj`."""
+
+    run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
+    run_demo: Callable[[bool], int] = _run_demo
+    connect: Callable[[Path | None], Kube] = _connect
+    now: Callable[[], float] = _now
+    env: Callable[[], Mapping[str, str]] = environment
+
+
+class _Commands(click.Group):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        """Run the command."""
+        ctx.ensure_object(Parts)
+        try:
+            return super().invoke(ctx)
+        except KubeError as e:
+            click.echo(f"error: {e}", err=True)
+            ctx.exit(ExitCode.NO_API)
+        except HamiError as e:
+            click.echo(f"error: {e}", err=True)
+            ctx.exit(ExitCode.FAILED)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+)
+@click.version_option(__version__, "--version", prog_name="hami-node")
+def main() -> None:
+    """Share GPUs and AWS Neuron devices between the containers of a Kubernetes cluster.
+
+    \b
+    See it work, without a cluster or a GPU:   hami-node demo
+    Serve the cards of this node:              hami-node run --config-file device-config.yaml
+    Who holds which slice of which card:       hami-node inspect
+    Is this configuration right:               hami-node check-config device-config.yaml
+
+    \b
+    Exit codes: 0 fine; 1 a check failed or settings were refused; 2 wrong usage;
+    3 the API server can't be reached or refuses.
+    """
+
+
+def _run(
+    config_file: Path | None,
+    node_config_file: Path | None,
+    kubelet_socket: Path | None,
+    **given: str | None,
+) -> None:
+    """Serve the cards of this node to kubelet and the scheduler, until SIGTERM.
+
+    \b
+    NODE_NAME=node-1 hami-node run --config-file /config/device-config.yaml
+    hami-node run --node-name node-1 --kubeconfig /root/.kube/config --limiter optional
+    hami-node run --node-name node-1 --backend simulated --simulated-file /etc/cards.yaml
+
+    \b
+    A setting comes from the first of these that names it:
+      1. a flag
+      2. an environment variable: HAMI_NODE_..., or HAMi's own name
+      3. this node's entry in config.json
+      4. device-config.yaml (section nvidia:, awsneuron:, or hami-node: with the flags' names)
+      5. the default
+    Both files are watched; a change takes effect without a restart.
+
+    HAMi's flags are taken in HAMi's spelling; one without effect here is named once in the log.
+    """
+    context = click.get_current_context()
+    parts = context.ensure_object(Parts)
+    flags = {name: text for name, text in given.items() if text is not None}
+    if kubelet_socket is not None:
+        flags.setdefault("plugin_dir", str(kubelet_socket.parent))
+    sources = ConfigSources(
+        flags=flags,
+        env=parts.env(),
+        config_file=config_file,
+        node_config_file=node_config_file,
+        ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
+    )
+    try:
+        settings = load(sources)
+    except ConfigError as e:
+        logs.configure(logs.LogFormat.KV, logs.LogLevel.INFO)
+        fields = logs.kv(source=e.source, field=e.field, value=e.value, cure=e.cure)
+        log.error("settings_refused", extra=fields)  # noqa: TRY400 - a trace says no more
+        context.exit(ExitCode.FAILED)
+    logs.configure(settings.log_format, settings.log_level)
+    context.exit(parts.run_daemon(settings, sources))
+
+
+main.add_command(
+    SettingsCommand(
+        "run",
+        callback=_run,
+        params=run_options(),
+        help=_run.__doc__,
+        short_help="Serve the cards of this node.",
+    )
+)
+
+
+@main.command(short_help="Show who holds which slice of which card.")
+@click.option("--node", "node_name", metavar="NAME", help="Show this node only.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.File("rb"),
+    help="Decode what `kubectl get nodes,pods -A -o json` saved instead of asking the API "
+    "server; - is standard input; may be repeated.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+@click.option(
+    "--resource-name",
+    default=RESOURCE_GPU,
+    show_default=True,
+    metavar="NAME",
+    help="The resource that counts cards, if device-config.yaml renames it.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
+)
+@click.pass_obj
+def inspect(
+    parts: Parts,
+    *,
+    node_name: str | None,
+    files: Sequence[IO[bytes]],
+    output: str,
+    resource_name: str,
+    kubeconfig: Path | None,
+) -> None:
+    """Show nodes, cards, slices and who holds what, decoded from annotations.
+
+    What can't be decoded stands under "broken" and is never left out. Memory is MiB, cores are
+    percent of one card (on Neuron: their number).
+
+    \b
+    hami-node inspect
+    hami-node inspect --node gpu-node-1 -o json
+    kubectl get nodes,pods -A -o json | hami-node inspect --file -
+    """
+    from hami_node import inspection
+
+    if files:
+        nodes, pods, problems = _saved(files, node_name)
+    else:
+        kube = parts.connect(kubeconfig or _kubeconfig(parts.env()))
+        nodes = (kube.read_node(node_name),) if node_name else kube.list_nodes()
+        pods, problems = kube.list_pods(node_name), ()
+    view = inspection.inspect(nodes, pods, resource_name, parts.now())
+    view = replace(view, problems=(*problems, *view.problems))
+    if output == "json":
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(view), indent=2, ensure_ascii=False))
+        return
+    from hami_node.inspect_tables import show_cluster
+
+    show_cluster(view)
+
+
+def _saved(
+    files: Sequence[IO[bytes]], node_name: str | None
+) -> tuple[tuple[Node, ...], tuple[Pod, ...], tuple[Problem, ...]]:
+    from hami_node.inspection import read_saved
+
+    nodes: list[Node] = []
+    pods: list[Pod] = []
+    problems: list[Problem] = []
+    for file in files:
+        found = read_saved(file.read(), file.name)
+        nodes += [one for one in found.nodes if node_name in (None, one.name)]
+        pods += found.pods
+        problems += found.problems
+    if node_name and not nodes:
+        raise click.UsageError(f"node {node_name!r} is not in what was saved")
+    return tuple(nodes), tuple(pods), tuple(problems)
+
+
+def _kubeconfig(env: Mapping[str, str]) -> Path | None:
+    named = env.get("KUBECONFIG", "").split(":")[0]
+    if named:
+        return Path(named)
+    usual = Path(env.get("HOME", "/root")) / ".kube" / "config"
+    return usual if usual.is_file() else None
+
+
+@main.command("check-config", short_help="Check configuration files, also for one node.")
+@click.argument(
+    "paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("--node", "node_name", metavar="NAME", help="Also show what this node would use.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def check_config(paths: Sequence[Path], node_name: str | None, output: str) -> None:
+    """Check device-config.yaml, config.json, or ConfigMaps that hold them.
+
+    Says of each file that it is ok or everything that is wrong; exit code 1 when something is.
+
+    \b
+    hami-node check-config device-config.yaml config.json --node gpu-node-1
+    kubectl get configmap -n hami-system hami-node -o yaml > cm.yaml; hami-node check-config cm.yaml
+    """
+    from hami_node.config_check import check_file, effective
+
+    files = [checked for path in paths for checked in check_file(path)]
+    errors = [error for file in files for error in file.found.errors]
+    found = effective(files, node_name) if node_name else None
+    if found is not None:
+        errors += [error for error in found.errors if str(error) not in map(str, errors)]
+    if output == "json":
+        _print_check_as_json(files, errors, plain(found.settings) if found else None)
+    else:
+        _print_check(files, errors)
+        if found is not None:
+            from hami_node.inspect_tables import show_settings
+
+            origins = {name.replace("_", "-"): text for name, text in found.origins.items()}
+            show_settings(plain(found.settings), origins)
+    click.get_current_context().exit(ExitCode.FAILED if errors else ExitCode.OK)
+
+
+def _print_check(files: Sequence[CheckedFile], errors: Sequence[ConfigError]) -> None:
+    for file in files:
+        if not file.found.errors:
+            click.echo(f"{file.source}: {click.style('ok', fg='green')} ({file.kind})")
+        for ignored in file.found.ignored:
+            click.echo(f"{file.source}: without effect here: {ignored.partition(': ')[2]}")
+    for error in errors:
+        click.echo(click.style("wrong: ", fg="red") + str(error))
+
+
+def _print_check_as_json(
+    files: Sequence[CheckedFile], errors: Sequence[ConfigError], settings: object
+) -> None:
+    wrong = [
+        {"source": e.source, "field": e.field, "value": e.value, "cure": e.cure} for e in errors
+    ]
+    ignored = [name for file in files for name in file.found.ignored]
+    report = {"ok": not errors, "errors": wrong, "ignored": ignored, "settings": settings}
+    click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+
+
+@main.command(short_help="Show the daemon at work on simulated cards.")
+@click.option("--keep", is_flag=True, help="Leave everything running for curl and inspect.")
+@click.pass_obj
+def demo(parts: Parts, *, keep: bool) -> None:
+    """Show the daemon at work, on simulated cards: no cluster and no GPU needed.
+
+    The same daemon runs as its own process against an embedded kubelet and API server. Exit code 0
+    only if every step was checked and true.
+    """
+    click.get_current_context().exit(parts.run_demo(keep))

@@ -1,0 +1,17 @@
+"""The real time, for whoever builds the objects; everybody else is given a `ports.Clock`."""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """`ports.Clock` by the system's clocks."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never jumps."""
+        return time.monotonic()

@@ -1,0 +1,157 @@
+"""What `inspect` and `check-config` show a person, as tables. Only this module loads rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hami_node.inspection import CardView, ClusterView, HolderView, NodeView, Problem
+
+WIDTH_IN_A_FILE: Final = 240
+"""Columns when nobody looks: nothing is cut in a pipe."""
+STALE_S: Final = 90
+"""A handshake older than this is shown as a warning; schedulers give up after 60 to 90 s."""
+BAR_CELLS: Final = 10
+
+Cell = str | Text
+
+
+def show_cluster(view: ClusterView, stream: TextIO | None = None) -> None:
+    """Print nodes, cards, holders and everything that is broken."""
+    parts: list[RenderableType] = []
+    if view.nodes:
+        parts += [_nodes(view.nodes), _cards(view.cards)]
+    else:
+        parts.append(Text("no node has published cards\n", style="yellow"))
+    if view.holders:
+        parts.append(_holders(view.holders))
+    elif view.nodes:
+        parts.append(Text("nobody holds a slice\n", style="dim"))
+    if view.problems:
+        parts.append(_problems(view.problems))
+    _console(stream).print(Group(*parts))
+
+
+def show_settings(
+    settings: Mapping[str, object], origins: Mapping[str, str], stream: TextIO | None = None
+) -> None:
+    """Print each effective setting with its source."""
+    rows = []
+    for name, value in settings.items():
+        origin = origins.get(name, "")
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        style = "bold" if origin else "dim"
+        rows.append((Text(name, style=style), Text(shown, style=style), origin or "default"))
+    _console(stream).print(_table("effective settings", ("setting", "value", "source"), rows))
+
+
+def _console(stream: TextIO | None) -> Console:
+    out = stream or sys.stdout
+    return Console(file=out, width=None if out.isatty() else WIDTH_IN_A_FILE, highlight=False)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+    """A table; a column whose name ends in `#` is a number, set to the right."""
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in columns:
+        is_number = column.endswith("#")
+        table.add_column(
+            column.removesuffix("#"), justify="right" if is_number else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(_safe(cell) for cell in row))
+    return table
+
+
+def _safe(cell: Cell) -> Text:
+    """Text without markup and control characters: others wrote parts of it."""
+    text = cell if isinstance(cell, Text) else Text(cell)
+    if text.plain.isprintable():
+        return text
+    plain = "".join(char if char.isprintable() else "?" for char in text.plain)
+    return Text(plain, style=text.style)
+
+
+def _nodes(nodes: Iterable[NodeView]) -> Table:
+    rows = [
+        (
+            Text(one.name) if one.is_ready else Text(f"{one.name} (not ready)", style="red"),
+            str(one.cards),
+            one.allocatable or "-",
+            _handshake(one),
+            one.lock or "-",
+            one.identity or "-",
+            Text("SIMULATED", style="yellow") if one.is_simulated else "",
+        )
+        for one in nodes
+    ]
+    columns = ("node", "cards#", "slots at kubelet#", "handshake", "lock", "identity", "")
+    return _table("nodes", columns, rows)
+
+
+def _handshake(node: NodeView) -> Cell:
+    if not node.handshake:
+        return Text("none", style="red")
+    if node.handshake_age_s is None:
+        return Text(node.handshake, style="yellow")
+    text = f"{node.handshake}, {node.handshake_age_s} s ago"
+    return Text(text, style="yellow" if node.handshake_age_s > STALE_S else "")
+
+
+def _cards(cards: Iterable[CardView]) -> Table:
+    rows = [
+        (
+            one.node,
+            str(one.index),
+            one.model or one.vendor,
+            one.uuid,
+            Text("healthy", style="green") if one.is_healthy else Text("UNHEALTHY", style="red"),
+            f"{one.slots_used}/{one.slots}",
+            _used(one.memory_used_mib, one.memory_mib, " MiB"),
+            _used(one.cores_used, one.cores, ""),
+            "-" if one.numa is None else str(one.numa),
+            one.mode or "-",
+        )
+        for one in cards
+    ]
+    columns = ("node", "card#", "model", "uuid", "health", "slots#", "memory", "cores")
+    return _table("cards", (*columns, "numa#", "mode"), rows)
+
+
+def _used(used: int, total: int, unit: str) -> Cell:
+    """`███░░░░░░░ 3/10 MiB`; red when more is granted than there is."""
+    if total <= 0:
+        return "-" if not used else Text(f"{used}{unit} of nothing", style="red")
+    cells = min(BAR_CELLS, -(-used * BAR_CELLS // total))
+    bar = "█" * max(cells, 0) + "░" * (BAR_CELLS - max(cells, 0))
+    return Text(f"{bar} {used}/{total}{unit}", style="red" if used > total else "")
+
+
+def _holders(holders: Iterable[HolderView]) -> Table:
+    rows = [
+        (
+            one.namespace,
+            one.pod,
+            one.container,
+            one.node,
+            Text("?", style="red") if one.index is None else str(one.index),
+            one.uuid,
+            f"{one.memory_mib} MiB",
+            str(one.cores),
+            one.phase if one.is_served else Text(f"{one.phase}, to be served", style="yellow"),
+        )
+        for one in holders
+    ]
+    columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory#", "cores#")
+    return _table("who holds what", (*columns, "state"), rows)
+
+
+def _problems(problems: Iterable[Problem]) -> Table:
+    rows = [(Text(one.where, style="red"), one.why) for one in problems]
+    return _table("broken", ("where", "why"), rows)
