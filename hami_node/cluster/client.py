@@ -21,8 +21,8 @@ from hami_node.cluster.connection import (
     OnRequest,
     Stream,
     Timeouts,
-    load_configuration,
 )
+from hami_node.cluster.credentials import load_configuration
 from hami_node.cluster.frames import read_list, read_mapping
 from hami_node.errors import KubeError, NotFound, WireError
 from hami_node.model import Node, Pod
@@ -36,7 +36,7 @@ Json = Mapping[str, object]
 PAGE_LIMIT: Final = 500
 _CORE: Final = "/api/v1"
 _LEASES: Final = "/apis/coordination.k8s.io/v1"
-_MESSAGE_LIMIT: Final = 1024  # the API server refuses longer messages of Events
+_MESSAGE_BYTES: Final = 1024  # the API server refuses longer messages of Events
 
 
 def segment(name: str) -> str:
@@ -207,7 +207,7 @@ class KubeClient:
                 "uid": event.uid,
             },
             "reason": event.reason,
-            "message": event.message[:_MESSAGE_LIMIT],
+            "message": _cut(event.message, _MESSAGE_BYTES),
             "type": "Warning" if event.is_warning else "Normal",
             "source": source,
             "reportingComponent": f"hami-node-{self._component}",
@@ -320,6 +320,13 @@ def _wait_s(state: tenacity.RetryCallState) -> float:
     return _JITTERED(state) if asked is None else min(asked, 5.0) + _JITTERED(state) / 4
 
 
+def _cut(text: str, limit_bytes: int) -> str:
+    raw = text.encode()
+    return (
+        text if len(raw) <= limit_bytes else raw[: limit_bytes - 3].decode(errors="ignore") + "..."
+    )
+
+
 def _is_transient(error: BaseException) -> bool:
     return isinstance(error, KubeError) and error.is_transient
 
@@ -374,7 +381,7 @@ def connect(
         ConfigError: no usable credentials.
     """
     connection = Connection(
-        load_configuration(kubeconfig),
+        lambda: load_configuration(kubeconfig),
         user_agent=f"hami-node/{__version__} ({component})",
         timeouts=timeouts,
         on_request=on_request,

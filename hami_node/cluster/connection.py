@@ -7,10 +7,10 @@ This is the only place where errors of HTTP, TLS and sockets become ours.
 from __future__ import annotations
 
 import http.client
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,17 +19,13 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as HttpTimeout
 
+from hami_node.cluster.credentials import CREDENTIAL_ERRORS
 from hami_node.cluster.light_import import import_light
 from hami_node.errors import ConfigError, Conflict, Forbidden, Gone, KubeError, NotFound
+from hami_node.logs import kv
 
-(_configuration, _rest, _incluster, _config_errors) = import_light(
-    "kubernetes.client.configuration",
-    "kubernetes.client.rest",
-    "kubernetes.config.incluster_config",
-    "kubernetes.config.config_exception",
-)
+(_rest,) = import_light("kubernetes.client.rest")
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 PLAIN_JSON: Final = "application/json"
@@ -37,6 +33,8 @@ PLAIN_JSON: Final = "application/json"
 OnRequest = Callable[[str, str, int], None]
 """Told after each request: verb (get, list, watch, create, update, patch, delete), resource, HTTP
 status; 0 when no answer came."""
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 16
 _ADMISSION_WORDS: Final = ("ValidatingAdmissionPolicy", "admission webhook", "denied the request")
@@ -187,14 +185,28 @@ class Connection:
 
     def __init__(
         self,
-        configuration: Any,  # noqa: ANN401 - kubernetes.client.Configuration, loaded lazily
+        load: Callable[[], Any],
         *,
         user_agent: str,
         monotonic: Callable[[], float],
         timeouts: Timeouts | None = None,
         on_request: OnRequest | None = None,
     ) -> None:
-        """Build the pool; nothing is sent yet."""
+        """Build the pool; nothing is sent yet.
+
+        Args:
+            load: gives the `kubernetes` Configuration; called again when the API server no longer
+                accepts our credentials, which then may have been rotated.
+            user_agent: sent with each request.
+            monotonic: seconds, for time limits.
+            timeouts: of each call.
+            on_request: told of each call.
+
+        Raises:
+            ConfigError: `load` finds no usable credentials.
+        """
+        configuration = load()
+        self._load = load
         configuration.retries = False
         configuration.keep_alive = True
         configuration.connection_pool_maxsize = 8
@@ -216,11 +228,10 @@ class Connection:
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        started = self._monotonic()
+        deadline = self._monotonic() + self._timeouts.total_s
         response = self._open(call, self._timeouts.read_s)
-        with _foreign_errors(call, self.host):
-            body = self._read_all(response, call, started + self._timeouts.total_s)
-        self._check(call, response, body)
+        body = self._read_all(response, call, deadline)
+        _check(call, response, body)
         return body
 
     @contextmanager
@@ -234,9 +245,8 @@ class Connection:
         stream = Stream(response, call, self.host)
         try:
             if response.status >= 300:
-                body = self._read_all(response, call, self._monotonic() + self._timeouts.total_s)
-                self._check(call, response, body)
-            self._on_request(call.verb, call.resource, response.status)
+                deadline = self._monotonic() + self._timeouts.total_s
+                _check(call, response, self._read_all(response, call, deadline))
             yield stream
         finally:
             stream.close()
@@ -246,11 +256,20 @@ class Connection:
         self._pool.clear()
 
     def _open(self, call: Call, read_s: float) -> urllib3.BaseHTTPResponse:
+        """Send a call; once more when it was refused for credentials that have been rotated."""
+        response = self._request(call, read_s)
+        if response.status == 401 and self._renew_credentials():
+            response.close()
+            response = self._request(call, read_s)
+        return response
+
+    def _request(self, call: Call, read_s: float) -> urllib3.BaseHTTPResponse:
         url = self.host + call.path + (f"?{urlencode(call.query)}" if call.query else "")
         body = None if call.body is None else msgspec.json.encode(call.body)
+        status = 0
         try:
             with _foreign_errors(call, self.host):
-                return self._pool.request(
+                response = self._pool.request(
                     call.method,
                     url,
                     body=body,
@@ -260,33 +279,34 @@ class Connection:
                     redirect=False,
                     preload_content=False,
                 )
-        except KubeError:
-            self._on_request(call.verb, call.resource, 0)
-            raise
+                status = response.status
+                return response
+        finally:
+            self._on_request(call.verb, call.resource, status)
 
     def _headers(self, call: Call) -> Mapping[str, str]:
         headers = {"Accept": PLAIN_JSON, "User-Agent": self._user_agent}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        token = self._credentials(call)
-        if token:
+        token = _authorization(self._configuration, call)
+        if token is not None:
             headers["Authorization"] = token
         return headers
 
-    def _credentials(self, call: Call) -> str | None:
-        """The Authorization header; the configuration reads a rotated token file again itself."""
+    def _renew_credentials(self) -> bool:
+        """Load the configuration again; True when it holds another token than before."""
+        before = self._configuration.api_key.copy()
         try:
-            token = self._configuration.get_api_key_with_prefix("BearerToken", "authorization")
-        except (_config_errors.ConfigException, OSError) as error:
-            raise KubeError(f"can't {call}: our credentials can't be read: {error}") from error
-        return None if token is None else str(token)
+            configuration = self._load()
+        except ConfigError as error:
+            log.warning("credentials_not_renewed", extra=kv(error=str(error)))
+            return False
+        self._configuration.api_key = configuration.api_key
+        self._configuration.refresh_api_key_hook = configuration.refresh_api_key_hook
+        return bool(configuration.api_key != before)
 
     def _read_all(self, response: urllib3.BaseHTTPResponse, call: Call, deadline: float) -> bytes:
-        """The body, even from a server that sends a byte now and then for ever.
-
-        An answer that breaks off is counted under the status that it began with: the request was
-        sent and served.
-        """
+        """The body, even from a server that sends a byte now and then for ever."""
         chunks: list[bytes] = []
         try:
             with _foreign_errors(call, self.host):
@@ -300,41 +320,17 @@ class Connection:
         response.release_conn()
         return b"".join(chunks)
 
-    def _check(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> None:
-        self._on_request(call.verb, call.resource, response.status)
-        if response.status >= 300:
-            retry_after = response.headers.get("Retry-After", "")
-            raise failure_of(call, response.status, decode_status(body), retry_after)
 
-
-def load_configuration(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> Any:  # noqa: ANN401 - kubernetes.client.Configuration
-    """The API server's address and our credentials, from a kubeconfig or the service account.
-
-    Raises:
-        ConfigError: the file is missing or broken, or there is no service account.
-    """
-    configuration = _configuration.Configuration()
+def _authorization(configuration: Any, call: Call) -> str | None:  # noqa: ANN401 - untyped library
+    """The Authorization header; the configuration reads a rotated token file again itself."""
     try:
-        if kubeconfig is None:
-            _incluster.InClusterConfigLoader(
-                token_filename=str(service_account / "token"),
-                cert_filename=str(service_account / "ca.crt"),
-            ).load_and_set(configuration)
-        else:
-            _load_kubeconfig(kubeconfig, configuration)
-    except (_config_errors.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-        source = "service account" if kubeconfig is None else str(kubeconfig)
-        cure = (
-            "run in a pod with a service account, or name a kubeconfig file in KUBECONFIG"
-            if kubeconfig is None
-            else "name a readable kubeconfig with a current context"
-        )
-        raise ConfigError(source, "credentials", str(error), cure) from error
-    return configuration
+        token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
+    except CREDENTIAL_ERRORS as error:
+        raise KubeError(f"can't {call}: our credentials can't be read: {error}") from error
+    return None if token is None else str(token)
 
 
-def _load_kubeconfig(path: Path, configuration: Any) -> None:  # noqa: ANN401 - as above
-    (kube_config,) = import_light("kubernetes.config.kube_config")
-    kube_config.load_kube_config(
-        config_file=str(path), client_configuration=configuration, persist_config=False
-    )
+def _check(call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> None:
+    if response.status >= 300:
+        retry_after = response.headers.get("Retry-After", "")
+        raise failure_of(call, response.status, decode_status(body), retry_after)

@@ -40,13 +40,13 @@ class WatchedKind(Generic[T]):
     key_of: Callable[[T], Key]
 
 
-PODS: Final = WatchedKind[Pod](
+PODS: Final[WatchedKind[Pod]] = WatchedKind(
     resource="pods",
     path="/api/v1/pods",
     decode=decode_pod,
     key_of=lambda pod: (pod.namespace, pod.name),
 )
-NODES: Final = WatchedKind[Node](
+NODES: Final[WatchedKind[Node]] = WatchedKind(
     resource="nodes", path="/api/v1/nodes", decode=decode_node, key_of=lambda node: ("", node.name)
 )
 

@@ -76,33 +76,38 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        route: Route | None = None
-        status = 0
+        if self._is_small_talk():
+            return
         try:
-            if self._is_small_talk():
-                return
             route = route_of(self.command, self.path)
+        except Refused as refusal:
+            self._send(refusal.status, _status_object(refusal))
+            return
+        try:
             self._check_token()
             reset_after = self._suffer(route)
             if route.verb == "watch":
-                status = 200
-                self._note(route, status)
+                self._note(route, 200)
                 self._watch(route)
                 return
             status, answer = self._serve(route, body)
             if reset_after:
-                raise ResetNow("the answer is lost")
-            self._send(status, answer)
+                self._note(route, 0)
+                self._reset()
+                return
         except Refused as refusal:
-            status = refusal.status
-            self._send(status, _status_object(refusal))
-        except (ResetNow, ConnectionError, TimeoutError):
-            status = 0
-            self.server.reset(self.connection)
-            self.close_connection = True
-        finally:
-            if route is not None and not (route.verb == "watch" and status == 200):
-                self._note(route, status)
+            status, answer = refusal.status, _status_object(refusal)
+        except ResetNow:
+            self._note(route, 0)
+            self._reset()
+            return
+        # noted first: who has the answer finds the request in the list
+        self._note(route, status)
+        self._send(status, answer)
+
+    def _reset(self) -> None:
+        self.server.reset(self.connection)
+        self.close_connection = True
 
     def _is_small_talk(self) -> bool:
         """/version and health, which are no objects."""
@@ -244,13 +249,17 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            self._stream(route)
+            is_in_order = self._stream(route)
         except Refused as refusal:
+            is_in_order = True
             self._event("ERROR", _status_object(refusal))
-        self.wfile.write(b"0\r\n\r\n")
+        if is_in_order:
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self._reset()
 
-    def _stream(self, route: Route) -> None:
-        """Send events until the client's timeoutSeconds are over or the server stops."""
+    def _stream(self, route: Route) -> bool:
+        """Send events until the client's timeoutSeconds are over; False when the server stops."""
         api, resource, query = self.server.api, route.kind.resource, route.query
         selects = selector(
             route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
@@ -272,12 +281,12 @@ class Handler(BaseHTTPRequestHandler):
             seen = now_seen
             now = time.monotonic()
             if now >= deadline or generation != api.watch_generation:
-                return
+                return True
             if now >= bookmark_at and query.get("allowWatchBookmarks") == "true":
                 bookmark_at = now + api.bookmark_interval_s
                 self._event("BOOKMARK", _bookmark(route, seen))
             api.store.wait_for_change(seen, min(deadline, bookmark_at) - now)
-        raise ResetNow("the server goes down")
+        return False
 
     def _event(self, kind: str, one: Json) -> None:
         line = json.dumps({"type": kind, "object": one}, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,364 @@
+"""The client over real HTTP: what it sends, what it makes of answers, what it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hami_node.cluster.client import KubeClient, connect, node_path, pod_path, segment
+from hami_node.cluster.connection import Timeouts
+from hami_node.cluster.frames import read_list
+from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
+from hami_node.ports import EventNote
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.clock import RealClock
+from tests.fakes.http_servers import answering_server, dripping_server
+from tests.unit.cluster.conftest import Connect, Requests, pod
+
+NOTE = EventNote(kind="Pod", namespace="ns", name="p1", uid="u1", reason="Refused", message="full")
+
+
+def test_read_node_returns_the_decoded_node(kube: KubeClient) -> None:
+    assert kube.read_node("n1").annotations == {"theirs": "x"}
+
+
+def test_read_node_without_such_node_raises_not_found(kube: KubeClient) -> None:
+    with pytest.raises(NotFound, match=r"can't get nodes/n2.*404"):
+        kube.read_node("n2")
+
+
+def test_merge_patch_node_keeps_foreign_annotations(kube: KubeClient) -> None:
+    assert kube.merge_patch_node("n1", {"ours": "1"}).annotations == {"theirs": "x", "ours": "1"}
+    assert kube.merge_patch_node("n1", {"ours": None}).annotations == {"theirs": "x"}
+
+
+def test_merge_patch_pod_keeps_foreign_annotations(kube: KubeClient) -> None:
+    patched = kube.merge_patch_pod("ns", "p1", {"ours": "1"})
+    assert patched.annotations == {"theirs": "x", "ours": "1"}
+
+
+def test_json_patch_with_true_test_is_applied(kube: KubeClient) -> None:
+    patch = (
+        {"op": "test", "path": "/metadata/annotations/theirs", "value": "x"},
+        {"op": "replace", "path": "/metadata/annotations/theirs", "value": "y"},
+    )
+    assert kube.json_patch_node("n1", patch).annotations == {"theirs": "y"}
+    assert kube.json_patch_pod("ns", "p1", patch).annotations == {"theirs": "y"}
+
+
+def test_json_patch_with_false_test_raises_conflict_and_changes_nothing(kube: KubeClient) -> None:
+    patch = (
+        {"op": "test", "path": "/metadata/annotations/theirs", "value": "z"},
+        {"op": "remove", "path": "/metadata/annotations/theirs"},
+    )
+    with pytest.raises(Conflict):
+        kube.json_patch_pod("ns", "p1", patch)
+    assert kube.read_pod("ns", "p1").annotations == {"theirs": "x"}
+
+
+def test_list_pods_of_a_node_leaves_others_out(server: ApiServer, kube: KubeClient) -> None:
+    server.create("pods", pod("ns", "p2", "n2"))
+    assert [one.name for one in kube.list_pods("n1")] == ["p1"]
+    assert [one.name for one in kube.list_pods()] == ["p1", "p2"]
+
+
+def test_list_skips_what_cannot_be_decoded(server: ApiServer, kube: KubeClient) -> None:
+    server.create("nodes", {"metadata": {"name": "bad"}, "spec": {"unschedulable": "perhaps"}})
+    assert [node.name for node in kube.list_nodes()] == ["n1"]
+
+
+def test_list_is_taken_from_the_servers_cache(server: ApiServer, kube: KubeClient) -> None:
+    for number in range(501):  # more than a page: the cache answers in one piece
+        server.create("pods", pod("many", f"p{number:04}"))
+    assert len(kube.list_pods()) == 502
+    assert len(server.requests(verb="list")) == 1
+
+
+def test_list_in_pages_returns_every_object_once(server: ApiServer, kube: KubeClient) -> None:
+    for number in range(1001):
+        server.create("resourcequotas", {"metadata": {"namespace": "q", "name": f"q{number:04}"}})
+    found: list[bytes] = []
+    token = ""
+    while True:
+        query = (("limit", "300"), *((("continue", token),) if token else ()))
+        page = kube.list_page("/api/v1/resourcequotas", "resourcequotas", query)
+        cut = read_list(page)
+        found += cut.items
+        token = cut.next_token
+        if not token:
+            break
+    assert len(set(found)) == 1001
+
+
+def test_bind_pod_sets_the_node_once(server: ApiServer, kube: KubeClient) -> None:
+    uid = server.create("pods", pod("ns", "free"))["metadata"]["uid"]
+    kube.bind_pod("ns", "free", uid, "n1")
+    assert kube.read_pod("ns", "free").node_name == "n1"
+    with pytest.raises(Conflict):
+        kube.bind_pod("ns", "free", uid, "n1")
+
+
+def test_bind_pod_with_another_uid_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
+    server.create("pods", pod("ns", "free"))
+    with pytest.raises(Conflict):
+        kube.bind_pod("ns", "free", "an-older-pod", "n1")
+    assert kube.read_pod("ns", "free").node_name == ""
+
+
+def test_create_event_says_who_what_and_about_whom(server: ApiServer, kube: KubeClient) -> None:
+    kube.create_event(NOTE)
+    (event,) = server.list("events")
+    assert event["metadata"]["namespace"] == "ns"
+    assert event["involvedObject"]["uid"] == "u1"
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "Refused", "full")
+    assert event["source"] == {"component": "hami-node", "host": "n1"}
+
+
+def test_create_event_about_a_node_stands_in_default(server: ApiServer, kube: KubeClient) -> None:
+    note = EventNote(
+        kind="Node", namespace="", name="n1", uid="n1", reason="R", message="m", is_warning=False
+    )
+    kube.create_event(note)
+    (event,) = server.list("events")
+    assert (event["metadata"]["namespace"], event["type"]) == ("default", "Normal")
+
+
+def test_create_event_cuts_a_message_that_the_server_would_refuse(
+    server: ApiServer, kube: KubeClient
+) -> None:
+    note = EventNote(kind="Pod", namespace="ns", name="p1", uid="u", reason="R", message="é" * 4000)
+    kube.create_event(note)
+    assert len(server.list("events")[0]["message"].encode()) <= 1024
+
+
+def test_lease_is_created_read_and_updated_with_its_version(kube: KubeClient) -> None:
+    made = kube.create_lease("kube-system", {"metadata": {"name": "l"}, "spec": {"x": 1}})
+    with pytest.raises(Conflict):
+        kube.create_lease("kube-system", {"metadata": {"name": "l"}})
+    assert kube.read_lease("kube-system", "l") == made
+    newer = kube.update_lease("kube-system", "l", {**made, "spec": {"x": 2}})
+    assert newer["spec"] == {"x": 2}
+    with pytest.raises(Conflict):
+        kube.update_lease("kube-system", "l", {**made, "spec": {"x": 3}})
+
+
+def test_list_resource_quotas_returns_all_namespaces(server: ApiServer, kube: KubeClient) -> None:
+    for namespace in ("a", "b"):
+        server.create("resourcequotas", {"metadata": {"namespace": namespace, "name": "q"}})
+    assert len(kube.list_resource_quotas()) == 2
+
+
+def test_request_sends_any_method_and_path(server: ApiServer, kube: KubeClient) -> None:
+    assert b"simulated" in kube.request("GET", "/version")
+    kube.request("DELETE", "/api/v1/namespaces/ns/pods/p1")
+    assert server.list("pods") == []
+
+
+def test_every_request_carries_the_user_agent(server: ApiServer, connect_to: Connect) -> None:
+    connect_to(component="extender").read_node("n1")
+    assert len(server.requests(user_agent="hami-node/")) == 1
+    assert server.requests()[0].user_agent.endswith("(extender)")
+
+
+def test_on_request_is_told_verb_resource_and_status(
+    server: ApiServer, kube: KubeClient, told: Requests
+) -> None:
+    kube.read_node("n1")
+    server.fail_next("patch", "pods", 500)
+    with pytest.raises(KubeError):
+        kube.merge_patch_pod("ns", "p1", {"a": "b"})
+    server.fail_next("list", "pods", "reset")
+    with pytest.raises(KubeError):
+        kube.list_pods()
+    assert told == [("get", "nodes", 200), ("patch", "pods", 500), ("list", "pods", 0)]
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_segment_refuses_names_that_would_mean_another_path(name: str) -> None:
+    with pytest.raises(NotFound):
+        segment(name)
+
+
+def test_paths_quote_names() -> None:
+    assert node_path("a/b?c#d e%") == "/api/v1/nodes/a%2Fb%3Fc%23d%20e%25"
+    assert pod_path("ns", "p") == "/api/v1/namespaces/ns/pods/p"
+
+
+def test_a_name_with_a_slash_reaches_the_server_whole(server: ApiServer, kube: KubeClient) -> None:
+    with pytest.raises(NotFound):
+        kube.read_node("../pods")
+    assert [one.name for one in server.requests()] == ["../pods"]
+
+
+CALLS: dict[str, tuple[str, str, Callable[[KubeClient], object]]] = {
+    "read_node": ("get", "nodes", lambda kube: kube.read_node("n1")),
+    "list_nodes": ("list", "nodes", lambda kube: kube.list_nodes()),
+    "merge_patch_node": ("patch", "nodes", lambda kube: kube.merge_patch_node("n1", {"a": "b"})),
+    "json_patch_node": ("patch", "nodes", lambda kube: kube.json_patch_node("n1", ())),
+    "read_pod": ("get", "pods", lambda kube: kube.read_pod("ns", "p1")),
+    "list_pods": ("list", "pods", lambda kube: kube.list_pods("n1")),
+    "merge_patch_pod": ("patch", "pods", lambda kube: kube.merge_patch_pod("ns", "p1", {"a": "b"})),
+    "json_patch_pod": ("patch", "pods", lambda kube: kube.json_patch_pod("ns", "p1", ())),
+    "bind_pod": ("create", "pods", lambda kube: kube.bind_pod("ns", "p1", "", "n1")),
+    "create_event": ("create", "events", lambda kube: kube.create_event(NOTE)),
+    "read_lease": ("get", "leases", lambda kube: kube.read_lease("ns", "l")),
+    "list_quotas": ("list", "resourcequotas", lambda kube: kube.list_resource_quotas()),
+}
+STATUSES: dict[int, tuple[type[KubeError], bool]] = {
+    400: (KubeError, False),
+    401: (Forbidden, False),
+    403: (Forbidden, False),
+    404: (NotFound, False),
+    409: (Conflict, False),
+    410: (Gone, False),
+    429: (KubeError, True),
+    500: (KubeError, True),
+    503: (KubeError, True),
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_maps_every_status(
+    server: ApiServer, kube: KubeClient, call: str, status: int
+) -> None:
+    verb, resource, send = CALLS[call]
+    server.fail_next(verb, resource, status)
+    kind, is_transient = STATUSES[status]
+    with pytest.raises(kind, match=f"can't {verb} ") as caught:
+        send(kube)
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.is_transient) == (status, is_transient)
+
+
+@pytest.mark.parametrize("outcome", ["reset", "reset-after", "hang"])
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_without_an_answer_is_transient(
+    server: ApiServer, connect_to: Connect, call: str, outcome: str
+) -> None:
+    verb, resource, send = CALLS[call]
+    if call == "read_lease":
+        server.create("leases", {"metadata": {"namespace": "ns", "name": "l"}})
+    if call == "bind_pod":
+        server.edit("pods", "p1", lambda one: one["spec"].pop("nodeName"), "ns")
+    server.fail_next(verb, resource, outcome)
+    with pytest.raises(KubeError, match=r"did not answer in time|can't be reached") as caught:
+        send(connect_to(read_s=0.3))
+    assert caught.value.is_transient
+    assert caught.value.status == 0
+
+
+def test_forbidden_names_verb_and_resource(server: ApiServer, kube: KubeClient) -> None:
+    server.fail_next("patch", "nodes", 403)
+    with pytest.raises(Forbidden, match="service account may patch nodes"):
+        kube.merge_patch_node("n1", {"a": "b"})
+
+
+def test_refused_connection_is_transient_and_over_when_the_server_is_back(
+    server: ApiServer, kube: KubeClient
+) -> None:
+    kube.read_node("n1")
+    server.go_down()
+    with pytest.raises(KubeError, match=r"can't be reached.*refused") as caught:
+        kube.read_node("n1")
+    assert caught.value.is_transient
+    server.start()
+    assert kube.read_node("n1").name == "n1"
+
+
+def test_without_retries_a_transient_failure_is_raised_at_once(
+    server: ApiServer, kube: KubeClient
+) -> None:
+    server.fail_next("get", "nodes", 500)
+    with pytest.raises(KubeError):
+        kube.read_node("n1")
+    assert len(server.requests()) == 1
+
+
+@pytest.mark.parametrize("outcome", [429, 500, "reset"])
+def test_with_retries_transient_failures_are_tried_again(
+    server: ApiServer, kube: KubeClient, outcome: int | str
+) -> None:
+    server.fail_next("get", "nodes", outcome, times=1)
+    assert kube.with_retries(3).read_node("n1").name == "n1"
+    assert len(server.requests()) == 2
+
+
+def test_with_retries_gives_up_after_the_last_attempt(server: ApiServer, kube: KubeClient) -> None:
+    server.fail_next("get", "nodes", 500, times=9)
+    with pytest.raises(KubeError, match="500"):
+        kube.with_retries(3).read_node("n1")
+    assert len(server.requests()) == 3
+
+
+@pytest.mark.parametrize("status", [403, 404, 409])
+def test_with_retries_final_answers_are_not_tried_again(
+    server: ApiServer, kube: KubeClient, status: int
+) -> None:
+    server.fail_next("get", "nodes", status)
+    with pytest.raises(KubeError):
+        kube.with_retries(3).read_node("n1")
+    assert len(server.requests()) == 1
+
+
+def test_too_many_requests_carries_the_wait_that_the_server_asked_for(
+    server: ApiServer, kube: KubeClient
+) -> None:
+    server.fail_next("get", "nodes", 429)
+    with pytest.raises(KubeError) as caught:
+        kube.read_node("n1")
+    assert caught.value.retry_after_s == 1.0
+
+
+def test_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path) -> None:
+    with ApiServer(token="first") as server:
+        server.create("nodes", {"metadata": {"name": "n1"}})
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        kube = connect(kubeconfig, component="daemon", clock=RealClock())
+        assert kube.read_node("n1").name == "n1"
+        server.token = "second"
+        server.write_kubeconfig(kubeconfig)
+        assert kube.read_node("n1").name == "n1"
+        server.token = "third"
+        with pytest.raises(Forbidden, match="does not accept our credentials"):
+            kube.read_node("n1")
+        kube.close()
+
+
+def test_an_answer_that_drips_for_ever_is_cut(tmp_path: Path) -> None:
+    with dripping_server() as url:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            "{current-context: c, contexts: [{name: c, context: {cluster: c}}], "
+            f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]}}"
+        )
+        kube = connect(
+            kubeconfig,
+            component="daemon",
+            clock=RealClock(),
+            timeouts=Timeouts(connect_s=1.0, read_s=1.0, total_s=0.3),
+        )
+        with pytest.raises(KubeError, match="not complete"):
+            kube.read_node("n1")
+        kube.close()
+
+
+def test_an_answer_that_is_no_object_is_an_error_of_the_server(tmp_path: Path) -> None:
+    with answering_server(b"<html>login</html>") as url:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            "{current-context: c, contexts: [{name: c, context: {cluster: c}}], "
+            f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]}}"
+        )
+        kube = connect(kubeconfig, component="daemon", clock=RealClock())
+        for send in (
+            lambda: kube.read_node("n1"),
+            lambda: kube.list_pods(),
+            lambda: kube.read_pod("a", "b"),
+            lambda: kube.read_lease("a", "b"),
+        ):
+            with pytest.raises(KubeError, match="sent no"):
+                send()
+        kube.close()
