@@ -8,7 +8,7 @@ resources are shared between objects.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -150,14 +150,9 @@ class _ListMetadata(msgspec.Struct, rename="camel"):
     continue_token: str | None = msgspec.field(name="continue", default=None)
 
 
-class _PodList(msgspec.Struct):
+class _List(msgspec.Struct):
     metadata: _ListMetadata | None = None
-    items: list[_Pod] | None = None
-
-
-class _NodeList(msgspec.Struct):
-    metadata: _ListMetadata | None = None
-    items: list[_Node] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class _Event(msgspec.Struct):
@@ -175,8 +170,7 @@ class _Bare(msgspec.Struct):
 
 _POD: Final = msgspec.json.Decoder(_Pod)
 _NODE: Final = msgspec.json.Decoder(_Node)
-_POD_LIST: Final = msgspec.json.Decoder(_PodList)
-_NODE_LIST: Final = msgspec.json.Decoder(_NodeList)
+_LIST: Final = msgspec.json.Decoder(_List)
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _BARE: Final = msgspec.json.Decoder(_Bare)
 
@@ -202,24 +196,22 @@ def decode_node(raw: Raw) -> Node:
     return _node_of(_decode(_NODE, _Node, raw, "node"))
 
 
-def decode_pod_list(raw: Raw) -> Listing[Pod]:
+def decode_pod_list(raw: bytes | str) -> Listing[Pod]:
     """Read a PodList, in the server's order.
 
     Raises:
         WireError: not JSON, or a field of the wrong kind; the text names the field.
     """
-    page = _decode(_POD_LIST, _PodList, raw, "pod list")
-    return _listing(map(_pod_of, page.items or ()), page.metadata)
+    return _decode_list(raw, decode_pod)
 
 
-def decode_node_list(raw: Raw) -> Listing[Node]:
+def decode_node_list(raw: bytes | str) -> Listing[Node]:
     """Read a NodeList, in the server's order.
 
     Raises:
         WireError: not JSON, or a field of the wrong kind; the text names the field.
     """
-    page = _decode(_NODE_LIST, _NodeList, raw, "node list")
-    return _listing(map(_node_of, page.items or ()), page.metadata)
+    return _decode_list(raw, decode_node)
 
 
 def decode_pod_event(line: bytes | str) -> WatchEvent[Pod]:
@@ -269,10 +261,12 @@ def _decode(decoder: msgspec.json.Decoder[T], kind: type[T], raw: Raw, what: str
         raise WireError(what, str(error), "can't be read") from error
 
 
-def _listing(items: Iterable[T], metadata: _ListMetadata | None) -> Listing[T]:
-    head = metadata or _ListMetadata()
+def _decode_list(raw: bytes | str, decode_item: Callable[[bytes], T]) -> Listing[T]:
+    """One object after the other: a list of 10,000 pods never stands in memory twice."""
+    page = _decode(_LIST, _List, raw, "list")
+    head = page.metadata or _ListMetadata()
     return Listing(
-        items=tuple(items),
+        items=tuple(decode_item(bytes(item)) for item in page.items or ()),
         resource_version=head.resource_version or "",
         continue_token=head.continue_token or "",
     )
@@ -315,11 +309,12 @@ def _init_kind(raw: _Container) -> ContainerKind:
 
 def _container_of(raw: _Container, kind: ContainerKind, ended: frozenset[str]) -> Container:
     resources = raw.resources or _Resources()
+    limits, requests = _extended(resources.limits), _extended(resources.requests)
     return Container(
         name=sys.intern(raw.name or ""),
         kind=kind,
-        limits=_extended(resources.limits),
-        requests=_extended(resources.requests),
+        limits=limits,
+        requests=limits if requests == limits else requests,
         env=_literals(raw.env),
         is_privileged=bool(raw.security_context and raw.security_context.privileged),
         is_terminated_ok=raw.name in ended,
