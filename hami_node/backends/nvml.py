@@ -87,6 +87,7 @@ class NvmlBackend:
         self._armed: Mapping[Uuid, object] = {}
         self._linked: tuple[LinkedCard, ...] = ()
         self._is_first_pass = True
+        self._memory_sources: dict[Uuid, str] = {}
         self._pair_scores: PairScores = {}
 
     def scan(self) -> tuple[Device, ...]:
@@ -155,15 +156,16 @@ class NvmlBackend:
     def _one_pass(self, calls: NvmlCalls) -> _Pass:
         self._session.ensure_open(calls)
         readings = self._read_all(calls)
-        if any(r.is_driver_fault for r in readings) and self._session.may_reopen:
-            readings = self._read_again(calls)
+        if any(r.is_driver_fault for r in readings) and self._may_reopen():
+            self._session.reopen(calls)
+            readings = self._read_all(calls)  # a card that blames the driver again is lost itself
         if not any(r.is_lost for r in readings):
             self._session.proved_good()
         roster = enlist(self._known, readings)
         devices = tuple(self._judged(device, readings) for device in roster.devices)
         self._remember(devices, readings)
         self._listen(readings)
-        self._report(roster)
+        self._report(roster, readings)
         return _Pass(
             devices=devices,
             nameless_faults=roster.nameless_faults,
@@ -175,9 +177,9 @@ class NvmlBackend:
         try:
             count = int(calls.ask("nvmlDeviceGetCount"))
         except DriverUnavailable:
-            if not self._session.may_reopen:
+            if not self._may_reopen():
                 raise
-            self._reopen(calls)
+            self._session.reopen(calls)
             count = int(calls.ask("nvmlDeviceGetCount"))
         hung = self._worker.hung()
         limit_s = self._settings.call_limit_s
@@ -188,17 +190,12 @@ class NvmlBackend:
             for i in range(count)
         ]
 
-    def _read_again(self, calls: NvmlCalls) -> list[Reading]:
-        """After a new session: if a card still blames the driver, only that card is lost."""
-        self._reopen(calls)
-        return self._read_all(calls)
-
-    def _reopen(self, calls: NvmlCalls) -> None:
-        """Raises DriverUnavailable; nothing is closed under a call that hangs or listens."""
-        if self._worker.hung() or not self._watch.disarm():
-            raise DriverUnavailable("NVML must be opened again, but a call has not returned yet")
+    def _may_reopen(self) -> bool:
+        """True when a new session is due and nothing would be closed under a call under way."""
+        if not self._session.may_reopen or self._worker.hung():
+            return False
         self._armed = {}
-        self._session.reopen(calls)
+        return self._watch.disarm()
 
     def _judged(self, device: Device, readings: list[Reading]) -> Device:
         """The card with what XID events say of it."""
@@ -227,7 +224,16 @@ class NvmlBackend:
             self._watch.arm(handles)
             self._armed = handles
 
-    def _report(self, roster: Roster) -> None:
+    def _report(self, roster: Roster, readings: list[Reading]) -> None:
+        """Say once what no device can show."""
+        for reading in readings:
+            source = reading.memory_source
+            if reading.uuid and source and self._memory_sources.get(reading.uuid, "") != source:
+                self._memory_sources[reading.uuid] = source
+                log.warning(
+                    "nvml_memory_not_told",
+                    extra=kv(uuid=reading.uuid, memory_mib=reading.memory_mib, source=source),
+                )
         if roster.nameless_faults != self._nameless:
             self._nameless = roster.nameless_faults
             for fault in roster.nameless_faults:

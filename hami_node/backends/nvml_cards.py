@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ class Reading:
         is_lost: a query failed (`fault` is not merely a verdict on what was answered).
         is_driver_fault: the failure speaks of the driver, not of the card.
         handle: NVML's handle; None when even that was refused.
+        memory_source: where the memory's size comes from when the card does not tell; else "".
     """
 
     index: int
@@ -59,6 +61,7 @@ class Reading:
     uuid: Uuid | None = None
     model: str = ""
     memory_mib: int = 0
+    memory_source: str = ""
     mode: Mode = Mode.HAMI_CORE
     numa: int | None = None
     fault: str = ""
@@ -97,7 +100,9 @@ def _answers(calls: NvmlCalls, index: int, places: Places) -> Iterator[tuple[str
     yield "model", _text(calls.ask("nvmlDeviceGetName", handle, card=index))
     is_mig = is_mig_enabled(calls, handle, index)
     yield "mode", Mode.MIG if is_mig else Mode.HAMI_CORE
-    yield "memory_mib", _memory_mib(calls, handle, index, places)
+    memory_mib, source = _memory(calls, handle, index, places)
+    yield "memory_mib", memory_mib
+    yield "memory_source", source
     yield "fault", _recovery_fault(calls, handle, index)
     yield "fault", _remap_fault(calls, handle, index)
     yield "fault", NOT_SERVED if is_mig else ""
@@ -107,22 +112,24 @@ def _text(answer: str | bytes) -> str:
     return answer if isinstance(answer, str) else answer.decode(errors="replace")
 
 
-def _memory_mib(calls: NvmlCalls, handle: object, card: int, places: Places) -> int:
-    """Memory in MiB. Check: nvidia-smi --query-gpu=memory.total.
+def _memory(calls: NvmlCalls, handle: object, card: int, places: Places) -> tuple[int, str]:
+    """Memory in MiB, and where it is from. Check: nvidia-smi --query-gpu=memory.total.
 
     Raises:
         DeviceLost: unified memory, and neither a configured nor the system's size is known.
     """
     info = calls.ask("nvmlDeviceGetMemoryInfo", handle, card=card, absent=NOT_OFFERED)
     if info is not None and info.total:
-        return int(info.total) >> 20
-    memory_mib = places.preconfigured_memory_mib or system_memory_mib(places.meminfo)
+        return int(info.total) >> 20, ""
+    if places.preconfigured_memory_mib:
+        return places.preconfigured_memory_mib, "preConfiguredDeviceMemory"
+    memory_mib = system_memory_mib(places.meminfo)
     if memory_mib is None:
         raise DeviceLost(
             "the card can't tell its memory (unified memory) and the system's is unreadable: "
             "set nvidia.preConfiguredDeviceMemory (MiB)"
         )
-    return memory_mib
+    return memory_mib, "system memory"
 
 
 def _recovery_fault(calls: NvmlCalls, handle: object, card: int) -> str:
@@ -155,6 +162,7 @@ def _remap_fault(calls: NvmlCalls, handle: object, card: int) -> str:
     return "row remapping has failed: the card's memory is broken (nvidia-smi -q -d ROW_REMAPPER)"
 
 
+@lru_cache(maxsize=256)  # the machine's wiring: it does not change while the node runs
 def numa_node(sysfs_root: Path, pci_bus: str) -> int | None:
     """NUMA node of a PCI function; None when sysfs does not know. Check: nvidia-smi topo -m.
 

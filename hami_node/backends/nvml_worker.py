@@ -8,6 +8,7 @@ So there are never more threads than cards and one.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -15,7 +16,10 @@ from typing import Generic, TypeVar
 
 from hami_node.backends.nvml_calls import Abandoned, Call, NvmlCalls
 from hami_node.errors import DriverUnavailable
+from hami_node.logs import kv
 from hami_node.ports import Clock
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -142,6 +146,7 @@ class PassWorker(Generic[T]):
             return
         if calls.abandon(call):
             self._hung[call.card] = call
+            log.error("nvml_call_hangs", extra=kv(function=call.function, card=call.card))
             self._asked += 1
             self._start()
 
@@ -191,5 +196,6 @@ class PassWorker(Generic[T]):
             call = calls.abandoned_call
             if call is not None and call.card is not None and self._hung.get(call.card) is call:
                 del self._hung[call.card]
+                log.info("nvml_call_returned", extra=kv(function=call.function, card=call.card))
                 self._asked += 1
             self._state.notify_all()

@@ -86,12 +86,19 @@ def test_system_memory_is_read_in_mib(tmp_path: Path, text: str, expected: int |
 
 @pytest.mark.parametrize("code", [3, 13, 25, 26])
 def test_unified_memory_card_offers_the_configured_size(
-    start: Open, stub: Stub, settings: NvmlSettings, code: int
+    start: Open,
+    stub: Stub,
+    settings: NvmlSettings,
+    code: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stub.show(f"{NO_MEMORY} {code}")
     places = replace(settings.places, preconfigured_memory_mib=119808)
-    first, second, _ = start(places=places).scan()
+    backend = start(places=places)
+    first, second, _ = backend.scan()
+    backend.scan()
     assert (first.healthy, first.memory_mib) == (True, 119808)
+    assert [r.message for r in caplog.records] == ["nvml_memory_not_told"]
     assert second.memory_mib == MEMORY_MIB
 
 

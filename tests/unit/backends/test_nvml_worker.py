@@ -154,8 +154,10 @@ def test_driver_is_not_opened_again_under_a_call_that_hangs(start: Open, stub: S
     backend.scan()
     given_back = stub.calls("nvmlShutdown")
     stub.show("hang nvmlDeviceGetName 1 60", "fail nvmlDeviceGetCount_v2 * 999")
-    with pytest.raises(DriverUnavailable, match="a call has not returned yet"):
+    with pytest.raises(DriverUnavailable, match="nvmlDeviceGetCount"):
         backend.scan()
+    stub.show("hang nvmlDeviceGetName 1 60", "fail nvmlDeviceGetUUID 2 9")
+    assert [found.healthy for found in backend.scan()] == [True, False, False]
     assert stub.calls("nvmlShutdown") == given_back
 
 

@@ -16,6 +16,7 @@ from hami_node.errors import ConfigError, DriverUnavailable
 from hami_node.model import Mode, Vendor
 from hami_node.ports import Backend
 
+FIXTURES = Path(__file__).parents[2] / "fixtures/cards"
 TWO = "cards:\n- {model: NVIDIA A10, memory_mib: 24564, count: 2}\n"
 
 
@@ -199,6 +200,15 @@ def test_wrong_file_at_start_names_file_field_value_and_cure(
 def test_missing_file_at_start_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         SimulatedBackend(tmp_path / "none.yaml", "node-a")
+
+
+@pytest.mark.parametrize(
+    ("name", "healthy"),
+    [("a100-4", [True] * 4), ("mixed-faults", [True, True, False, False, False])],
+)
+def test_fixture_means_what_it_says(name: str, healthy: list[bool]) -> None:
+    backend = SimulatedBackend(FIXTURES / f"{name}.yaml", "node-a")
+    assert [card.healthy for card in backend.scan()] == healthy
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
