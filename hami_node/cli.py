@@ -244,7 +244,7 @@ def _saved(
     pods: list[Pod] = []
     problems: list[Problem] = []
     for file in files:
-        found = read_saved(file.read(), file.name)
+        found = read_saved(file.read(), str(getattr(file, "name", "standard input")))
         nodes += [one for one in found.nodes if node_name in (None, one.name)]
         pods += found.pods
         problems += found.problems
@@ -323,6 +323,10 @@ def _print_check_as_json(
 @click.pass_obj
 def demo(parts: Parts, *, keep: bool) -> None:
     """Show the daemon at work, on simulated cards: no cluster and no GPU needed.
+
+    \b
+    hami-node demo
+    hami-node demo --keep
 
     The same daemon runs as its own process against an embedded kubelet and API server. Exit code 0
     only if every step was checked and true.

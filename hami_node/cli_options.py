@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -34,12 +34,12 @@ class SettingOption(click.Option):
         own = name.replace("_", "-")
         default = plain(Settings())[own]
         is_switch = isinstance(default, bool)
+        bare: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if is_switch else {}
         super().__init__(
             [name, *(f"--{flag}" for flag in dict.fromkeys((own, *names.flags)))],
             metavar="[true|false]" if is_switch else "VALUE",
             help=_help_of(name, names, default),
-            is_flag=False,
-            flag_value="true" if is_switch else None,
+            **bare,
         )
 
 

@@ -45,10 +45,16 @@ def show_settings(
     rows = []
     for name, value in settings.items():
         origin = origins.get(name, "")
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else _plain(value)
         style = "bold" if origin else "dim"
         rows.append((Text(name, style=style), Text(shown, style=style), origin or "default"))
     _console(stream).print(_table("effective settings", ("setting", "value", "source"), rows))
+
+
+def _plain(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _console(stream: TextIO | None) -> Console:

@@ -25,6 +25,9 @@ from hami_node.wire.node_codec import decode_register
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.pod_codec import decode_grants
 
+MAX_EXCERPT: Final = 200
+"""Characters shown of an annotation that makes no sense."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -174,7 +177,9 @@ def _held_by(pod: Pod, resource: str, problems: list[Problem]) -> Iterable[_Held
         reservation = read_reservation(pod, resource)
         slots = reservation.slots
         if slots is None:
-            problems.append(Problem(where=f"pod {pod.key}", why=reservation.problem))
+            found = pod.annotations[names.POD_ALLOCATED][:MAX_EXCERPT]
+            why = f"{reservation.problem}; {names.POD_ALLOCATED} is {found!r}"
+            problems.append(Problem(where=f"pod {pod.key}", why=why))
             yield from _unmatched(pod, names.POD_ALLOCATED, Vendor.NVIDIA)
         else:
             yield _Held(

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from hami_node.cli import Parts, main
+from hami_node.config import ConfigSources, Settings
+from hami_node.errors import KubeError
+from hami_node.ports import Kube
+from hami_node.settings import BackendKind, names_of
+from hami_node.wire import names
+from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
+
+
+class Recorder:
+    """Stands for the daemon, the demo and the API server."""
+
+    def __init__(self, env: dict[str, str] | None = None) -> None:
+        self.started: list[tuple[Settings, ConfigSources]] = []
+        self.kept: list[bool] = []
+        self.kubeconfigs: list[Path | None] = []
+        self.env = env or {}
+
+    def run_daemon(self, settings: Settings, sources: ConfigSources) -> int:
+        self.started.append((settings, sources))
+        return 0
+
+    def run_demo(self, keep: bool) -> int:
+        self.kept.append(keep)
+        return 1
+
+    def connect(self, kubeconfig: Path | None) -> Kube:
+        self.kubeconfigs.append(kubeconfig)
+        raise KubeError("can't list nodes: https://api:6443 can't be reached")
+
+    def parts(self) -> Parts:
+        return Parts(
+            run_daemon=self.run_daemon,
+            run_demo=self.run_demo,
+            connect=self.connect,
+            now=lambda: NOW_S,
+            env=lambda: self.env,
+        )
+
+
+def call(recorder: Recorder, *args: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, args, obj=recorder.parts(), input=stdin)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder({"NODE_NAME": "n1"})
+
+
+@pytest.mark.parametrize("command", ["", "run", "inspect", "check-config", "demo"])
+def test_help_explains_with_examples(recorder: Recorder, command: str) -> None:
+    done = call(recorder, *([command] if command else []), "--help")
+    assert done.exit_code == 0
+    assert f"hami-node {command}".strip() in done.output
+    assert not recorder.started
+
+
+def test_help_of_run_shows_every_setting_with_its_environment(recorder: Recorder) -> None:
+    text = " ".join(call(recorder, "run", "--help").output.split())
+    for name, outside in names_of().items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert f"HAMI_NODE_{name.upper()}" in text
+        assert outside.doc in text
+    assert "fail-on-init-error" not in text
+
+
+def test_run_starts_the_daemon_with_settings_from_flags_and_environment(
+    recorder: Recorder,
+) -> None:
+    recorder.env["HOOK_PATH"] = "/opt/hook"
+    done = call(recorder, "run", "--split-count", "4", "--disable-core-limit", "--limiter=optional")
+    assert done.exit_code == 0, done.output
+    ((settings, _),) = recorder.started
+    assert (settings.node_name, settings.split_count) == ("n1", 4)
+    assert (settings.disable_core_limit, settings.hook_path) == (True, Path("/opt/hook"))
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "value"),
+    [
+        pytest.param(["--disable-core-limit=true"], "disable_core_limit", True, id="bool_text"),
+        pytest.param(["--disable_core_limit=false"], "disable_core_limit", False, id="underscore"),
+        pytest.param(["--metrics-bind-address", ":1"], "metrics_address", ":1", id="metrics"),
+        pytest.param(["--resource-name=a.b/c"], "resource_count", "a.b/c", id="resource"),
+        pytest.param(["--kubelet-socket=/k/kubelet.sock"], "plugin_dir", Path("/k"), id="socket"),
+        pytest.param(
+            ["--device-list-strategy", "envvar", "--pass-device-specs=true"],
+            "pass_device_specs",
+            True,
+            id="device_specs",
+        ),
+        pytest.param(
+            ["--mig-strategy=none", "--fail-on-init-error=false", "-v=4", "--nvidia-driver-root=/"],
+            "ignored",
+            ("--fail-on-init-error", "--mig-strategy", "--nvidia-driver-root", "--v"),
+            id="without_effect",
+        ),
+    ],
+)
+def test_hamis_flags_are_taken_in_its_spelling(
+    recorder: Recorder, args: list[str], field: str, value: object
+) -> None:
+    done = call(recorder, "run", *args)
+    assert done.exit_code == 0, done.output
+    assert getattr(recorder.started[0][0], field) == value
+
+
+@pytest.mark.parametrize("flag", ["--config-file", "--device-config-file"])
+def test_run_reads_the_configuration_file(recorder: Recorder, flag: str, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("hami-node: {backend: simulated, simulated-file: /cards.yaml}")
+    assert call(recorder, "run", flag, str(path)).exit_code == 0
+    settings, sources = recorder.started[0]
+    assert settings.backend is BackendKind.SIMULATED
+    assert path in sources.files()
+
+
+def test_run_refuses_a_wrong_setting_with_one_line(recorder: Recorder) -> None:
+    done = call(recorder, "run", "--split-count", "none")
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert "event=settings_refused" in line
+    assert "field=--split-count value=none" in line
+    assert "from 1 to 100000" in line
+    assert not recorder.started
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(["run", "--nonsense"], id="unknown_flag"),
+        pytest.param(["run", "--split-count"], id="no_value"),
+        pytest.param(["walk"], id="unknown_command"),
+        pytest.param(["check-config"], id="no_file"),
+        pytest.param(["inspect", "-o", "xml"], id="unknown_output"),
+        pytest.param(["inspect", "--file", "/does/not/exist"], id="missing_file"),
+    ],
+)
+def test_wrong_usage_ends_with_2(recorder: Recorder, args: list[str]) -> None:
+    assert call(recorder, *args).exit_code == 2
+
+
+def test_no_flag_is_spelled_twice() -> None:
+    command = main.commands["run"]
+    spellings = [flag for option in command.params for flag in option.opts]
+    assert len(spellings) == len(set(spellings))
+    assert all(isinstance(option, click.Option) for option in command.params)
+
+
+def test_inspect_without_an_answer_ends_with_3(recorder: Recorder) -> None:
+    recorder.env["KUBECONFIG"] = "/a/one:/a/two"
+    done = call(recorder, "inspect")
+    assert done.exit_code == 3
+    assert done.stderr == "error: can't list nodes: https://api:6443 can't be reached\n"
+    assert recorder.kubeconfigs == [Path("/a/one")]
+
+
+def test_inspect_takes_the_usual_kubeconfig_or_the_service_account(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    recorder.env["HOME"] = str(tmp_path)
+    call(recorder, "inspect")
+    (tmp_path / ".kube").mkdir()
+    usual = tmp_path / ".kube" / "config"
+    usual.touch()
+    call(recorder, "inspect")
+    call(recorder, "inspect", "--kubeconfig", "/x")
+    assert recorder.kubeconfigs == [None, usual, Path("/x")]
+
+
+REGISTER = json.dumps(
+    [
+        {
+            "id": GPU,
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": "NVIDIA A100",
+            "mode": "hami-core",
+            "health": True,
+        }
+    ]
+)
+HELD = {names.POD_ALLOCATED: f"{GPU},NVIDIA,4096,30:;", names.POD_TO_ALLOCATE: ";"}
+
+
+def cluster() -> bytes:
+    node = node_json("n1", {names.NODE_REGISTER: REGISTER})
+    return saved(node, pod_json("p1", HELD), pod_json("p2", {names.POD_ALLOCATED: "broken"}))
+
+
+def test_inspect_shows_cards_holders_and_what_is_broken(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=cluster())
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert (
+        f"n1 0 NVIDIA A100 {GPU} healthy 1/10 █░░░░░░░░░ 4096/40960 MiB ███░░░░░░░ 30/100" in text
+    )
+    assert f"default p1 main n1 0 {GPU} 4096 MiB 30 Running" in text
+    assert "pod default/p2 its reservation does not match" in text
+    assert "'broken'" in text
+
+
+def test_inspect_as_json_holds_the_same(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=cluster())
+    view = json.loads(done.output)
+    assert view["cards"][0]["memory_used_mib"] == 4096
+    assert view["holders"][0]["container"] == "main"
+    assert [one["where"] for one in view["problems"]] == ["pod default/p2"]
+
+
+def test_inspect_of_an_absent_node_says_so(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "--node", "n9", stdin=cluster())
+    assert (done.exit_code, "node 'n9' is not in what was saved" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"\xff\xfe", b"[]", b'{"kind":"List","items":[]}'])
+def test_inspect_of_something_else_is_refused(recorder: Recorder, text: bytes) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=text)
+    assert done.exit_code == 1
+    assert "kubectl get -o json" in done.stderr
+
+
+def test_inspect_shows_no_terminal_commands_of_others(recorder: Recorder) -> None:
+    node = node_json("n1", {names.NODE_REGISTER: REGISTER.replace("A100", "\\u001b[31m[red]A")})
+    done = call(recorder, "inspect", "--file", "-", stdin=saved(node))
+    assert "\x1b" not in done.output
+    assert "?[31m[red]A" in done.output
+
+
+def test_check_config_says_ok_of_good_files(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 3, colour: red}")
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        f"{path}: ok (device-config.yaml)",
+        f"{path}: without effect here: nvidia.colour",
+    ]
+
+
+def test_check_config_names_everything_that_is_wrong(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0, deviceMemoryScaling: big}")
+    node = tmp_path / "config.json"
+    node.write_text('{"nodeconfig":[{"name":"n2","devicesplitcount":-1}]}')
+    done = call(recorder, "check-config", str(path), str(node), str(tmp_path / "none.yaml"))
+    assert done.exit_code == 1
+    assert sum(line.startswith("wrong: ") for line in done.output.splitlines()) == 4
+    for field in ("nvidia.deviceSplitCount", "nvidia.deviceMemoryScaling", "none.yaml: file"):
+        assert field in done.output
+    assert "nodeconfig[0].devicesplitcount: -1 is wrong" in done.output
+
+
+def test_check_config_shows_what_a_node_would_use(recorder: Recorder, tmp_path: Path) -> None:
+    path, node = tmp_path / "d.yaml", tmp_path / "config.json"
+    path.write_text("nvidia: {deviceSplitCount: 3, deviceCoreScaling: 2}")
+    node.write_text('{"nodeconfig":[{"name":"gpu-*","devicesplitcount":5}]}')
+    done = call(recorder, "check-config", str(path), str(node), "--node", "gpu-1")
+    lines = [line.split() for line in done.output.splitlines()]
+    assert done.exit_code == 0
+    assert ["split-count", "5", "config.json"] in lines
+    assert ["core-scaling", "2.0", "device-config.yaml"] in lines
+    assert ["limiter", "required", "default"] in lines
+
+
+def test_check_config_reads_a_config_map(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "cm.yaml"
+    path.write_text(
+        "kind: ConfigMap\ndata:\n  device-config.yaml: |\n    nvidia: {deviceSplitCount: 0}\n"
+        '  config.json: |\n    {"nodeconfig": []}\n'
+    )
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 1
+    assert f"{path}[config.json]: ok" in done.output
+    assert f"{path}[device-config.yaml]: nvidia.deviceSplitCount: 0 is wrong" in done.output
+
+
+def test_check_config_as_json(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0}\ncambricon: {}")
+    done = call(recorder, "check-config", str(path), "-o", "json", "--node", "n1")
+    report = json.loads(done.output)
+    assert (done.exit_code, report["ok"]) == (1, False)
+    assert [error["field"] for error in report["errors"]] == ["nvidia.deviceSplitCount"]
+    assert report["settings"]["split-count"] == 10
+
+
+def test_check_config_takes_one_file_of_a_kind_for_a_node(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("nvidia: {}")
+    done = call(recorder, "check-config", str(path), str(path), "--node", "n1")
+    assert done.exit_code == 1
+    assert "one device-config.yaml at most" in done.stderr
+
+
+def test_demo_ends_as_the_demo_says(recorder: Recorder) -> None:
+    assert call(recorder, "demo", "--keep").exit_code == 1
+    assert recorder.kept == [True]
+
+
+def test_start_of_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, hami_node.cli; "
+        "print([m for m in ('rich', 'kubernetes', 'grpc', 'prometheus_client', 'pynvml') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"
