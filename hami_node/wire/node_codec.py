@@ -7,6 +7,7 @@ JSON (2.8 and later):  a list of objects, zero, false and empty members left out
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -82,9 +83,11 @@ def decode_register(text: str) -> tuple[Device, ...]:
     Raises:
         WireError: no generation's form; one bad card makes the whole text bad.
     """
-    if not text:
+    stripped = text.strip()
+    if not stripped:
         return ()
-    return decode_json_register(text) if text[0] in "[{" else decode_csv_register(text)
+    is_json = stripped[0] in "[{"
+    return decode_json_register(stripped) if is_json else decode_csv_register(stripped)
 
 
 def decode_json_register(text: str) -> tuple[Device, ...]:
@@ -102,8 +105,8 @@ def _from_row(row: DeviceRow, text: str) -> Device:
         uuid=Uuid(row.id or ""),
         index=row.index or 0,
         vendor=Vendor.NVIDIA,
-        model=row.type or "",
-        mode=row.mode or Mode.HAMI_CORE,
+        model=sys.intern(row.type or ""),
+        mode=sys.intern(row.mode or Mode.HAMI_CORE.value),
         numa=_numa_of(row.numa or 0),
         healthy=bool(row.health),
         slots=row.count or 0,
@@ -185,11 +188,11 @@ def _from_fields(
         memory_mib=whole(fields[2]),
         cores=whole(fields[3]),
         vendor=Vendor.NVIDIA,
-        model=fields[4],
+        model=sys.intern(fields[4]),
         numa=None if fields[5] == "-1" else whole(fields[5]),
         healthy=boolean(fields[6]),
         index=whole(fields[7]) if has_mode else 0,
-        mode=fields[8] if has_mode else Mode.HAMI_CORE,
+        mode=sys.intern(fields[8] if has_mode else Mode.HAMI_CORE.value),
     )
 
 

@@ -14,6 +14,7 @@ _FORM: Final = re.compile(
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?\d{1,5}))?",
     re.ASCII,
 )
+_PLAIN: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SUFFIXES: Final[dict[str, Fraction]] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -53,6 +54,8 @@ def parse_whole_quantity(text: str, key: str) -> int:
     Raises:
         WireError: not a quantity, or not whole; it names `key` and the cure.
     """
+    if _PLAIN.fullmatch(text):
+        return int(text)
     value = parse_quantity(text, key)
     if value.denominator != 1:
         raise WireError(key, text, "has to be a whole number")

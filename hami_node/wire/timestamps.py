@@ -40,12 +40,12 @@ def parse_time(text: str) -> float | None:
 
 def format_rfc3339(unix_s: float) -> str:
     """`2006-01-02T15:04:05Z`; fractions of a second are cut off."""
-    return _moment(unix_s).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _moment(unix_s // 1).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_dashed(unix_s: float) -> str:
-    """`2006-01-02 15:04:05` in UTC."""
-    return _moment(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+    """`2006-01-02 15:04:05` in UTC; fractions of a second are cut off."""
+    return _moment(unix_s // 1).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_go(unix_s: float) -> str:
