@@ -1,0 +1,96 @@
+"""A seeded fleet under load: what the engine's measurements run on."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hami_node.engine.fleet import Fleet
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.usage import PodGrants
+from hami_node.model import Ask, ContainerKind, Device, Grant, PodWishes, Uuid, Vendor
+
+CARDS = 8
+MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S", "Tesla T4")
+MEMORY_MIB = {MODELS[0]: 40960, MODELS[1]: 81559, MODELS[2]: 46068, MODELS[3]: 15360}
+SIZES_MIB = (1000, 2048, 3000, 4096, 6000, 8192, 10240, 14000)
+CORES = (0, 0, 10, 20, 25, 30, 50)
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def devices_of(number: int) -> list[Device]:
+    model = MODELS[number % len(MODELS)]
+    return [
+        Device(
+            uuid=Uuid(f"GPU-{number:05d}-{index}-0000-0000-000000000000"),
+            index=index,
+            vendor=Vendor.NVIDIA,
+            model=model,
+            numa=index // 4,
+            slots=10,
+            memory_mib=MEMORY_MIB[model],
+        )
+        for index in range(CARDS)
+    ]
+
+
+def request_of(
+    draw: random.Random, wishes: PodWishes | None = None, memory_mib: int | None = None
+) -> PodRequest:
+    ask = Ask(
+        vendor=Vendor.NVIDIA,
+        count=draw.choice((1, 1, 1, 1, 2, 4)),
+        memory_mib=memory_mib or draw.choice(SIZES_MIB) + draw.randrange(64),
+        cores=draw.choice(CORES),
+    )
+    return PodRequest(
+        namespace=f"team-{draw.randrange(20)}",
+        containers=(ContainerAsks(kind=ContainerKind.APP, asks=(ask,)),),
+        wishes=wishes or PodWishes(),
+    )
+
+
+def loaded_fleet(nodes: int, pods: int, rules: Rules, seed: int = 1) -> Fleet:
+    """Nodes with pods thrown at random cards, as long as they fit there."""
+    draw = random.Random(seed)
+    fleet = Fleet(rules)
+    free: dict[int, list[list[int]]] = {}
+    for number in range(nodes):
+        devices = devices_of(number)
+        fleet.set_node(node_name(number), devices)
+        free[number] = [[device.memory_mib, device.cores, device.slots] for device in devices]
+    placed = 0
+    while placed < pods:
+        number, index = draw.randrange(nodes), draw.randrange(CARDS)
+        memory, cores = draw.choice(SIZES_MIB) // 2 + draw.randrange(64), draw.choice(CORES)
+        room = free[number][index]
+        if memory > room[0] or cores > room[1] or not room[2]:
+            continue
+        room[0], room[1], room[2] = room[0] - memory, room[1] - cores, room[2] - 1
+        uuid = devices_uuid(number, index)
+        grant = Grant(uuid=uuid, vendor=Vendor.NVIDIA, memory_mib=memory, cores=cores)
+        fleet.add_pod(
+            f"uid-{placed:06d}",
+            f"team-{placed % 20}",
+            node_name(number),
+            PodGrants(containers=((grant,),)),
+        )
+        placed += 1
+    return fleet
+
+
+def devices_uuid(number: int, index: int) -> Uuid:
+    return Uuid(f"GPU-{number:05d}-{index}-0000-0000-000000000000")
+
+
+def with_wishes(draw: random.Random, nodes: int) -> PodWishes:
+    """One model by name, 40 cards by UUID, one of them excluded again."""
+    uuids = [str(devices_uuid(draw.randrange(nodes), draw.randrange(CARDS))) for _ in range(40)]
+    wishes = PodWishes(use_types=("a100", "h100"))
+    return replace(
+        wishes,
+        nvidia=replace(wishes.nvidia, use=frozenset(uuids), nouse=frozenset(uuids[:1])),
+    )
