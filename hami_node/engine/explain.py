@@ -3,98 +3,134 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from hami_node.engine.filters import (
     BEFORE_NUMA,
-    FitContext,
+    WHOLE_CARD,
     Reason,
     Rejection,
     after_numa,
     first_failing,
 )
 from hami_node.engine.outline import NOBODY
-from hami_node.engine.place import ContainerAsks, Plan, place_on
+from hami_node.engine.place import Plan, place_on
 from hami_node.engine.seat import Catalogue, Seat
-from hami_node.model import Ask, Mode, Uuid, Vendor
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Ask, Uuid, Vendor
 
-_FITS = object()
-_OTHER_VENDOR = object()
+MOST_KEPT: Final = 200_000
+"""Answers of one sort that an explainer keeps; beyond that it starts over."""
+
+Answer = Reason | bool
+"""Of one card: why not; True when it fits; False when it is no card of the ask's vendor."""
 
 
 class Explainer:
-    """Answers for one request, node by node; forget it after any change to the fleet."""
+    """Answers for one request, node by node.
+
+    What it learned about states of cards stays true whatever else changes in the fleet, so the
+    next attempt of the same pod only pays for nodes that changed.
+    """
 
     def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
         """Look at the request once."""
         self._plan = ready
         self._catalogue = catalogue
-        self._nodes: dict[tuple[int, ...], Rejection | None] = {}
-        self._cards: dict[int, object] = {}
         self._rules = (*BEFORE_NUMA, *after_numa(ready.compat))
-        asking = [container for container in ready.request.containers if container.asks]
-        self._is_single = len(asking) == 1 and len(asking[0].asks) == 1
-        self._ask = None if not asking else _simple_ask(asking[0])
+        self._nodes: dict[str, tuple[int, Rejection | None]] = {}
+        self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
+        self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
+        self._cards: dict[int, Answer] = {}
+        self._alike: dict[tuple[int, ...], Answer] = {}
+        asks = [container.asks for container in ready.request.containers if container.asks]
+        self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
+        self._ask = _counted_ask(ready, asks[0]) if asks else None
 
     def rejection(self, seat: Seat, *, is_named: bool) -> Rejection | None:
         """Why the node can't take the pod, or None when it can.
 
         `is_named` says that the request names one of its cards, so that it is like no other node.
         """
-        if is_named:
-            return self._full(seat)
-        key = seat.states
-        if key not in self._nodes:
-            self._nodes[key] = self._counted(seat)
-        return self._nodes[key]
+        known = self._nodes.get(seat.name)
+        if known is not None and known[0] == seat.version:
+            return known[1]
+        rejection = self._look(seat) if is_named else self._alike_nodes(seat)
+        self._nodes[seat.name] = (seat.version, rejection)
+        return rejection
 
-    def _full(self, seat: Seat) -> Rejection | None:
+    def _alike_nodes(self, seat: Seat) -> Rejection | None:
+        if self._ask is not None and not seat.has_mig:
+            profile = self._profile(seat.states, self._ask)
+            if profile not in self._counted:
+                self._counted[profile] = self._count(profile, self._ask)
+            rejection = self._counted[profile]
+            if rejection is not None or self._is_single:
+                return rejection
+        if seat.states not in self._full_answers:
+            if len(self._full_answers) >= MOST_KEPT:
+                self._full_answers.clear()
+            self._full_answers[seat.states] = self._look(seat)
+        return self._full_answers[seat.states]
+
+    def _look(self, seat: Seat) -> Rejection | None:
         answer = place_on(seat.offer(), self._plan)
         return answer if isinstance(answer, Rejection) else None
 
-    def _counted(self, seat: Seat) -> Rejection | None:
-        """Count the reasons of cards known from other nodes, where that is all there is to it."""
-        ask = self._ask
-        if ask is None or self._plan.request.wishes.is_numa_bound or _has_mig(seat):
-            return self._full(seat)
-        answers = [self._card(state, ask) for state in seat.states]
-        own = [answer for answer in answers if answer is not _OTHER_VENDOR]
+    def _count(self, profile: tuple[Answer, ...], ask: Ask) -> Rejection | None:
+        """Why cards with these answers can't serve the first ask; None where they may."""
+        own = [answer for answer in profile if answer is not False]
         if ask.count > len(own):
             return Rejection(whole=Reason.TOO_FEW_CARDS)
-        fitting = own.count(_FITS)
-        if fitting >= ask.count and self._is_single and self._plan.quota is None:
-            return None
+        fitting = own.count(True)
         if fitting >= ask.count or (fitting and self._plan.quota is not None):
-            return self._full(seat)
+            return None
         counts = Counter(answer for answer in own if isinstance(answer, Reason))
         if fitting:
             is_each = self._plan.compat.reasons_count_cards
             counts[Reason.TOO_FEW_CARDS_FIT] = fitting if is_each else 1
         return Rejection.of(counts, len(own))
 
-    def _card(self, state: int, ask: Ask) -> object:
-        answer = self._cards.get(state)
+    def _profile(self, states: tuple[int, ...], ask: Ask) -> tuple[Answer, ...]:
+        known = self._cards
+        try:
+            return tuple([known[state] for state in states])
+        except KeyError:
+            if len(known) >= MOST_KEPT:
+                known.clear()
+            for state in states:
+                if state not in known:
+                    known[state] = self._card(state, ask)
+            return tuple([known[state] for state in states])
+
+    def _card(self, state: int, ask: Ask) -> Answer:
+        kind, card, is_cordoned = self._catalogue.card(state)
+        device = card.device
+        if device.vendor is not ask.vendor:
+            return False
+        # All that the filters look at in a card without a name and without MIG.
+        alike = (
+            kind,
+            device.healthy,
+            is_cordoned,
+            card.slots_used >= device.slots,
+            card.slots_used > 0,
+            device.memory_mib - card.memory_used_mib < ask.memory_mib_on(device.memory_mib),
+            device.cores - card.cores_used < min(ask.cores, WHOLE_CARD),
+            card.cores_used >= device.cores,
+        )
+        answer = self._alike.get(alike)
         if answer is None:
-            card, is_cordoned = self._catalogue.card(state)
-            if card.device.vendor is not ask.vendor:
-                answer = _OTHER_VENDOR
-            else:
-                ctx = self._context(ask, is_cordoned=is_cordoned)
-                answer = first_failing(card, ctx, self._rules) or _FITS
-            self._cards[state] = answer
+            answer = self._alike[alike] = self._filter(card, ask, is_cordoned=is_cordoned)
         return answer
 
-    def _context(self, ask: Ask, *, is_cordoned: bool) -> FitContext:
-        quota = self._plan.quota
+    def _filter(self, card: DeviceUsage, ask: Ask, *, is_cordoned: bool) -> Answer:
         cordoned: frozenset[Uuid] = frozenset({NOBODY}) if is_cordoned else frozenset()
-        return self._plan.context(ask, cordoned, quota)
+        ctx = self._plan.context(ask, cordoned, self._plan.quota)
+        return first_failing(card, ctx, self._rules) or True
 
 
-def _simple_ask(container: ContainerAsks) -> Ask | None:
-    """The container's ask where reasons are counted card by card: NVIDIA's alone."""
-    if len(container.asks) == 1 and container.asks[0].vendor is Vendor.NVIDIA:
-        return container.asks[0]
-    return None
-
-
-def _has_mig(seat: Seat) -> bool:
-    return any(card.device.mode == Mode.MIG for card in seat.usage.cards.values())
+def _counted_ask(ready: Plan, asks: tuple[Ask, ...]) -> Ask | None:
+    """The first ask, where its reasons can be counted card by card: NVIDIA's without a group."""
+    is_plain = len(asks) == 1 and asks[0].vendor is Vendor.NVIDIA
+    return asks[0] if is_plain and not ready.request.wishes.is_numa_bound else None

@@ -26,6 +26,9 @@ from hami_node.model import Device, Uuid, Vendor
 FEW: Final = 8
 """Where fewer than one node in so many may be chosen, those are looked at instead of all."""
 
+EXPLAINERS: Final = 8
+"""Requests whose reasons are remembered: a pod that fits nowhere is tried again and again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
@@ -51,6 +54,8 @@ class Fleet:
         self._pods: dict[str, tuple[str, str]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
         self._catalogue = Catalogue()
+        self._explainers: dict[Plan, Explainer] = {}
+        self._lost_kinds = 0
         self._stale: dict[str, None] = {}
         self._binpack = NodeOrder(is_fullest_first=True)
         self._spread = NodeOrder(is_fullest_first=False)
@@ -141,7 +146,7 @@ class Fleet:
         if isinstance(ready, Refused):
             return ready
         self._catch_up()
-        explainer = Explainer(ready, self._catalogue)
+        explainer = self._explainer(ready)
         named = self._named(request)
         found: dict[str, Rejection] = {}
         unknown = Rejection(whole=Reason.NOT_REGISTERED)
@@ -154,6 +159,17 @@ class Fleet:
             if rejection is not None:
                 found[name] = rejection
         return found
+
+    def _explainer(self, ready: Plan) -> Explainer:
+        """The explainer of an earlier attempt of an equal pod, or a new one."""
+        if self._lost_kinds != self._catalogue.lost_kinds:
+            self._explainers.clear()
+            self._lost_kinds = self._catalogue.lost_kinds
+        explainer = self._explainers.pop(ready, None) or Explainer(ready, self._catalogue)
+        self._explainers[ready] = explainer
+        while len(self._explainers) > EXPLAINERS:
+            del self._explainers[next(iter(self._explainers))]
+        return explainer
 
     def _tried(
         self, ready: Plan, wanted: Needs, candidates: Collection[str] | None

@@ -6,14 +6,19 @@ from collections.abc import Hashable
 
 
 class Interner:
-    """Gives equal values the same small number for as long as somebody holds it."""
+    """Gives equal values the same number for as long as somebody holds it.
 
-    def __init__(self) -> None:
+    Numbers start at 0. With `reuses` a number that nobody holds is given to the next new value, so
+    that numbers stay small; else no number ever means a second value.
+    """
+
+    def __init__(self, *, reuses: bool) -> None:
         """Start empty."""
+        self._reuses = reuses
         self._numbers: dict[Hashable, int] = {}
-        self._holders: list[int] = []
-        self._values: list[Hashable] = []
+        self._held: dict[int, tuple[Hashable, int]] = {}
         self._free: list[int] = []
+        self._next = 0
 
     def __len__(self) -> int:
         """How many values are held."""
@@ -22,25 +27,28 @@ class Interner:
     def acquire(self, value: Hashable) -> int:
         """The value's number; it is held until `release`."""
         number = self._numbers.get(value)
-        if number is not None:
-            self._holders[number] += 1
-            return number
-        if self._free:
-            number = self._free.pop()
-            self._holders[number], self._values[number] = 1, value
+        if number is None:
+            number = self._new_number()
+            self._numbers[value] = number
+            self._held[number] = (value, 1)
         else:
-            number = len(self._holders)
-            self._holders.append(1)
-            self._values.append(value)
-        self._numbers[value] = number
+            self._held[number] = (value, self._held[number][1] + 1)
         return number
 
     def release(self, number: int) -> bool:
         """Give a number back once; True when nobody holds it any more."""
-        self._holders[number] -= 1
-        if self._holders[number]:
+        value, holders = self._held[number]
+        if holders > 1:
+            self._held[number] = (value, holders - 1)
             return False
-        del self._numbers[self._values[number]]
-        self._values[number] = None
-        self._free.append(number)
+        del self._numbers[value]
+        del self._held[number]
+        if self._reuses:
+            self._free.append(number)
         return True
+
+    def _new_number(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._next += 1
+        return self._next - 1

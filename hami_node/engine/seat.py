@@ -10,7 +10,7 @@ from hami_node.engine.interning import Interner
 from hami_node.engine.outline import NOBODY, Outline, outline
 from hami_node.engine.place import NodeOffer
 from hami_node.engine.usage import DeviceUsage, NodeUsage
-from hami_node.model import Device, Uuid
+from hami_node.model import Device, Mode, Uuid
 
 
 @dataclass(slots=True)
@@ -20,6 +20,8 @@ class Seat:
     Attributes:
         outline: None while the node waits to be summed up.
         kinds: number of each card's kind.
+        version: grows with every summing up, over all nodes.
+        has_mig: a card is in MIG mode.
         states: number of each card's state, in order of registration. Nodes with the same states
             answer alike to every request that names no card.
     """
@@ -31,6 +33,8 @@ class Seat:
     outline: Outline | None = None
     kinds: dict[Uuid, int] = field(default_factory=dict)
     states: tuple[int, ...] = ()
+    version: int = 0
+    has_mig: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -45,22 +49,29 @@ class Seat:
 
 
 class Catalogue:
-    """Which kinds of cards and which states of cards the fleet has."""
+    """Which kinds of cards and which states of cards the fleet has.
+
+    `lost_kinds` counts the kinds that are gone: their numbers may mean another kind since.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
-        self._kinds = Interner()
-        self._states = Interner()
+        # Kinds are bits in a set, so their numbers stay small. A state's number is remembered
+        # by explainers, so it never gets a second meaning.
+        self._kinds = Interner(reuses=True)
+        self._states = Interner(reuses=False)
         self._devices: dict[int, Device] = {}
-        self._cards: dict[int, tuple[DeviceUsage, bool]] = {}
+        self._cards: dict[int, tuple[int, DeviceUsage, bool]] = {}
+        self.lost_kinds = 0
+        self._version = 0
 
     @property
     def kinds(self) -> Mapping[int, Device]:
         """One device without identity for every kind."""
         return self._devices
 
-    def card(self, state: int) -> tuple[DeviceUsage, bool]:
-        """A card without identity in that state, and whether it is cordoned."""
+    def card(self, state: int) -> tuple[int, DeviceUsage, bool]:
+        """Kind, a card without identity in that state, and whether it is cordoned."""
         return self._cards[state]
 
     def enroll(self, seat: Seat) -> None:
@@ -69,15 +80,18 @@ class Catalogue:
             plain = _plain(device)
             kind = seat.kinds[device.uuid] = self._kinds.acquire(plain)
             self._devices[kind] = plain
+            seat.has_mig = seat.has_mig or device.mode == Mode.MIG
 
     def expel(self, seat: Seat) -> None:
         """Give back everything that was taken for a seat."""
         for kind in seat.kinds.values():
             if self._kinds.release(kind):
                 del self._devices[kind]
+                self.lost_kinds += 1
         seat.kinds = {}
         self._forget(seat.states)
         seat.states = ()
+        seat.has_mig = False
         seat.outline = None
 
     def refresh(self, seat: Seat) -> Outline:
@@ -87,6 +101,8 @@ class Catalogue:
             self._state(seat, card, place) for place, card in enumerate(seat.usage.cards.values())
         )
         self._forget(former)
+        self._version += 1
+        seat.version = self._version
         cards = seat.usage.cards.values()
         seat.outline = outline(cards, seat.cordoned, lambda device: seat.kinds[device.uuid])
         return seat.outline
@@ -113,7 +129,7 @@ class Catalogue:
         )
         if number not in self._cards:
             plain = replace(self._devices[kind], numa=device.numa, healthy=is_healthy)
-            self._cards[number] = (replace(card, device=plain), is_cordoned)
+            self._cards[number] = (kind, replace(card, device=plain, contradiction=""), is_cordoned)
         return number
 
     def _forget(self, states: tuple[int, ...]) -> None:
