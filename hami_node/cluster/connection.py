@@ -20,6 +20,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as HttpTimeout
 
 from hami_node.cluster.credentials import CREDENTIAL_ERRORS
+from hami_node.cluster.frames import UNREADABLE
 from hami_node.cluster.light_import import import_light
 from hami_node.errors import ConfigError, Conflict, Forbidden, Gone, KubeError, NotFound
 from hami_node.logs import kv
@@ -86,7 +87,7 @@ def decode_status(body: bytes | msgspec.Raw) -> Status:
     """The Status in a body; of what a proxy sends instead, the first words."""
     try:
         return msgspec.json.decode(body, type=Status)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return Status(message=bytes(body)[:200].decode("utf-8", "replace").strip())
 
 

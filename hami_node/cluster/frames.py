@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -69,6 +70,9 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a JSON decoder raises for bytes that it can't read."""
+
 _LIST = msgspec.json.Decoder(_List)
 _EVENT = msgspec.json.Decoder(_Event)
 _OBJECT = msgspec.json.Decoder(_Object)
@@ -82,7 +86,7 @@ def read_list(body: bytes) -> ListPage:
     """
     try:
         found = _LIST.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise KubeError(f"the API server sent no list: {error}") from error
     return ListPage(
         resource_version=found.metadata.resource_version,
@@ -99,7 +103,7 @@ def read_frame(line: bytes) -> WatchFrame:
     """
     try:
         found = _EVENT.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise KubeError(f"the API server sent no watch event: {error}") from error
     return WatchFrame(kind=found.type, raw=bytes(found.object))
 
@@ -112,7 +116,7 @@ def read_meta(raw: bytes) -> ObjectMeta:
     """
     try:
         meta = _OBJECT.decode(raw).metadata
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise KubeError(f"the API server sent an object without metadata: {error}") from error
     return ObjectMeta(
         namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version
@@ -127,5 +131,5 @@ def read_mapping(body: bytes) -> Mapping[str, object]:
     """
     try:
         return msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise KubeError(f"the API server sent no JSON object: {error}") from error

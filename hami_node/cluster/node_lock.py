@@ -57,12 +57,11 @@ class NodeLock:
             if text is None:
                 self._first_seen_s.pop(node.name, None)
                 return None
-            seen_text, seen_s = self._first_seen_s.get(node.name, ("", 0.0))
-            if seen_text != text:
-                seen_s = self._clock.monotonic()
-                self._first_seen_s[node.name] = (text, seen_s)
+            seen = self._first_seen_s.get(node.name)
+            if seen is None or seen[0] != text:
+                seen = self._first_seen_s[node.name] = (text, self._clock.monotonic())
         owner = decode_lock(text)
-        age_s = self._clock.monotonic() - seen_s
+        age_s = self._clock.monotonic() - seen[1]
         if owner.time_s is not None:
             age_s = max(age_s, self._clock.now() - owner.time_s)
         return HeldLock(text=text, owner=owner, is_expired=age_s > self._expiry_s)

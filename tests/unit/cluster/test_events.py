@@ -1,0 +1,144 @@
+"""Events: never in the way, not repeated, within a budget, retried while it makes sense."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from hami_node.cluster.client import KubeClient
+from hami_node.cluster.events import EventLimits, EventWriter
+from hami_node.ports import EventNote
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.clock import FakeClock
+from tests.fakes.waiting import eventually
+
+NOTE = EventNote(kind="Pod", namespace="ns", name="p1", uid="u1", reason="Refused", message="full")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class Running:
+    """A writer with its thread."""
+
+    def __init__(self, writer: EventWriter) -> None:
+        self.writer, self.stop = writer, threading.Event()
+        self.thread = threading.Thread(target=writer.run, args=(self.stop,), daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        self.stop.set()
+        self.writer.wake()
+        self.thread.join(10.0)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def running(kube: KubeClient, clock: FakeClock) -> Iterator[Running]:
+    one = Running(EventWriter(kube, clock))
+    yield one
+    one.end()
+
+
+def messages(server: ApiServer) -> list[str]:
+    return sorted(one["message"] for one in server.list("events"))
+
+
+def test_emit_writes_the_event(server: ApiServer, running: Running) -> None:
+    assert running.writer.emit(NOTE)
+    eventually(lambda: messages(server) == ["full"])
+    eventually(lambda: running.writer.counts().written == 1)
+
+
+def test_same_event_is_left_out_for_five_minutes(
+    server: ApiServer, running: Running, clock: FakeClock
+) -> None:
+    assert running.writer.emit(NOTE)
+    assert not running.writer.emit(NOTE)
+    clock.advance(299.0)
+    assert not running.writer.emit(NOTE)
+    clock.advance(2.0)
+    assert running.writer.emit(NOTE)
+    eventually(lambda: running.writer.counts().written == 2)
+    assert running.writer.counts().repeated == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(NOTE, message="other"), replace(NOTE, uid="u2"), replace(NOTE, reason="Other")],
+    ids=["message", "pod of the same name", "reason"],
+)
+def test_another_event_is_no_repetition(
+    server: ApiServer, running: Running, other: EventNote
+) -> None:
+    assert running.writer.emit(NOTE)
+    assert running.writer.emit(other)
+    eventually(lambda: len(server.list("events")) == 2)
+
+
+def test_one_object_has_a_budget_that_refills(kube: KubeClient, clock: FakeClock) -> None:
+    writer = EventWriter(kube, clock, EventLimits(burst=3, refill_s=60.0))
+    taken = [writer.emit(replace(NOTE, message=str(number))) for number in range(5)]
+    assert taken == [True, True, True, False, False]
+    assert writer.emit(replace(NOTE, name="p2", message="another pod's"))
+    clock.advance(61.0)
+    assert writer.emit(replace(NOTE, message="later"))
+    assert not writer.emit(replace(NOTE, message="at once after"))
+    assert writer.counts().limited == 3
+
+
+def test_emit_never_waits_and_counts_what_has_no_room(kube: KubeClient, clock: FakeClock) -> None:
+    writer = EventWriter(kube, clock, EventLimits(queue_size=2))
+    taken = [writer.emit(replace(NOTE, name=f"p{number}")) for number in range(5)]
+    assert taken == [True, True, False, False, False]
+    assert writer.counts().overflowed == 3
+    writer.wake()  # harmless when there is no room
+
+
+def test_event_without_room_may_be_emitted_again(kube: KubeClient, clock: FakeClock) -> None:
+    writer = EventWriter(kube, clock, EventLimits(queue_size=1))
+    writer.emit(replace(NOTE, name="first"))
+    assert not writer.emit(NOTE)
+    assert not writer.emit(NOTE)
+    assert writer.counts().repeated == 0
+
+
+@pytest.mark.parametrize("outcome", [429, 500, "reset"])
+def test_transient_failure_is_tried_again(
+    server: ApiServer, running: Running, outcome: int | str
+) -> None:
+    server.fail_next("create", "events", outcome)
+    running.writer.emit(NOTE)
+    eventually(lambda: messages(server) == ["full"])
+
+
+@pytest.mark.parametrize("status", [403, 404, 422])
+def test_final_failure_is_counted_and_the_next_event_written(
+    server: ApiServer, running: Running, status: int
+) -> None:
+    server.fail_next("create", "events", status)
+    running.writer.emit(NOTE)
+    running.writer.emit(replace(NOTE, message="next"))
+    eventually(lambda: messages(server) == ["next"])
+    assert running.writer.counts().failed == 1
+
+
+def test_stop_writes_what_waits_and_ends_at_the_first_failure(
+    server: ApiServer, kube: KubeClient, clock: FakeClock
+) -> None:
+    writer = EventWriter(kube, clock)
+    for number in range(3):
+        writer.emit(replace(NOTE, message=str(number)))
+    stop = threading.Event()
+    stop.set()
+    server.fail_next("create", "events", 500)
+    writer.run(stop)
+    assert messages(server) == []
+    assert len(server.requests(verb="create")) == 1
+    writer.run(stop)
+    assert messages(server) == ["1", "2"]

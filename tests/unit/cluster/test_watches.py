@@ -1,0 +1,371 @@
+"""Watches against the simulated API server: resume, 410, bookmarks, outages, bad objects."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hami_node.cluster.client import KubeClient
+from hami_node.cluster.watches import NODES, PODS, ResourceWatch, WatchTimes
+from hami_node.model import Node, Pod
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.clock import FakeClock, RealClock
+from tests.fakes.waiting import eventually
+from tests.unit.cluster.conftest import Connect, pod
+
+QUICK = WatchTimes(server_timeout_s=30.0, silence_s=5.0, first_wait_s=0.02, longest_wait_s=0.1)
+
+
+@pytest.fixture
+def run_watch() -> Iterator[Callable[[ResourceWatch[Pod]], None]]:
+    """Runs watches in threads; ends them with the test."""
+    stop = threading.Event()
+    running: list[tuple[ResourceWatch[Pod], threading.Thread]] = []
+
+    def start(watch: ResourceWatch[Pod]) -> None:
+        thread = threading.Thread(target=watch.run, args=(stop,), daemon=True)
+        thread.start()
+        running.append((watch, thread))
+
+    yield start
+    stop.set()
+    for watch, thread in running:
+        watch.interrupt()
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def pods_of_n1(
+    kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> ResourceWatch[Pod]:
+    """A synced watch of the pods on n1."""
+    watch = ResourceWatch(
+        kube, PODS, clock=RealClock(), field_selector="spec.nodeName=n1", times=QUICK
+    )
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    return watch
+
+
+def names(watch: ResourceWatch[Pod]) -> list[str]:
+    return [one.name for one in watch.cache.objects()]
+
+
+def uid_of(one: Pod | None) -> str | None:
+    return None if one is None else one.uid
+
+
+def follows(server: ApiServer, watch: ResourceWatch[Pod], value: str) -> None:
+    """Fail unless a change made now is seen."""
+    server.annotate("pods", "p1", {"round": value}, "ns")
+
+    def is_seen() -> bool:
+        found = watch.cache.find("ns", "p1")
+        return found is not None and found.annotations.get("round") == value
+
+    eventually(is_seen)
+
+
+def test_list_then_watch_sees_additions_changes_and_removals(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    assert names(pods_of_n1) == ["p1"]
+    server.create("pods", pod("a", "p0", "n1"))
+    eventually(lambda: names(pods_of_n1) == ["p0", "p1"])
+    follows(server, pods_of_n1, "1")
+    server.delete("pods", "p0", "a")
+    eventually(lambda: names(pods_of_n1) == ["p1"])
+    assert len(server.requests(verb="list", resource="pods")) == 1
+
+
+def test_selector_leaves_other_nodes_out_and_sees_a_pod_being_bound(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    server.create("pods", pod("ns", "other", "n2"))
+    server.create("pods", pod("ns", "free"))
+    server.edit("pods", "free", lambda one: one["spec"].update(nodeName="n1"), "ns")
+    eventually(lambda: names(pods_of_n1) == ["free", "p1"])
+
+
+def test_node_watch_covers_one_node(server: ApiServer, kube: KubeClient) -> None:
+    server.create("nodes", {"metadata": {"name": "n2"}})
+    watch = ResourceWatch(
+        kube, NODES, clock=RealClock(), field_selector="metadata.name=n1", times=QUICK
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    assert watch.wait_synced(10.0)
+    found: tuple[Node, ...] = watch.cache.objects()
+    stop.set()
+    watch.interrupt()
+    thread.join(10.0)
+    assert [node.name for node in found] == ["n1"]
+    assert not thread.is_alive()
+
+
+def test_first_list_comes_from_the_servers_cache(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    eventually(lambda: server.requests(verb="watch"))
+    (listed,) = server.requests(verb="list")
+    assert listed.resource == "pods"
+    assert pods_of_n1.counts().lists == 1
+
+
+def test_list_in_pages_holds_every_object(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    for number in range(1100):
+        server.create("pods", pod("many", f"p{number:04}"))
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), from_cache=False, times=QUICK)
+    run_watch(watch)
+    assert watch.wait_synced(30.0)
+    assert len(watch.cache.objects()) == 1101
+    assert len(server.requests(verb="list")) == 3
+
+
+def test_watch_that_the_server_ends_is_resumed_without_a_list(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    for number in range(3):
+        follows(server, pods_of_n1, f"before-{number}")
+        server.drop_watches()
+        follows(server, pods_of_n1, f"after-{number}")
+    assert len(server.requests(verb="list")) == 1
+    assert pods_of_n1.counts().watches >= 4
+
+
+def test_changes_between_two_watches_are_not_lost(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    server.fail_next("watch", "pods", 500, times=3)
+    server.drop_watches()
+    server.create("pods", pod("ns", "p2", "n1"))
+    server.delete("pods", "p1", "ns")
+    eventually(lambda: names(pods_of_n1) == ["p2"])
+    assert len(server.requests(verb="list")) == 1
+
+
+def test_lost_history_costs_one_new_list(server: ApiServer, pods_of_n1: ResourceWatch[Pod]) -> None:
+    server.fail_next("watch", "pods", 500, times=2)  # so that the deletion falls between watches
+    server.drop_watches()
+    server.delete("pods", "p1", "ns")
+    server.create("pods", pod("ns", "p2", "n1"))
+    server.expire_watches()
+    eventually(lambda: names(pods_of_n1) == ["p2"])
+    assert len(server.requests(verb="list")) == 2
+
+
+def test_410_as_http_status_costs_one_new_list(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    server.fail_next("watch", "pods", 410)
+    server.drop_watches()
+    follows(server, pods_of_n1, "1")
+    eventually(lambda: pods_of_n1.counts().lists == 2)
+
+
+def test_bookmark_moves_the_version_on_past_other_objects_history(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    """Without bookmarks a quiet watch would resume from a version that is long gone."""
+    server.create("pods", pod("ns", "other", "n2"))
+    newest = str(server.store.version)
+    eventually(lambda: pods_of_n1._version == newest)
+    server.store.oldest = server.store.version  # the history up to here is gone
+    server.drop_watches()
+    follows(server, pods_of_n1, "1")
+    assert len(server.requests(verb="list")) == 1
+
+
+@pytest.mark.parametrize("outcome", [429, 500, 503, "reset"])
+def test_failing_lists_are_repeated_until_one_succeeds(
+    server: ApiServer,
+    kube: KubeClient,
+    run_watch: Callable[[ResourceWatch[Pod]], None],
+    outcome: int | str,
+) -> None:
+    server.fail_next("list", "pods", outcome, times=3)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=QUICK)
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    assert watch.counts().failures == 3
+
+
+@pytest.mark.parametrize("outcome", [429, 500, 503, "reset"])
+def test_failing_watches_are_resumed(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod], outcome: int | str
+) -> None:
+    server.fail_next("watch", "pods", outcome, times=3)
+    server.drop_watches()
+    follows(server, pods_of_n1, "1")
+    assert len(server.requests(verb="list")) == 1
+
+
+def test_outage_keeps_the_objects_and_converges_afterwards(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    server.go_down()
+    eventually(lambda: pods_of_n1.counts().failures >= 3)
+    assert names(pods_of_n1) == ["p1"]
+    assert pods_of_n1.is_synced()
+    server.create("pods", pod("ns", "p2", "n1"))
+    server.start()
+    eventually(lambda: names(pods_of_n1) == ["p1", "p2"])
+    follows(server, pods_of_n1, "1")
+
+
+def test_server_that_lost_its_versions_is_listed_anew(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    """After a restore from backup our version is of another history: errors, but no 410."""
+    server.fail_next("watch", "pods", 504, times=5)
+    server.drop_watches()
+    eventually(lambda: pods_of_n1.counts().lists == 2)
+    follows(server, pods_of_n1, "1")
+
+
+def test_silent_connection_is_given_up(
+    server: ApiServer, connect_to: Connect, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    server.bookmark_interval_s = 60.0
+    times = WatchTimes(silence_s=0.2, first_wait_s=0.02, longest_wait_s=0.1)
+    watch = ResourceWatch(connect_to(), PODS, clock=RealClock(), times=times)
+    run_watch(watch)
+    eventually(lambda: watch.counts().watches >= 3)
+    assert watch.counts().lists == 1
+    follows(server, watch, "1")
+
+
+def test_contact_age_grows_in_silence_and_ends_with_a_bookmark(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    clock = FakeClock()
+    watch = ResourceWatch(kube, PODS, clock=clock, times=QUICK)
+    assert watch.last_contact_age_s() is None
+    server.bookmark_interval_s = 60.0
+    run_watch(watch)
+    eventually(lambda: watch.counts().watches == 1)
+    assert watch.last_contact_age_s() == 0.0
+    clock.advance(42.0)
+    assert watch.last_contact_age_s() == 42.0
+    follows(server, watch, "1")
+    assert watch.last_contact_age_s() == 0.0
+
+
+def test_undecodable_object_costs_that_object_only(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hami_node")
+    bad = pod("ns", "bad", "n1")
+    bad["status"] = {"phase": 7}
+    server.create("pods", bad)
+    server.annotate("pods", "bad", {"again": "1"}, "ns")
+    follows(server, pods_of_n1, "1")
+    assert names(pods_of_n1) == ["p1"]
+    assert pods_of_n1.counts().undecodable == 2
+    told = [one for one in caplog.records if one.getMessage() == "object_not_understood"]
+    assert len(told) == 1
+    server.expire_watches()
+    eventually(lambda: pods_of_n1.counts().lists == 2)
+    assert names(pods_of_n1) == ["p1"]
+
+
+def test_object_that_becomes_undecodable_keeps_its_last_state_until_deleted(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    server.edit("pods", "p1", lambda one: one.update(status={"phase": 7}), "ns")
+    eventually(lambda: pods_of_n1.counts().undecodable == 1)
+    assert names(pods_of_n1) == ["p1"]
+    server.expire_watches()
+    eventually(lambda: pods_of_n1.counts().lists == 2)
+    assert names(pods_of_n1) == ["p1"]
+    server.delete("pods", "p1", "ns")
+    eventually(lambda: names(pods_of_n1) == [])
+
+
+def test_followers_are_told_each_change_in_order(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=QUICK)
+    watch.cache.follow(lambda old, new: seen.append((uid_of(old), uid_of(new))))
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    first = server.read("pods", "p1", "ns")["metadata"]["uid"]
+    follows(server, watch, "1")
+    server.delete("pods", "p1", "ns")
+    second = server.create("pods", pod("ns", "p1", "n1"))["metadata"]["uid"]
+    eventually(lambda: len(seen) == 4)
+    assert seen == [(None, first), (first, first), (first, None), (None, second)]
+
+
+def test_pod_made_anew_during_an_interruption_is_told_as_removal_and_addition(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=QUICK)
+    watch.cache.follow(lambda old, new: seen.append((uid_of(old), uid_of(new))))
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    server.go_down()
+    first = server.read("pods", "p1", "ns")["metadata"]["uid"]
+    server.delete("pods", "p1", "ns")
+    second = server.create("pods", pod("ns", "p1", "n1"))["metadata"]["uid"]
+    server.expire_watches()
+    server.start()
+    eventually(lambda: len(seen) == 3)
+    assert seen == [(None, first), (first, None), (None, second)]
+
+
+def test_listener_that_fails_does_not_end_the_watch(
+    server: ApiServer,
+    kube: KubeClient,
+    run_watch: Callable[[ResourceWatch[Pod]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: list[int] = []
+
+    def broken() -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=QUICK)
+    watch.cache.subscribe(broken)
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    follows(server, watch, "1")
+    eventually(lambda: len(calls) == 2)
+    assert watch.counts().failures == 0
+    assert "watch_listener_failed" in {one.getMessage() for one in caplog.records}
+
+
+def test_an_outage_is_logged_once_and_its_end_once(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hami_node.cluster")
+    server.go_down()
+    eventually(lambda: pods_of_n1.counts().failures >= 4)
+    server.start()
+    follows(server, pods_of_n1, "1")
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.INFO]
+    assert told.count("watch_interrupted") == 1
+    assert told.count("watch_recovered") == 1
+
+
+def test_no_request_while_nothing_happens(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    clock = FakeClock()
+    watch = ResourceWatch(kube, PODS, clock=clock, times=QUICK)
+    run_watch(watch)
+    eventually(lambda: server.requests(verb="watch"))
+    for _ in range(3):  # each round ends with a bookmark
+        clock.advance(60.0)
+        eventually(lambda: watch.last_contact_age_s() == 0.0)
+    assert [one.verb for one in server.requests()] == ["list", "watch"]
