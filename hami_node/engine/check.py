@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hami_node.engine import mig, neuron
 from hami_node.engine.compat import Compat
 from hami_node.engine.filters import (
     BEFORE_NUMA,
@@ -30,7 +31,16 @@ from hami_node.engine.usage import (
     collapse,
     split_mig_uuid,
 )
-from hami_node.model import Ask, Grant, Mode, PodWishes, Uuid, Vendor
+from hami_node.model import (
+    Ask,
+    Grant,
+    MigPlacement,
+    MigReservation,
+    Mode,
+    PodWishes,
+    Uuid,
+    Vendor,
+)
 
 
 class Doubt(StrEnum):
@@ -47,6 +57,7 @@ class Doubt(StrEnum):
     NEGATIVE = "negative-amount"
     CONTRADICTION = "contradicts-other-grants"
     CORES_TAKEN = "neuron-cores-taken"
+    NO_INSTANCE = "no-such-mig-instance"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +93,10 @@ LIVE_FILTERS = (
     is_idle_if_exclusive,
     has_cores_left,
 )
-"""Everything about one card but the quota, which is the scheduler's, and MIG, checked apart."""
+"""Everything about one card but the quota, which is the scheduler's."""
+
+INSTANCE_FILTERS = (*BEFORE_NUMA, has_uuid, has_slot, is_idle_if_mutex)
+"""For a MIG instance: its memory and cores are its own, and no two instances may overlap."""
 
 
 def check_reservation(
@@ -93,6 +107,7 @@ def check_reservation(
     compat: Compat,
     *,
     own: PodGrants | None = None,
+    reserved: Sequence[MigReservation] = (),
 ) -> Objection | None:
     """Say why these grants must not be served, or None when they may.
 
@@ -104,6 +119,7 @@ def check_reservation(
         compat: the generation in force.
         own: what containers of this pod were served before. Init containers do not count: they
             have ended when this one starts.
+        reserved: the MIG instances (2.10) of this container's grants, by their `device_index`.
 
     The grants are charged one after another: together they must fit.
     """
@@ -111,20 +127,17 @@ def check_reservation(
     if objection is not None:
         return objection
     ctx = context(ask, wishes, compat, policy=wishes.gpu_policy or "")
+    placements = {one.device_index: one.placement for one in reserved}
     live = dict(cards)
     for charge in collapse(replace(own, are_inits_over=True)) if own is not None else ():
         if charge.uuid in live:
             live[charge.uuid] = charged(live[charge.uuid], charge)
-    for grant in grants:
-        uuid, _ = split_mig_uuid(grant.uuid)
-        card = live[uuid]
-        objection = _possible(card, grant, ctx)
+    for place, grant in enumerate(grants):
+        charge = _charge_of(grant, placements.get(place))
+        objection = _possible(live[charge.uuid], grant, charge, ctx)
         if objection is not None:
             return objection
-        after = charged(card, _charge_of(grant))
-        if after.contradiction:
-            return _object(Doubt.CONTRADICTION, after, detail=after.contradiction)
-        live[uuid] = after
+        live[charge.uuid] = charged(live[charge.uuid], charge)
     return None
 
 
@@ -132,14 +145,15 @@ def is_covered(
     cards: Mapping[Uuid, DeviceUsage], grants: tuple[Grant, ...], ask: Ask
 ) -> Objection | None:
     """Say where the reservation goes beyond the container's own limits, or None."""
-    if len(grants) != ask.count:
-        return Objection(
-            reason=Doubt.COUNT_DIFFERS, free=ask.count, asked=len(grants), unit="cards"
-        )
+    held = [(cards.get(uuid), uuid) for uuid in (split_mig_uuid(one.uuid)[0] for one in grants)]
+    wanted = ask.count
+    if ask.vendor is Vendor.AWS_NEURON:
+        sizes = [card.device.cores.bit_count() for card, _ in held if card is not None]
+        wanted, _ = neuron.wanted(ask, min(sizes, default=0))
+    if len(grants) != wanted:
+        return Objection(reason=Doubt.COUNT_DIFFERS, free=wanted, asked=len(grants), unit="cards")
     seen: set[Uuid] = set()
-    for grant in grants:
-        uuid, _ = split_mig_uuid(grant.uuid)
-        card = cards.get(uuid)
+    for grant, (card, uuid) in zip(grants, held, strict=True):
         if card is None:
             return Objection(reason=Doubt.UNKNOWN_CARD, uuid=uuid)
         if uuid in seen and card.device.mode != Mode.MIG:
@@ -148,18 +162,16 @@ def is_covered(
         objection = _covered(card, grant, ask)
         if objection is not None:
             return objection
-    return None
+    return _cores_covered(cards, grants, ask) if ask.vendor is Vendor.AWS_NEURON else None
 
 
 def _covered(card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
-    if grant.vendor is not ask.vendor or card.device.vendor is not ask.vendor:
+    if grant.vendor != ask.vendor or card.device.vendor is not ask.vendor:
         return _object(Doubt.VENDOR_DIFFERS, card)
     if grant.memory_mib < 0 or grant.cores < 0:
         return _object(Doubt.NEGATIVE, card)
-    if ask.vendor is Vendor.AWS_NEURON:
-        return _at_most(Doubt.CORES_ABOVE_ASK, card, ask.cores, grant.cores.bit_count(), "cores")
-    if card.device.mode == Mode.MIG:
-        return _instance_covered(card, grant, ask)
+    if ask.vendor is Vendor.AWS_NEURON or card.device.mode == Mode.MIG:
+        return None
     memory = ask.memory_mib_on(card.device.memory_mib)
     cores = min(ask.cores, WHOLE_CARD)
     # A grant of 0 means "no limit" inside the container.
@@ -167,46 +179,65 @@ def _covered(card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
         return _object(Doubt.MEMORY_WITHOUT_LIMIT, card, memory, 0, "MiB")
     if cores > 0 and grant.cores == 0:
         return _object(Doubt.CORES_WITHOUT_LIMIT, card, cores, 0, "percent")
-    return _at_most(Doubt.MEMORY_ABOVE_ASK, card, memory, grant.memory_mib, "MiB") or _at_most(
-        Doubt.CORES_ABOVE_ASK, card, cores, grant.cores, "percent"
-    )
+    if grant.memory_mib > memory:
+        return _object(Doubt.MEMORY_ABOVE_ASK, card, memory, grant.memory_mib, "MiB")
+    if grant.cores > cores:
+        return _object(Doubt.CORES_ABOVE_ASK, card, cores, grant.cores, "percent")
+    return None
 
 
-def _instance_covered(card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
-    """An instance is larger than the ask; it must be of a size that the card offers."""
-    device = card.device
-    sizes = {profile.memory_mib for profile in device.mig_profiles}
-    sizes.update(entry.memory_mib for geometry in device.mig_templates for entry in geometry)
-    if grant.memory_mib in sizes:
-        return None
-    memory = ask.memory_mib_on(device.memory_mib)
-    return _object(Doubt.MEMORY_ABOVE_ASK, card, memory, grant.memory_mib, "MiB")
-
-
-def _at_most(
-    doubt: Doubt, card: DeviceUsage, limit: int, asked: int, unit: str
+def _cores_covered(
+    cards: Mapping[Uuid, DeviceUsage], grants: tuple[Grant, ...], ask: Ask
 ) -> Objection | None:
-    return _object(doubt, card, limit, asked, unit) if asked > limit else None
+    """Neuron cores are asked for over all devices; whole devices bring all of theirs."""
+    least = min((cards[one.uuid].device.cores.bit_count() for one in grants), default=0)
+    _, cores = neuron.wanted(ask, least)
+    given = sum(one.cores.bit_count() for one in grants)
+    if cores is None or given <= cores:
+        return None
+    return Objection(reason=Doubt.CORES_ABOVE_ASK, free=cores, asked=given, unit="cores")
 
 
-def _possible(card: DeviceUsage, grant: Grant, ctx: FitContext) -> Objection | None:
-    """The first filter that refuses the grant's own amounts on the card as it is now."""
+def _possible(card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext) -> Objection | None:
+    """What stands against the grant's own amounts on the card as it is now."""
+    why = card.device.unhealthy_reason
     if ctx.ask.vendor is Vendor.AWS_NEURON:
         return _possible_neuron(card, grant, ctx)
+    if card.device.mode == Mode.MIG:
+        return _possible_instance(card, grant, charge, ctx)
     wanted = replace(ctx.ask, memory_mib=grant.memory_mib, memory_percent=None, cores=grant.cores)
-    now = replace(ctx, ask=wanted, cores=grant.cores)
-    reason = first_failing(card, now, LIVE_FILTERS)
+    reason = first_failing(card, replace(ctx, ask=wanted, cores=grant.cores), LIVE_FILTERS)
     if reason is None:
-        return None
+        return _contradiction(card, charge)
     free, asked, unit = _numbers(card, grant, reason)
-    return _object(reason, card, free, asked, unit, card.device.unhealthy_reason)
+    return _object(reason, card, free, asked, unit, why)
+
+
+def _possible_instance(
+    card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext
+) -> Objection | None:
+    reason = first_failing(card, ctx, INSTANCE_FILTERS)
+    if reason is not None:
+        return _object(reason, card, detail=card.device.unhealthy_reason)
+    objection = _contradiction(card, charge)
+    if objection is not None:
+        return objection
+    memory = ctx.ask.memory_mib_on(card.device.memory_mib)
+    if not mig.is_instance(card.device, charge) or grant.memory_mib < memory:
+        return _object(Doubt.NO_INSTANCE, card, memory, grant.memory_mib, "MiB")
+    return None
+
+
+def _contradiction(card: DeviceUsage, charge: Charge) -> Objection | None:
+    why = charged(card, charge).contradiction
+    return _object(Doubt.CONTRADICTION, card, detail=why) if why else None
 
 
 def _possible_neuron(card: DeviceUsage, grant: Grant, ctx: FitContext) -> Objection | None:
     reason = first_failing(card, ctx, (*BEFORE_NUMA, has_uuid, is_idle_if_mutex))
     if reason is not None:
         return _object(reason, card, detail=card.device.unhealthy_reason)
-    if grant.cores & ~card.cores_free:
+    if grant.cores & ~card.cores_free or not grant.cores:
         return _object(Doubt.CORES_TAKEN, card, card.cores_free, grant.cores, "mask")
     return None
 
@@ -221,7 +252,7 @@ def _numbers(card: DeviceUsage, grant: Grant, reason: Reason) -> tuple[int | Non
     return None, None, ""
 
 
-def _charge_of(grant: Grant) -> Charge:
+def _charge_of(grant: Grant, placement: MigPlacement | None) -> Charge:
     uuid, instance = split_mig_uuid(grant.uuid)
     return Charge(
         uuid=uuid,
@@ -230,6 +261,7 @@ def _charge_of(grant: Grant) -> Charge:
         memory_mib=grant.memory_mib,
         cores=grant.cores,
         mig_slots=frozenset() if instance is None else frozenset({instance}),
+        mig_placements=() if placement is None else (placement,),
     )
 
 

@@ -6,12 +6,11 @@ use are never moved: a geometry is chosen only while nothing runs in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hami_node.engine.usage import Charge, DeviceUsage, charged
-from hami_node.model import Grant, MigPlacement, MigProfile, MigTemplate, Uuid
+from hami_node.engine.usage import Charge, DeviceUsage, any_overlap, charged
+from hami_node.model import Device, Grant, MigPlacement, MigProfile, MigTemplate, Uuid
 
 FROM_THE_TOP: Final = ("1g.", "3g.")
 """Profiles placed at the highest free start; the others take the lowest. Source: HAMi 2.10
@@ -82,11 +81,26 @@ def occupy(card: DeviceUsage, choice: MigChoice) -> DeviceUsage:
     )
 
 
-def expand(geometry: tuple[MigTemplate, ...]) -> Iterator[MigTemplate]:
-    """A geometry's instances one by one: every entry `count` times."""
+def is_instance(device: Device, charge: Charge) -> bool:
+    """True when the card offers exactly the instance that is charged."""
+    for template, slot in charge.mig_slots:
+        geometries = device.mig_templates
+        entry = _entry(geometries[template], slot) if template < len(geometries) else None
+        return entry is not None and entry.memory_mib == charge.memory_mib
+    return any(
+        profile.memory_mib == charge.memory_mib and placement in profile.placements
+        for placement in charge.mig_placements
+        for profile in device.mig_profiles
+    )
+
+
+def _entry(geometry: tuple[MigTemplate, ...], slot: int) -> MigTemplate | None:
+    """The entry behind a position of the expanded geometry: every entry stands `count` times."""
     for entry in geometry:
-        for _ in range(entry.count):
-            yield entry
+        if slot < entry.count:
+            return entry
+        slot -= entry.count
+    return None
 
 
 def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
@@ -98,8 +112,11 @@ def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
     template = card.mig_template if card.mig_slots else _geometry(geometries, memory_mib)
     if template is None or template >= len(geometries):
         return None
-    for slot, entry in enumerate(expand(geometries[template])):
-        if slot not in card.mig_slots and entry.memory_mib >= memory_mib:
+    start = 0
+    for entry in geometries[template]:
+        slots = range(start, start + entry.count) if entry.memory_mib >= memory_mib else range(0)
+        slot = next((slot for slot in slots if slot not in card.mig_slots), None)
+        if slot is not None:
             return MigChoice(
                 card=card.device.uuid,
                 uuid=Uuid(f"{card.device.uuid}[{template}-{slot}]"),
@@ -109,6 +126,7 @@ def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
                 template=template,
                 slot=slot,
             )
+        start += max(entry.count, 0)
     return None
 
 
@@ -125,12 +143,9 @@ def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
         (profile for profile in card.device.mig_profiles if profile.memory_mib >= memory_mib),
         key=lambda profile: (profile.memory_mib, profile.slice_count),
     )
-    taken = 0
-    for held in card.mig_placements:
-        taken |= _bits(held)
     for profile in profiles:
         for placement in _preferred(profile):
-            if not taken & _bits(placement):
+            if not any_overlap(card.mig_placements, (placement,)):
                 return MigChoice(
                     card=card.device.uuid,
                     uuid=card.device.uuid,
@@ -145,7 +160,3 @@ def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
 def _preferred(profile: MigProfile) -> list[MigPlacement]:
     is_downward = profile.name.startswith(FROM_THE_TOP)
     return sorted(profile.placements, key=lambda placement: placement.start, reverse=is_downward)
-
-
-def _bits(placement: MigPlacement) -> int:
-    return ((1 << placement.size) - 1) << placement.start

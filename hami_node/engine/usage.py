@@ -228,12 +228,13 @@ def _contradiction(
         return "a grant on a card in MIG mode names no instance"
     if len(templates) > 1:
         return "instances of two geometries are granted"
-    if slots & card.mig_slots or _overlap(card.mig_placements, charge.mig_placements):
+    if slots & card.mig_slots or any_overlap(card.mig_placements, charge.mig_placements):
         return "one MIG instance is granted twice"
     return ""
 
 
-def _overlap(held: tuple[MigPlacement, ...], new: tuple[MigPlacement, ...]) -> bool:
+def any_overlap(held: tuple[MigPlacement, ...], new: tuple[MigPlacement, ...]) -> bool:
+    """True when a new placement uses a memory slice of one that is held."""
     return any(
         one.start < other.start + other.size and other.start < one.start + one.size
         for one in held
