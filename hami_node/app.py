@@ -198,6 +198,8 @@ class Daemon:
             or new.numa_topology != self.settings.numa_topology
         )
         self.settings = new
+        if isinstance(self.backend, NvmlBackend):
+            self.backend.apply(nvml_settings(new))
         self.scanner.share(sharing_of(new))
         self.metrics.count_config_loaded()
         log.info("config_applied", extra=kv(changed=changed))

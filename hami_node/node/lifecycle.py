@@ -260,6 +260,7 @@ def _socket_id(path: Path) -> _SocketId:
 
 def _retire(serving: _Serving, drain_s: float) -> None:
     """Stop a server and remove its socket; calls in flight may end within `drain_s`."""
+    serving.plugin.close()
     serving.server.stop(drain_s).wait(drain_s + 1)
     serving.path.unlink(missing_ok=True)
 

@@ -85,8 +85,14 @@ class DevicePlugin(DevicePluginServicer):
         self._allocator = allocator
         self._prefers = prefers
         self._tells_numa = tells_numa
+        self._is_over = False
         self.listed = threading.Event()
         """Set once kubelet has been sent a list."""
+
+    def close(self) -> None:
+        """End the streams: the server is about to stop."""
+        self._is_over = True
+        self._inventory.wake()
 
     def GetDevicePluginOptions(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
@@ -106,13 +112,17 @@ class DevicePlugin(DevicePluginServicer):
         del request
         context.add_callback(self._inventory.wake)
         sent = -1
-        while context.is_active():
+
+        def is_over() -> bool:
+            return self._is_over or not context.is_active()
+
+        while not is_over():
             version, cards = self._inventory.snapshot()
             if version != sent:
                 sent = version
                 yield kubelet_list(cards, tells_numa=self._tells_numa)
                 self.listed.set()
-            self._inventory.wait_newer_or(sent, lambda: not context.is_active(), KEEP_ALIVE_S)
+            self._inventory.wait_newer_or(sent, is_over, KEEP_ALIVE_S)
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext

@@ -16,8 +16,8 @@ from hami_node.ports import Backend, Clock
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 1.5
-"""Between two looks at the cards: a fault that raises no event is seen within this time."""
+INTERVAL_S: Final = 10.0
+"""Between two scans that no event asked for; backends look at their cards more often and say so."""
 RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -88,10 +88,14 @@ class Scanner:
     def run(self, stop: threading.Event) -> None:
         """Scan on every event and at least every INTERVAL_S until stopped; close the backend."""
         while not stop.is_set():
+            wait_s = INTERVAL_S
             if self.state.error:
-                stop.wait(RETRY_S[min(self._failures, len(RETRY_S)) - 1])
-            else:
-                self._backend.wait_for_event(INTERVAL_S)
+                wait_s = RETRY_S[min(self._failures, len(RETRY_S)) - 1]
+            began_s = self._clock.monotonic()
+            self._backend.wait_for_event(wait_s)
+            if self.state.error:
+                # A backend that answers at once although it is down must not be asked in a rush.
+                stop.wait(max(RETRY_S[0] - (self._clock.monotonic() - began_s), 0.0))
             if not stop.is_set():
                 self.scan_once()
         self._backend.close()
