@@ -51,8 +51,10 @@ image: ## build the container image with docker or buildah
 protos: $(VENV)/.ready ## generate hami_node/kubelet_api from protos/
 	$(RUN)/python -m tests.protos
 
-lock: $(VENV)/.ready ## pin every dependency in requirements.lock
-	$(RUN)/pip-compile --quiet --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --strip-extras --extra dev --extra extender --output-file requirements.lock pyproject.toml
+COMPILE := $(RUN)/pip-compile --quiet --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --strip-extras --extra extender
+lock: $(VENV)/.ready ## pin every dependency: for development, and for the image
+	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
