@@ -244,12 +244,14 @@ class Handler(BaseHTTPRequestHandler):
     # -- watch ---------------------------------------------------------------------------------
 
     def _watch(self, route: Route) -> None:
+        # taken before the answer begins: who has its headers can be dropped
+        generation = self.server.api.watch_generation
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            is_in_order = self._stream(route)
+            is_in_order = self._stream(route, generation)
         except Refused as refusal:
             is_in_order = True
             self._event("ERROR", _status_object(refusal))
@@ -258,13 +260,12 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._reset()
 
-    def _stream(self, route: Route) -> bool:
+    def _stream(self, route: Route, generation: int) -> bool:
         """Send events until the client's timeoutSeconds are over; False when the server stops."""
         api, resource, query = self.server.api, route.kind.resource, route.query
         selects = selector(
             route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
         )
-        generation = api.watch_generation
         deadline = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
         bookmark_at = time.monotonic() + api.bookmark_interval_s
         seen = int(query.get("resourceVersion") or 0)

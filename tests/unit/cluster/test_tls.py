@@ -1,0 +1,70 @@
+"""TLS between client and server: the authority of the kubeconfig decides, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hami_node.cluster.client import KubeClient, connect
+from hami_node.errors import KubeError
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.clock import RealClock
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made with the openssl program"
+)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """(certificate, key) for 127.0.0.1, signed by itself."""
+    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+        "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+        "-keyout", str(key), "-out", str(certificate),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    return make_certificate(tmp_path, "server")
+
+
+@pytest.fixture
+def secure(certificate: tuple[Path, Path]) -> Iterator[ApiServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with ApiServer(tls=context, token="t") as server:
+        server.create("nodes", {"metadata": {"name": "n1"}})
+        yield server
+
+
+def client_of(server: ApiServer, folder: Path, authority: Path | None) -> KubeClient:
+    kubeconfig = server.write_kubeconfig(folder / "kubeconfig", ca_file=authority)
+    return connect(kubeconfig, component="daemon", clock=RealClock())
+
+
+def test_right_authority_is_accepted_also_after_an_outage(
+    secure: ApiServer, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    kube = client_of(secure, tmp_path, certificate[0])
+    assert kube.read_node("n1").name == "n1"
+    secure.go_down()
+    secure.start()
+    assert kube.read_node("n1").name == "n1"
+    kube.close()
+
+
+def test_another_authority_is_refused_and_said(secure: ApiServer, tmp_path: Path) -> None:
+    other, _ = make_certificate(tmp_path, "other")
+    kube = client_of(secure, tmp_path, other)
+    with pytest.raises(KubeError, match=r"TLS with https://127\.0\.0\.1:\d+ failed.*certificate"):
+        kube.read_node("n1")
+    kube.close()

@@ -1,0 +1,460 @@
+"""The simulated API server as any HTTP client sees it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.waiting import eventually
+
+Json = dict[str, Any]
+PODS = "/api/v1/namespaces/ns/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+MERGE = "application/merge-patch+json"
+PATCH = "application/json-patch+json"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(bookmark_interval_s=0.05) as running:
+        yield running
+
+
+def ask(
+    server: ApiServer,
+    method: str,
+    path: str,
+    body: object = None,
+    content_type: str = "application/json",
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Json]:
+    """(status, answer) of one request on its own connection."""
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    try:
+        sent = json.dumps(body).encode() if body is not None else None
+        more = {"Content-Type": content_type, **(headers or {})}
+        connection.request(method, path, sent, more)
+        answer = connection.getresponse()
+        assert answer.getheader("Server") == "hami-node-simulated-apiserver"
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def pod(name: str, node: str = "", **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"nodeName": node}}
+
+
+def names(answer: Json) -> list[str]:
+    return [one["metadata"]["name"] for one in answer["items"]]
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+def test_post_creates_with_identity_and_get_reads(server: ApiServer) -> None:
+    status, made = ask(server, "POST", PODS, pod("p"))
+    assert status == 201
+    assert (made["kind"], made["apiVersion"]) == ("Pod", "v1")
+    meta = made["metadata"]
+    assert meta["namespace"] == "ns"
+    assert meta["uid"]
+    assert int(meta["resourceVersion"]) > 0
+    assert ask(server, "GET", f"{PODS}/p") == (200, made)
+
+
+def test_post_twice_is_409(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("p"))
+    status, said = ask(server, "POST", PODS, pod("p"))
+    assert (status, said["reason"], said["code"]) == (409, "AlreadyExists", 409)
+
+
+def test_post_makes_a_name_from_generate_name(server: ApiServer) -> None:
+    _, made = ask(server, "POST", PODS, {"metadata": {"generateName": "job-"}})
+    assert made["metadata"]["name"].startswith("job-")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", f"{PODS}/none", None, 404),
+        ("DELETE", f"{PODS}/none", None, 404),
+        ("PATCH", f"{PODS}/none", {}, 404),
+        ("GET", "/api/v1/configmaps", None, 404),
+        ("GET", "/apis/apps/v1/deployments", None, 404),
+        ("GET", "/api/v1/namespaces/ns/leases", None, 404),
+        ("GET", "/nonsense", None, 404),
+        ("POST", PODS, {}, 422),
+        ("POST", PODS, [], 400),
+        ("GET", "/api/v1/pods?fieldSelector=spec.color%3Dred", None, 400),
+        ("GET", "/api/v1/pods?labelSelector=a+in+(b)", None, 400),
+    ],
+)
+def test_what_is_wrong_gets_a_status_object(
+    server: ApiServer, method: str, path: str, body: object, status: int
+) -> None:
+    code, said = ask(server, method, path, body, MERGE)
+    assert (code, said["kind"], said["code"]) == (status, "Status", status)
+    assert said["message"]
+
+
+def test_put_replaces_with_the_right_version_only(server: ApiServer) -> None:
+    _, first = ask(server, "POST", LEASES, {"metadata": {"name": "l"}, "spec": {"x": 1}})
+    status, second = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 2}})
+    assert (status, second["spec"]) == (200, {"x": 2})
+    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
+    status, said = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 3}})
+    assert (status, said["reason"]) == (409, "Conflict")
+
+
+def test_merge_patch_merges_and_checks_a_version_that_it_names(server: ApiServer) -> None:
+    server.create("nodes", {"metadata": {"name": "n", "annotations": {"a": "1"}}})
+    path = "/api/v1/nodes/n"
+    status, merged = ask(server, "PATCH", path, {"metadata": {"annotations": {"b": "2"}}}, MERGE)
+    assert (status, merged["metadata"]["annotations"]) == (200, {"a": "1", "b": "2"})
+    stale = {"metadata": {"resourceVersion": "1", "annotations": {"a": None}}}
+    assert ask(server, "PATCH", path, stale, MERGE)[0] == 409
+
+
+def test_patch_that_changes_nothing_makes_no_version(server: ApiServer) -> None:
+    made = server.create("nodes", {"metadata": {"name": "n", "annotations": {"a": "1"}}})
+    patch = {"metadata": {"annotations": {"a": "1"}}}
+    assert ask(server, "PATCH", "/api/v1/nodes/n", patch, MERGE) == (200, made)
+
+
+def test_json_patch_with_false_test_is_422_and_changes_nothing(server: ApiServer) -> None:
+    made = server.create("nodes", {"metadata": {"name": "n"}})
+    patch = [
+        {"op": "add", "path": "/metadata/labels", "value": {"x": "y"}},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
+    ]
+    status, said = ask(server, "PATCH", "/api/v1/nodes/n", patch, PATCH)
+    assert (status, said["reason"]) == (422, "Invalid")
+    assert server.read("nodes", "n") == made
+
+
+def test_patch_cannot_change_identity(server: ApiServer) -> None:
+    server.create("nodes", {"metadata": {"name": "n"}})
+    patch = {"metadata": {"name": "other", "uid": None}}
+    _, patched = ask(server, "PATCH", "/api/v1/nodes/n", patch, MERGE)
+    assert patched["metadata"]["name"] == "n"
+    assert patched["metadata"]["uid"]
+
+
+def test_unknown_patch_type_is_415(server: ApiServer) -> None:
+    server.create("nodes", {"metadata": {"name": "n"}})
+    assert ask(server, "PATCH", "/api/v1/nodes/n", {}, "application/apply-patch+yaml")[0] == 415
+
+
+def test_binding_sets_the_node_once(server: ApiServer) -> None:
+    server.create("pods", {"metadata": {"name": "p", "namespace": "ns"}})
+    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+    assert ask(server, "POST", f"{PODS}/p/binding", binding)[0] == 201
+    assert server.read("pods", "p", "ns")["spec"]["nodeName"] == "n"
+    assert ask(server, "POST", f"{PODS}/p/binding", binding)[0] == 409
+
+
+def test_delete_removes(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("p"))
+    assert ask(server, "DELETE", f"{PODS}/p")[0] == 200
+    assert ask(server, "GET", f"{PODS}/p")[0] == 404
+
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", ["a", "b", "c"]),
+        ("fieldSelector=spec.nodeName%3Dn1", ["a"]),
+        ("fieldSelector=spec.nodeName!%3Dn1", ["b", "c"]),
+        ("fieldSelector=spec.nodeName%3D", ["c"]),
+        ("fieldSelector=metadata.name%3Db,spec.nodeName%3Dn2", ["b"]),
+        ("labelSelector=tier%3Dweb", ["a"]),
+        ("labelSelector=tier!%3Dweb", ["b", "c"]),
+        ("labelSelector=tier", ["a", "b"]),
+        ("labelSelector=!tier", ["c"]),
+    ],
+)
+def test_selectors_choose(server: ApiServer, query: str, found: list[str]) -> None:
+    for one in (pod("a", "n1", tier="web"), pod("b", "n2", tier="db"), pod("c")):
+        ask(server, "POST", PODS, one)
+    status, answer = ask(server, "GET", f"/api/v1/pods?{query}")
+    assert (status, answer["kind"], names(answer)) == (200, "PodList", found)
+    assert names(ask(server, "GET", f"/api/v1/namespaces/other/pods?{query}")[1]) == []
+
+
+def test_list_comes_in_pages_unless_from_the_cache(server: ApiServer) -> None:
+    for name in "abcde":
+        ask(server, "POST", PODS, pod(name))
+    seen: list[list[str]] = []
+    token = ""
+    while True:
+        _, page = ask(server, "GET", f"/api/v1/pods?limit=2&continue={token}")
+        seen.append(names(page))
+        token = page["metadata"].get("continue", "")
+        if not token:
+            break
+    assert seen == [["a", "b"], ["c", "d"], ["e"]]
+    assert len(names(ask(server, "GET", "/api/v1/pods?limit=2&resourceVersion=0")[1])) == 5
+    assert ask(server, "GET", "/api/v1/pods?limit=2&continue=nonsense")[0] == 400
+
+
+# -- watch -----------------------------------------------------------------------------------------
+
+
+class Watch:
+    """An open watch; reads events one by one."""
+
+    def __init__(self, server: ApiServer, query: str) -> None:
+        self._connection = http.client.HTTPConnection(server.url[7:], timeout=10)
+        self._connection.request("GET", f"/api/v1/pods?watch=true&{query}")
+        self._answer = self._connection.getresponse()
+        self.status = self._answer.status
+
+    def next(self) -> tuple[str, Json] | None:
+        """(type, object); None at the end."""
+        line = self._answer.readline()
+        if not line:
+            return None
+        event = json.loads(line)
+        return event["type"], event["object"]
+
+    def rest(self) -> list[str]:
+        """Types of the events up to the end, however it comes."""
+        kinds: list[str] = []
+        try:
+            while (event := self.next()) is not None:
+                kinds.append(event[0])
+        except (ConnectionError, http.client.HTTPException):
+            return [*kinds, "broken"]
+        return kinds
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def test_watch_from_a_version_sends_what_came_after(server: ApiServer) -> None:
+    _, first = ask(server, "POST", PODS, pod("a", "n1"))
+    ask(server, "POST", PODS, pod("b", "n1"))
+    watch = Watch(server, f"resourceVersion={first['metadata']['resourceVersion']}")
+    event = watch.next()
+    assert event is not None
+    assert (event[0], event[1]["metadata"]["name"]) == ("ADDED", "b")
+    ask(server, "DELETE", f"{PODS}/a")
+    event = watch.next()
+    assert event is not None
+    assert (event[0], event[1]["metadata"]["name"]) == ("DELETED", "a")
+    assert event[1]["metadata"]["resourceVersion"] == str(server.store.version)
+    watch.close()
+
+
+def test_watch_with_a_selector_adds_and_removes_as_objects_come_and_go(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("p"))
+    version = server.store.version
+    watch = Watch(server, f"resourceVersion={version}&fieldSelector=spec.nodeName%3Dn1")
+    for change in ({"nodeName": "n1"}, {"priority": 1}, {"nodeName": "n2"}, {"priority": 2}):
+        ask(server, "PATCH", f"{PODS}/p", {"spec": change}, MERGE)
+    events = [watch.next() for _ in range(3)]
+    assert [event[0] for event in events if event] == ["ADDED", "MODIFIED", "DELETED"]
+    watch.close()
+
+
+def test_watch_without_a_version_starts_with_everything(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("a"))
+    watch = Watch(server, "resourceVersion=0")
+    event = watch.next()
+    assert event is not None
+    assert event[0] == "ADDED"
+    watch.close()
+
+
+def test_watch_sends_bookmarks_only_when_asked(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("a"))
+    version = server.store.version
+    watch = Watch(server, f"resourceVersion={version}&allowWatchBookmarks=true")
+    event = watch.next()
+    assert event is not None
+    assert (event[0], event[1]["metadata"]["resourceVersion"]) == ("BOOKMARK", str(version))
+    watch.close()
+    quiet = Watch(server, f"resourceVersion={version}&timeoutSeconds=1")
+    assert quiet.next() is None
+    quiet.close()
+
+
+def test_expired_watches_get_410_as_an_event(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("a"))
+    old = server.store.version
+    running = Watch(server, f"resourceVersion={old}")
+    server.expire_watches()
+    assert running.rest() in ([], ["ERROR"])  # ended by the one or the other
+    running.close()
+    again = Watch(server, f"resourceVersion={old}")
+    assert again.status == 200
+    event = again.next()
+    assert event is not None
+    assert (event[0], event[1]["code"]) == ("ERROR", 410)
+    assert again.next() is None
+    again.close()
+
+
+def test_dropped_watch_ends_in_good_order_and_can_be_resumed(server: ApiServer) -> None:
+    _, made = ask(server, "POST", PODS, pod("a"))
+    version = made["metadata"]["resourceVersion"]
+    watch = Watch(server, f"resourceVersion={version}")
+    server.drop_watches()
+    assert watch.rest() == []
+    watch.close()
+    ask(server, "POST", PODS, pod("b"))
+    again = Watch(server, f"resourceVersion={version}")
+    event = again.next()
+    assert event is not None
+    assert event[1]["metadata"]["name"] == "b"
+    again.close()
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def test_fail_next_counts_down_per_verb_and_resource(server: ApiServer) -> None:
+    server.fail_next("list", "pods", 500, times=2)
+    assert ask(server, "GET", "/api/v1/nodes")[0] == 200
+    assert [ask(server, "GET", "/api/v1/pods")[0] for _ in range(3)] == [500, 500, 200]
+
+
+def test_429_asks_to_wait(server: ApiServer) -> None:
+    server.fail_next("*", "*", 429)
+    connection = http.client.HTTPConnection(server.url[7:], timeout=10)
+    connection.request("GET", "/api/v1/pods")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Retry-After")) == (429, "1")
+    answer.read()
+    connection.close()
+
+
+def test_reset_happens_before_and_reset_after_behind_the_change(server: ApiServer) -> None:
+    server.fail_next("create", "pods", "reset")
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        ask(server, "POST", PODS, pod("a"))
+    assert server.list("pods") == []
+    server.fail_next("create", "pods", "reset-after")
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        ask(server, "POST", PODS, pod("a"))
+    assert len(server.list("pods")) == 1
+
+
+def test_hang_ends_when_faults_are_cleared(server: ApiServer) -> None:
+    server.fail_next("get", "pods", "hang")
+    failed = threading.Event()
+
+    def client() -> None:
+        try:
+            ask(server, "GET", f"{PODS}/p")
+        except (ConnectionError, http.client.HTTPException):
+            failed.set()
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    assert not failed.wait(0.2)
+    server.faults.clear()
+    thread.join(10.0)
+    assert failed.is_set()
+
+
+def test_unknown_outcome_is_refused(server: ApiServer) -> None:
+    with pytest.raises(ValueError, match="explode"):
+        server.fail_next("get", "pods", "explode")
+
+
+def test_outage_refuses_connections_and_keeps_address_and_objects(server: ApiServer) -> None:
+    ask(server, "POST", PODS, pod("a"))
+    url = server.url
+    server.go_down()
+    server.go_down()
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "GET", "/api/v1/pods")
+    server.start()
+    server.start()
+    assert server.url == url
+    assert names(ask(server, "GET", "/api/v1/pods")[1]) == ["a"]
+
+
+def test_outage_ends_idle_connections_and_watches(server: ApiServer) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    idle = socket.create_connection((host, int(port)), timeout=10)
+    watch = Watch(server, "resourceVersion=0")
+    eventually(lambda: len(server._http.live) == 2 if server._http else False)
+    server.go_down()
+    idle.settimeout(10.0)
+    try:
+        rest = idle.recv(1)
+    except ConnectionResetError:
+        rest = b""
+    assert rest == b""
+    assert watch.rest() in ([], ["broken"])
+    idle.close()
+    watch.close()
+
+
+def test_latency_delays_answers(server: ApiServer) -> None:
+    server.faults.latency_s = 30.0
+    connection = http.client.HTTPConnection(server.url[7:], timeout=0.2)
+    connection.request("GET", "/api/v1/pods")
+    with pytest.raises(TimeoutError):
+        connection.getresponse()
+    connection.close()
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+def test_requests_are_listed_with_user_agent_and_status(server: ApiServer) -> None:
+    ask(server, "GET", "/api/v1/pods", headers={"User-Agent": "one"})
+    ask(server, "GET", f"{PODS}/p", headers={"User-Agent": "two"})
+    ask(server, "GET", "/version", headers={"User-Agent": "two"})
+    seen = [(one.verb, one.resource, one.name, one.status) for one in server.requests()]
+    assert seen == [("list", "pods", "", 200), ("get", "pods", "p", 404)]
+    assert len(server.requests(user_agent="two")) == 1
+    assert len(server.requests(verb="list", resource="pods")) == 1
+    server.forget_requests()
+    assert server.requests() == ()
+
+
+def test_version_and_health_say_that_it_is_simulated(server: ApiServer) -> None:
+    assert "simulated" in ask(server, "GET", "/version")[1]["gitVersion"]
+    assert "simulated" in ask(server, "GET", "/readyz")[1]["server"]
+
+
+def test_token_is_checked_when_there_is_one() -> None:
+    with ApiServer(token="t") as server:
+        assert ask(server, "GET", "/api/v1/pods")[0] == 401
+        assert ask(server, "GET", "/api/v1/pods", headers={"Authorization": "Bearer x"})[0] == 401
+        assert ask(server, "GET", "/api/v1/pods", headers={"Authorization": "Bearer t"})[0] == 200
+
+
+def test_kubeconfig_leads_to_the_server(server: ApiServer, tmp_path: Path) -> None:
+    server.token = "t"
+    path = server.write_kubeconfig(tmp_path / "k", ca_file=tmp_path / "ca.crt")
+    config = yaml.safe_load(path.read_text())
+    assert config["clusters"][0]["cluster"]["server"] == server.url
+    assert config["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
+    assert config["users"][0]["user"] == {"token": "t"}
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_edit_and_annotate_change_copies_and_bump_the_version(server: ApiServer) -> None:
+    first = server.create("nodes", {"metadata": {"name": "n"}})
+    second = server.annotate("nodes", "n", {"a": "1", "b": None})
+    assert "annotations" not in first["metadata"]
+    assert second["metadata"]["annotations"] == {"a": "1"}
+    assert int(second["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
