@@ -81,6 +81,9 @@ class _Threads:
         deadline = clock.monotonic() + JOIN_S
         for thread in self.running:
             thread.join(max(deadline - clock.monotonic(), 0.01))
+        late = [thread.name for thread in self.running if thread.is_alive()]
+        if late:
+            log.warning("threads_left", extra=kv(threads=late))
 
 
 class Daemon:
@@ -222,6 +225,7 @@ class Daemon:
                 self.threads.died = self.threads.died or "backend"
         self.inventory.wake()
         self.lifecycle.wake()
+        self.backend.close()
         if self.cluster is not None:
             self.cluster.close()
         self.threads.join()
