@@ -188,13 +188,21 @@ class LiveUse:
         reservation = read_reservation(pod, self._resource)
         if reservation.slots is None:
             log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
-            return None
+            return self._at_most(pod) if pod.uid not in self._known else None
         served = self._served(pod, reservation.slots)
         return PodGrants(
             containers=tuple(served.get(one.name, ()) for one in pod.containers),
             kinds=tuple(one.kind for one in pod.containers),
             are_inits_over=are_inits_over(pod),
         )
+
+    @staticmethod
+    def _at_most(pod: Pod) -> PodGrants:
+        """All that an unclear reservation may hold: rather a refused pod than a full card."""
+        try:
+            return PodGrants(containers=decode_grants(pod.annotations[names.POD_ALLOCATED]))
+        except WireError:
+            return PodGrants(containers=())  # told above; nothing in it can be counted
 
     def _served(self, pod: Pod, slots: SlotMap) -> dict[str, ContainerGrants]:
         served = {
