@@ -183,8 +183,8 @@ class LiveUse:
         return grants
 
     def _read(self, pod: Pod) -> PodGrants | None:
-        if not pod.annotations.get(names.POD_ALLOCATED):
-            return PodGrants(containers=())
+        if not pod.annotations.get(names.POD_ALLOCATED) or not counts_of(pod, self._resource):
+            return PodGrants(containers=())  # whoever asks for no card holds none, whatever it says
         reservation = read_reservation(pod, self._resource)
         if reservation.slots is None:
             log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
