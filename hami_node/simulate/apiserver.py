@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from hami_node.logs import kv
@@ -149,12 +148,7 @@ class ApiServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def write_kubeconfig(self, path: Path, ca_file: Path | None = None) -> Path:
