@@ -68,9 +68,9 @@ def is_valid_set(indexes: Sequence[int], family: Family | None) -> bool:
         return False
     if any(after != before + 1 for before, after in pairwise(indexes)):
         return False
-    if family is Family.INFERENTIA:
-        return True
-    return len(indexes) in TRAINIUM_COUNTS and indexes[0] % len(indexes) == 0
+    if family is Family.TRAINIUM:
+        return len(indexes) in TRAINIUM_COUNTS and indexes[0] % len(indexes) == 0
+    return True
 
 
 def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection:
@@ -113,16 +113,6 @@ def wanted(ask: Ask, cores_per_device: int) -> tuple[int, int | None]:
     if ask.count == 1 or total <= cores_per_device:
         return 1, total
     return -(-total // max(1, cores_per_device)), total
-
-
-def is_as_asked(ask: Ask, given: Sequence[tuple[Device, int]], cores_per_device: int) -> bool:
-    """True when these devices, each with its mask of given cores, are just what was asked for."""
-    devices, cores = wanted(ask, cores_per_device)
-    if len(given) != devices or any(mask & ~device.cores for device, mask in given):
-        return False
-    if cores is None:
-        return all(mask and mask == device.cores for device, mask in given)
-    return cores == sum(mask.bit_count() for _, mask in given)
 
 
 BASIC_FILTERS: Final[tuple[Filter, ...]] = (is_healthy, is_not_cordoned)

@@ -1,8 +1,9 @@
 """Which cards belong together: the worst linked single card and the best linked set.
 
-Both answers are exact. A set is never searched by trying every combination: cards that others can't
-tell apart are grouped first (`_split`), and only what is left without any symmetry is searched by
-branch and bound (`_search`).
+Both answers are exact. The combinations of a whole machine are never tried one by one: it is cut
+where all links across are equal (`_split`), as between sockets or on a switch; parts of up to 8
+cards have all their subsets tabulated at once (`_tabulate`), and only a larger part without such a
+cut is searched, by branch and bound (`_Search`).
 
 Ties: the combination that comes first when cards are listed in visit order. To have no ties at all,
 a set's value is one integer, `pair sum << n | mask`, where the mask holds the card at position 0 as

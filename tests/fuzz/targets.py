@@ -15,7 +15,7 @@ from hami_node.engine.compat import V2_8, V2_10
 from hami_node.engine.filters import Rejection, context
 from hami_node.engine.fit import Placement
 from hami_node.engine.fleet import Fleet, NoNode
-from hami_node.engine.neuron import NeuronUnit, cores_each, fit_neuron, is_as_asked, neuron_ids
+from hami_node.engine.neuron import NeuronUnit, cores_each, fit_neuron, neuron_ids
 from hami_node.engine.neuron_check import NeuronClaim, NeuronShape, check_neuron_pod
 from hami_node.engine.place import (
     ContainerAsks,
@@ -241,8 +241,9 @@ def _neuron_fit(source: Source, devices: tuple[Device, ...]) -> str:
         _expect(answer.text(), "a rejection without a reason")
         return "rejected"
     _expect(isinstance(answer, Placement) and answer.taken, "an empty set counts as fit")
-    taken = [(one.device, one.cores) for one in answer.taken]
-    _expect(is_as_asked(ask, taken, cores_each(devices)), "not what was asked for")
+    wanted = ask.count * (cores_each(devices) if ask.is_whole_device else ask.cores)
+    given = sum(taken.cores.bit_count() for taken in answer.taken)
+    _expect(given == wanted, "not as many cores as asked for")
     return "placed"
 
 

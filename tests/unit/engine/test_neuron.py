@@ -16,10 +16,8 @@ from hami_node.engine.neuron import (
     Family,
     NeuronUnit,
     core_run,
-    cores_each,
     family_of,
     fit_neuron,
-    is_as_asked,
     is_valid_set,
     neuron_ids,
     wanted,
@@ -304,32 +302,6 @@ def test_wanted_spreads_cores_over_devices(
 
 
 @pytest.mark.parametrize(
-    ("cores", "ask", "masks", "expected"),
-    [
-        (2, _ask(1, 1), {0: 2}, True),
-        (2, _ask(1, 1), {0: 3}, False),
-        (2, _ask(4), {0: 3, 1: 3, 2: 3, 3: 3}, True),
-        (2, _ask(4), {0: 3, 1: 3, 2: 3}, False),
-        (4, _ask(3), {0: 15, 1: 3}, True),
-        (4, _ask(2, whole=True), {0: 15, 1: 15}, True),
-        (4, _ask(2, whole=True), {0: 15, 1: 3}, False),
-        (2, _ask(1), {0: 12}, False),
-        (2, _ask(1, 0), {}, False),
-    ],
-    ids=[
-        "one core", "a core more", "four devices", "a device less", "part of the last",
-        "whole devices", "half a device", "cores it has not", "nothing",
-    ],
-)  # fmt: skip
-def test_is_as_asked_compares_devices_and_cores(
-    cores: int, ask: Ask, masks: dict[int, int], expected: bool
-) -> None:
-    devices = {card.device.index: card.device for card in _node(4, "inf1.6xlarge", cores)}
-    given_cores = [(devices[index], mask) for index, mask in masks.items()]
-    assert is_as_asked(ask, given_cores, cores_each(devices.values())) is expected
-
-
-@pytest.mark.parametrize(
     ("free", "count", "expected"),
     [
         (0b11, 1, 0b01),
@@ -396,8 +368,6 @@ def test_fit_neuron_any_answer_is_free_exact_and_allowed(
         assert answer.text()
         return
     assert answer.taken
-    given_masks = [(taken.device, taken.cores) for taken in answer.taken]
-    assert is_as_asked(ask, given_masks, cores_each(device for device, _ in given_masks))
     used = {card.device.uuid: card.cores_used for card in cards}
     assert all(taken.cores and not taken.cores & used[taken.device.uuid] for taken in answer.taken)
     per_device = cards[0].device.cores.bit_count()
