@@ -42,6 +42,7 @@ CONNECT_RETRY_S: Final = 0.003
 REGISTER_TIMEOUT_S: Final = 5.0
 LIST_TIMEOUT_S: Final = 10.0
 """How long kubelet may take from registration to its first ListAndWatch."""
+LIST_CHECK_S: Final = 0.02
 CHECK_INTERVAL_S: Final = 1.0
 """How often the sockets are looked at even if the folder watch says nothing."""
 BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -171,11 +172,7 @@ class Lifecycle:
         )
         if old is not None:
             threading.Thread(target=_retire, args=(old, DRAIN_S), daemon=True).start()
-        if new.plugin.listed.wait(LIST_TIMEOUT_S) or self._stop.is_set():
-            self.registered.set()
-            return new
-        _retire(new, 0)
-        raise KubeletError(f"kubelet registered {new.path.name} and never asked for its list")
+        return new
 
     def _wait_for_kubelet(self) -> _SocketId:
         """kubelet.sock's identity, once somebody listens on it."""
@@ -226,13 +223,19 @@ class Lifecycle:
 
     def _hold(self, serving: _Serving) -> None:
         """Return when the registration has to be made again."""
+        listed_by_s = self._clock.monotonic() + LIST_TIMEOUT_S
         while not self._stop.is_set():
+            is_listed = serving.plugin.listed.is_set()
+            if is_listed:
+                self.registered.set()
             why = self._lost(serving)
+            if not why and not is_listed and self._clock.monotonic() > listed_by_s:
+                why = "kubelet never asked for the list"
             if why:
                 self.registered.clear()
                 log.info("registration_lost", extra=kv(resource=self._resource, why=why))
                 return
-            self._pause(CHECK_INTERVAL_S)
+            self._pause(CHECK_INTERVAL_S if is_listed else LIST_CHECK_S)
 
     def _lost(self, serving: _Serving) -> str:
         if self._restart.is_set():

@@ -87,7 +87,7 @@ class DevicePlugin(DevicePluginServicer):
         self._tells_numa = tells_numa
         self._is_over = False
         self.listed = threading.Event()
-        """Set once kubelet has been sent a list."""
+        """Set once kubelet has asked for the list."""
 
     def close(self) -> None:
         """End the streams: the server is about to stop."""
@@ -120,8 +120,8 @@ class DevicePlugin(DevicePluginServicer):
             version, cards = self._inventory.snapshot()
             if version != sent:
                 sent = version
-                yield kubelet_list(cards, tells_numa=self._tells_numa)
                 self.listed.set()
+                yield kubelet_list(cards, tells_numa=self._tells_numa)
             self._inventory.wait_newer_or(sent, is_over, KEEP_ALIVE_S)
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's

@@ -1,0 +1,125 @@
+"""The daemon as its own process on the NVML stand-in, for measurements."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_node.simulate.apiserver import ApiServer
+from hami_node.simulate.kubelet import SimulatedKubelet
+from hami_node.wire.objects import decode_pod
+from tests.nvml_stub.build import build
+from tests.nvml_stub.control import Stub
+
+NODE = "bench-node"
+RESOURCE = "nvidia.com/gpu"
+CARDS = 8
+SLOTS = 10
+
+
+@dataclass
+class Rig:
+    """A running daemon with everything around it."""
+
+    root: Path
+    kubelet: SimulatedKubelet
+    api: ApiServer
+    stub: Stub
+    process: subprocess.Popen[bytes]
+    began_s: float
+
+    @property
+    def log(self) -> str:
+        """What the daemon has logged so far."""
+        return (self.root / "daemon.log").read_text()
+
+    def rss_mib(self) -> float:
+        """Resident memory of the daemon, MiB. Check: grep VmRSS /proc/PID/status."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+    def cpu_s(self) -> float:
+        """Processor time of the daemon so far, seconds."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def create_pod(self, name: str, uuid: str, memory_mib: int) -> None:
+        """A pod as HAMi's scheduler leaves it: reserved and bound."""
+        grants = f"{uuid},NVIDIA,{memory_mib},1:;"
+        limits = {RESOURCE: "1", "nvidia.com/gpumem": str(memory_mib), "nvidia.com/gpucores": "1"}
+        self.api.create(
+            "pods",
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "default",
+                    "uid": f"uid-{name}",
+                    "annotations": {
+                        "hami.io/vgpu-devices-allocated": grants,
+                        "hami.io/vgpu-devices-to-allocate": grants,
+                        "hami.io/bind-phase": "allocating",
+                        "hami.io/vgpu-node": NODE,
+                    },
+                },
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [{"name": "c", "resources": {"limits": limits}}],
+                },
+                "status": {"phase": "Pending"},
+            },
+        )
+
+    def admit(self, name: str) -> str:
+        """Let kubelet admit it; "" or the refusal."""
+        pod = decode_pod(self.api.read("pods", name, "default"))
+        return self.kubelet.admit(pod, RESOURCE).refusal
+
+
+@contextmanager
+def running_daemon(*flags: str) -> Iterator[Rig]:
+    """Start everything, yield while the daemon runs, stop everything."""
+    with tempfile.TemporaryDirectory(prefix="hb") as folder:
+        root = Path(folder)
+        stub = Stub(build(root / "lib"), root / "nvml.txt")
+        stub.show(cards=CARDS)
+        (root / "plugins").mkdir()
+        hook = root / "hook" / "vgpu"
+        hook.mkdir(parents=True)
+        (hook / "libvgpu.so").write_text("stand-in")
+        (hook / "ld.so.preload").write_text("stand-in")
+        kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
+        kubelet.start()
+        with ApiServer() as api:
+            api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
+            environment = {
+                "PATH": os.environ["PATH"],
+                "NODE_NAME": NODE,
+                "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
+                "LD_LIBRARY_PATH": str(root / "lib"),
+                "NVML_STUB_FILE": str(root / "nvml.txt"),
+                "HOOK_PATH": str(root / "hook"),
+            }
+            command = [
+                *(str(Path(sys.executable).with_name("hami-node")), "run"),
+                *("--plugin-dir", str(root / "plugins")),
+                *("--pod-resources-socket", str(root / "pr" / "kubelet.sock")),
+                *("--metrics-address", "127.0.0.1:0"),
+                *flags,
+            ]
+            with (root / "daemon.log").open("wb") as log:
+                began_s = time.monotonic()
+                process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            try:
+                yield Rig(root, kubelet, api, stub, process, began_s)
+            finally:
+                process.terminate()
+                process.wait(20)
+        kubelet.stop()
