@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.registry import CollectorRegistry
 
+from hami_node.backends.nvml import NvmlBackend
 from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.views import ClusterView
 from hami_node.logs import kv
 from hami_node.metrics_server import MetricsServer, Probes
-from hami_node.model import Pod
+from hami_node.model import Pod, Uuid
 from hami_node.node.allocation import PodAllocator
 from hami_node.node.config_watch import ConfigWatch
 from hami_node.node.gauges import Gauges
@@ -54,6 +55,7 @@ class ClusterSide:
         self._daemon = daemon
         settings, clock, stop = daemon.settings, daemon.clock, daemon.stop
         self._metrics = daemon.metrics
+        self._xids: dict[tuple[Uuid, int], int] = {}
         self._kube = connect(
             settings.kubeconfig,
             component="daemon",
@@ -264,10 +266,22 @@ class ClusterSide:
         daemon.metrics.set_registered(
             daemon.settings.resource_count, daemon.lifecycle.registered.is_set()
         )
+        self._count_xids()
         node = self.view.node()
         if node is not None:
             pods: tuple[Pod, ...] = self.live.pods()
             self._auditor.audit(node, pods)
+
+    def _count_xids(self) -> None:
+        """Hand the driver's XID events, counted since its session began, to the metrics."""
+        daemon = self._daemon
+        if not isinstance(daemon.backend, NvmlBackend):
+            return
+        ignored = frozenset(daemon.settings.xids_ignored)
+        for (uuid, xid), count in daemon.backend.xid_counts().items():
+            for _ in range(count - self._xids.get((uuid, xid), 0)):
+                daemon.metrics.count_xid(uuid, xid, is_ignored=xid in ignored)
+            self._xids[uuid, xid] = count
 
 
 def _bound(body: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:

@@ -274,9 +274,6 @@ class Settings:
         "How the container runtime is told the cards.",
         env=("DEVICE_LIST_STRATEGY",),
     )
-    pass_device_specs: bool = setting(
-        False, "Name the /dev/nvidia* nodes to kubelet as well.", env=("PASS_DEVICE_SPECS",)
-    )
     core_policy: CorePolicy = setting(
         CorePolicy.DEFAULT, "When core limits are enforced.", yaml="gpuCorePolicy"
     )

@@ -96,8 +96,8 @@ def test_run_starts_the_daemon_with_settings_from_flags_and_environment(
         pytest.param(["--kubelet-socket=/k/kubelet.sock"], "plugin_dir", Path("/k"), id="socket"),
         pytest.param(
             ["--device-list-strategy", "envvar", "--pass-device-specs=true"],
-            "pass_device_specs",
-            True,
+            "ignored",
+            ("--pass-device-specs",),
             id="device_specs",
         ),
         pytest.param(
