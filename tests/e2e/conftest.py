@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.e2e.scheduler import NODE_PATH, Generation, Scheduler
 from tests.e2e.waiting import eventually
 
 _FOLDER = Path(__file__).parent
+_WORTH_READING = re.compile("plugin|Allocate|admi|nvidia.com|unhealthy|killing", re.IGNORECASE)
 _KEEP = "HAMI_E2E_KEEP"  # set: use the cluster that runs, and leave it running
 
 
@@ -163,5 +165,6 @@ def _story(daemon: Daemon) -> str:
         lines += [f"{e['involvedObject']['name']} {e['reason']}: {e['message']}" for e in events]
     except (ApiError, httpx.TransportError) as error:
         lines = [f"the API server does not tell: {error}"]
-    lines += [f"== kubelet\n{cluster.log_tail('kubelet', 60)}"]
+    kubelet = cluster.log_tail("kubelet", 400).splitlines()
+    lines += ["== kubelet", *[k for k in kubelet if _WORTH_READING.search(k)][-30:]]
     return "\n".join(lines)

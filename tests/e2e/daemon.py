@@ -16,7 +16,7 @@ from tests.e2e.assets import IMAGE
 from tests.e2e.cluster import Cluster
 from tests.e2e.waiting import eventually
 
-NAMESPACE: Final = "hami-node"
+NAMESPACE: Final = "hami-system"
 NAME: Final = "hami-node"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 CONFIG_MAP: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/hami-node-config"
@@ -32,7 +32,8 @@ class Daemon:
         self.cluster, self.api = cluster, api
 
     def install(self) -> None:
-        """Apply the manifests and wait until the daemon is ready."""
+        """Label the node, apply the manifests and wait until the daemon is ready."""
+        self.api.patch(f"/api/v1/nodes/{parts.NODE}", {"metadata": {"labels": {"gpu": "on"}}})
         self.cluster.kubectl("apply", "-k", str(OVERLAY))
         self.wait_ready()
 

@@ -22,7 +22,10 @@ _BASE: Final = "localhost/python:3.11-slim-bookworm"
 _BASE_PACKAGES: Final = "python3,python3-venv,python3-pip,ca-certificates"
 _HASH_FILE: Final = IMAGE_TAR.with_suffix(".sha256")
 _CERTIFICATES: Final = "/etc/ssl/certs"
-_INPUTS: Final = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements.lock", "README.md")
+_INPUTS: Final = (
+    *("Dockerfile", ".dockerignore", "pyproject.toml", "requirements-runtime.lock"),
+    *("README.md", "LICENSE"),
+)
 
 
 def has_base() -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from hami_node.wire import names
 from tests.e2e import cards, limiter
+from tests.e2e.machine import VGPU_LOCK_DIR
 from tests.e2e.pods import Box, Inside, Pods
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
@@ -56,6 +57,7 @@ def test_container_sees_the_limiter_and_a_folder_of_its_own(
     folder = limiter.CONTAINERS / f"{pod['metadata']['uid']}_c0"
     assert folder.is_dir()
     assert folder.stat().st_mode & 0o777 == 0o777
+    assert VGPU_LOCK_DIR.stat().st_mode & 0o777 == 0o777
 
 
 def test_cards_and_limits_have_one_order_by_card_number(pods: Pods, scheduler: Scheduler) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hami_node.wire import names
 from tests.e2e.api import Api, ApiError, Json
-from tests.e2e.daemon import Daemon
+from tests.e2e.daemon import NAMESPACE, Daemon
 from tests.e2e.pki import Authority
 from tests.e2e.pods import Box, Pods
 from tests.e2e.scheduler import NODE_PATH, Scheduler
@@ -109,7 +109,7 @@ def test_pod_of_another_node_is_denied(api: Api, thief: Api, pods: Pods, other_n
     "path",
     [
         "/api/v1/secrets",
-        "/api/v1/namespaces/hami-node/configmaps",
+        f"/api/v1/namespaces/{NAMESPACE}/configmaps",
         "/apis/apps/v1/daemonsets",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         f"{NODE_PATH}/proxy/pods",
