@@ -1,0 +1,271 @@
+"""The manifests: they fit together, and they ask for nothing that is not needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from hami_node import __version__
+from hami_node.cli import Parts, main
+from hami_node.config import ConfigSources, Settings, load
+from hami_node.config_files import read_device_config, read_node_config
+from hami_node.wire import names
+
+FOLDER: Final = Path(__file__).parents[3] / "daemonset"
+USER: Final = "system:serviceaccount:hami-system:hami-node"
+Object = dict[str, Any]
+
+
+def documents(path: Path) -> list[Object]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+BASE: Final = [
+    one for path in sorted(FOLDER.joinpath("base").rglob("*.yaml")) for one in documents(path)
+]
+
+
+def every(kind: str) -> list[Object]:
+    return [one for one in BASE if one["kind"] == kind]
+
+
+@pytest.fixture
+def pod_spec() -> Object:
+    (found,) = every("DaemonSet")
+    spec: Object = found["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def container(pod_spec: Object) -> Object:
+    (found,) = pod_spec["containers"]
+    one: Object = found
+    return one
+
+
+def kustomizations() -> list[Path]:
+    return sorted(FOLDER.rglob("kustomization.yaml"))
+
+
+@pytest.mark.parametrize("path", kustomizations(), ids=lambda path: path.parent.name)
+def test_every_part_of_a_kustomization_is_there(path: Path) -> None:
+    (found,) = documents(path)
+    parts = list(found["resources"])
+    parts += [one["path"] for one in found.get("patches", []) if "path" in one]
+    for part in parts:
+        assert path.parent.joinpath(part).resolve().exists(), part
+    for patch in found.get("patches", []):
+        assert yaml.safe_load(patch.get("patch", "{}")) is not None
+
+
+def test_every_file_of_the_base_is_used() -> None:
+    used = set()
+    for path in FOLDER.joinpath("base").rglob("kustomization.yaml"):
+        used |= {path.parent / part for part in documents(path)[0]["resources"]} | {path}
+    files = set(FOLDER.joinpath("base").rglob("*.yaml"))
+    assert files <= used
+
+
+def test_rights_are_exactly_these() -> None:
+    (role,) = every("ClusterRole")
+    assert {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    } == {
+        *(("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("", "pods", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("", "events", verb) for verb in ("create", "patch")),
+    }
+    assert not every("Role")
+    (binding,) = every("ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert f"system:serviceaccount:{subject['namespace']}:{subject['name']}" == USER
+
+
+def test_container_has_no_privileges(pod_spec: Object, container: Object) -> None:
+    assert container["securityContext"] == {
+        "runAsUser": 0,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod_spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    for host in ("hostNetwork", "hostPID", "hostIPC", "initContainers"):
+        assert host not in pod_spec
+
+
+def test_host_folders_are_only_the_needed_ones(pod_spec: Object, container: Object) -> None:
+    host = {one["name"]: one["hostPath"] for one in pod_spec["volumes"] if "hostPath" in one}
+    assert {one["path"] for one in host.values()} == {
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources",
+        "/usr/local/vgpu",
+        "/tmp/vgpulock",
+    }
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+    assert set(mounts) == {one["name"] for one in pod_spec["volumes"]}
+    for name, folder in host.items():
+        assert mounts[name]["mountPath"] == folder["path"], "kubelet mounts by the host's path"
+    assert mounts["pod-resources"]["readOnly"] is True
+    assert mounts["config"]["readOnly"] is True
+    assert not any("subPath" in one for one in mounts.values()), "a subPath never changes"
+
+
+def test_default_paths_are_the_mounted_ones(container: Object) -> None:
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    settings = Settings()
+    assert str(settings.plugin_dir) in mounted
+    assert str(settings.pod_resources_socket.parent) in mounted
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert f"{env['HOOK_PATH']}/vgpu" in mounted
+    assert str(settings.hook_path) == env["HOOK_PATH"]
+
+
+def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) -> None:
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert pod_spec["runtimeClassName"] == "nvidia"
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert pod_spec["nodeSelector"] == {"gpu": "on"}
+    assert pod_spec["priorityClassName"] == "system-node-critical"
+
+
+def test_probes_ask_the_metrics_port(container: Object) -> None:
+    (port,) = container["ports"]
+    assert Settings().metrics_address == f":{port['containerPort']}"
+    probes = {container[one]["httpGet"]["path"] for one in ("livenessProbe", "readinessProbe")}
+    assert probes == {"/healthz", "/readyz"}
+    for one in ("livenessProbe", "readinessProbe"):
+        assert container[one]["httpGet"]["port"] == port["name"]
+
+
+def test_resources_are_requested(container: Object) -> None:
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert "cpu" not in container["resources"]["limits"], "a throttled plugin costs running pods"
+
+
+def started_with(arguments: list[str], config: Path) -> Settings:
+    """The settings that the manifest's arguments mean, with the ConfigMap's file in `config`."""
+    got: list[Settings] = []
+
+    def run(settings: Settings, _: ConfigSources) -> int:
+        got.append(settings)
+        return 0
+
+    shown = [one.replace("/config/device-config.yaml", str(config)) for one in arguments]
+    shown = [one for one in shown if not one.startswith("--node-config-file")]
+    parts = Parts(run_daemon=run, env=lambda: {"NODE_NAME": "n1"})
+    done = CliRunner().invoke(main, shown, obj=parts)
+    assert done.exit_code == 0, done.output
+    return got[0]
+
+
+def test_shipped_configuration_is_accepted_and_means_the_defaults(
+    container: Object, tmp_path: Path
+) -> None:
+    (config,) = every("ConfigMap")
+    data = config["data"]
+    found = read_device_config(data["device-config.yaml"].encode(), "device-config.yaml")
+    assert (found.errors, found.ignored) == ((), ())
+    assert read_node_config(data["config.json"].encode(), "config.json", None).errors == ()
+    file = tmp_path / "device-config.yaml"
+    file.write_text(data["device-config.yaml"])
+    defaults = load(ConfigSources(env={"NODE_NAME": "n1"}))
+    assert started_with(container["args"], file) == defaults
+
+
+def overlay_arguments(name: str) -> list[str]:
+    (found,) = documents(FOLDER / "overlays" / name / "kustomization.yaml")
+    steps = [yaml.safe_load(one.get("patch", "[]")) for one in found["patches"]]
+    return [
+        step["value"]
+        for patch in steps
+        if isinstance(patch, list)
+        for step in patch
+        if step["path"].endswith("/args/-")
+    ]
+
+
+def test_simulated_overlay_starts_the_simulated_backend(container: Object, tmp_path: Path) -> None:
+    file = tmp_path / "device-config.yaml"
+    file.write_text("nvidia: {}")
+    settings = started_with([*container["args"], *overlay_arguments("simulated")], file)
+    assert settings.backend == "simulated"
+    assert settings.limiter == "optional"
+    (config,) = documents(FOLDER / "overlays" / "simulated" / "config.yaml")
+    assert settings.simulated_file is not None
+    assert settings.simulated_file.name in config["data"]
+    assert config["metadata"]["name"] == every("ConfigMap")[0]["metadata"]["name"]
+
+
+def test_admission_policies_deny_and_name_our_account() -> None:
+    policies = every("ValidatingAdmissionPolicy")
+    resources = set()
+    for policy in policies:
+        spec = policy["spec"]
+        assert spec["failurePolicy"] == "Fail"
+        (condition,) = spec["matchConditions"]
+        assert condition["expression"] == f"request.userInfo.username == '{USER}'"
+        (rule,) = spec["matchConstraints"]["resourceRules"]
+        assert rule["operations"] == ["UPDATE"]
+        resources |= set(rule["resources"])
+        assert all(one["message"].startswith("hami-node may") for one in spec["validations"])
+    assert resources == {"nodes", "pods"}
+    bindings = every("ValidatingAdmissionPolicyBinding")
+    bound = {one["spec"]["policyName"]: one["spec"]["validationActions"] for one in bindings}
+    assert bound == {one["metadata"]["name"]: ["Deny"] for one in policies}
+
+
+def test_admission_policies_allow_every_annotation_that_the_daemon_writes() -> None:
+    prefixes = ("hami.io/", "hami-node.io/")
+    for policy in every("ValidatingAdmissionPolicy"):
+        text = " ".join(one["expression"] for one in policy["spec"]["validations"])
+        for prefix in prefixes:
+            assert text.count(f"key.startsWith('{prefix}')") == 2
+    written = [
+        value
+        for name, value in vars(names).items()
+        if name.startswith(("NODE_", "POD_")) and isinstance(value, str)
+    ]
+    assert len(written) > 15
+    assert all(value.startswith(prefixes) for value in written)
+
+
+def test_image_has_the_version_of_the_package() -> None:
+    (found,) = documents(FOLDER / "base" / "daemonset" / "kustomization.yaml")
+    (image,) = found["images"]
+    assert image["newTag"] == __version__
+
+
+def test_runtime_lock_holds_a_part_of_the_full_lock_and_no_addresses() -> None:
+    root = FOLDER.parent
+    runtime, full = (
+        {line for line in root.joinpath(name).read_text().splitlines() if "==" in line}
+        for name in ("requirements-runtime.lock", "requirements.lock")
+    )
+    assert runtime < full
+    for name in ("requirements-runtime.lock", "requirements.lock"):
+        assert "://" not in root.joinpath(name).read_text()
+    assert not any(line.startswith(("pytest", "mypy", "ruff")) for line in runtime)
+
+
+def test_image_is_built_from_what_the_ignore_file_lets_through() -> None:
+    root = FOLDER.parent
+    allowed = {
+        line[1:]
+        for line in root.joinpath(".dockerignore").read_text().splitlines()
+        if line[:1] == "!"
+    }
+    for line in root.joinpath("Dockerfile").read_text().splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
+            *sources, _ = line.split()[1:]
+            assert set(sources) <= allowed, line
