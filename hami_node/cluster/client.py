@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 import tenacity
 
@@ -24,47 +24,28 @@ from hami_node.cluster.connection import (
 )
 from hami_node.cluster.credentials import load_configuration
 from hami_node.cluster.frames import read_list, read_mapping
-from hami_node.errors import KubeError, NotFound, WireError
+from hami_node.cluster.paths import (
+    CORE,
+    lease_path,
+    node_path,
+    pod_path,
+    resource_of,
+    segment,
+)
+from hami_node.errors import KubeError, WireError
+from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, JsonPatch
 from hami_node.wire.objects import decode_node, decode_pod
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Query = tuple[tuple[str, str], ...]
 Json = Mapping[str, object]
 
 PAGE_LIMIT: Final = 500
-_CORE: Final = "/api/v1"
-_LEASES: Final = "/apis/coordination.k8s.io/v1"
 _MESSAGE_BYTES: Final = 1024  # the API server refuses longer messages of Events
-
-
-def segment(name: str) -> str:
-    """A name as one part of a path.
-
-    Raises:
-        NotFound: no object can have this name; a request with it would mean something else.
-    """
-    if name in {"", ".", ".."}:
-        raise NotFound(f"no object can be named {name!r}", 404)
-    return quote(name, safe="")
-
-
-def node_path(name: str) -> str:
-    """Path of a node."""
-    return f"{_CORE}/nodes/{segment(name)}"
-
-
-def pod_path(namespace: str, name: str = "") -> str:
-    """Path of a pod; without a name, of a namespace's pods."""
-    base = f"{_CORE}/namespaces/{segment(namespace)}/pods"
-    return f"{base}/{segment(name)}" if name else base
-
-
-def lease_path(namespace: str, name: str = "") -> str:
-    """Path of a Lease; without a name, of a namespace's leases."""
-    base = f"{_LEASES}/namespaces/{segment(namespace)}/leases"
-    return f"{base}/{segment(name)}" if name else base
 
 
 class KubeClient:
@@ -127,7 +108,7 @@ class KubeClient:
 
     def list_nodes(self) -> tuple[Node, ...]:
         """LIST all nodes, page by page; an undecodable one is left out."""
-        return tuple(_decoded(self._list(f"{_CORE}/nodes", "nodes"), decode_node))
+        return tuple(_decoded(self._list(f"{CORE}/nodes", "nodes"), decode_node))
 
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
         """Set (or with None remove) the named annotations of a node and nothing else."""
@@ -149,7 +130,7 @@ class KubeClient:
     def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
         """LIST pods, of one node or of all; an undecodable one is left out."""
         query = () if node_name is None else (("fieldSelector", f"spec.nodeName={node_name}"),)
-        return tuple(_decoded(self._list(f"{_CORE}/pods", "pods", query), decode_pod))
+        return tuple(_decoded(self._list(f"{CORE}/pods", "pods", query), decode_pod))
 
     def merge_patch_pod(
         self, namespace: str, name: str, annotations: Mapping[str, str | None]
@@ -181,7 +162,7 @@ class KubeClient:
     def create_event(self, event: EventNote) -> None:
         """Write an Event; about an object without a namespace it stands in `default`."""
         namespace = event.namespace or "default"
-        path = f"{_CORE}/namespaces/{segment(namespace)}/events"
+        path = f"{CORE}/namespaces/{segment(namespace)}/events"
         body = self._event_body(event, namespace)
         subject = f"events about {event.kind.lower()} {event.name}"
         self._send(_call("POST", "create", path, "events", subject, body=body))
@@ -197,7 +178,7 @@ class KubeClient:
             "kind": "Event",
             "metadata": {
                 "namespace": namespace,
-                "name": f"{event.name[:200]}.{int(unix_s * 1e9):x}",
+                "name": f"{event.name[:200].rstrip('-.')}.{int(unix_s * 1e9):x}",
             },
             "involvedObject": {
                 "apiVersion": "v1",
@@ -239,7 +220,7 @@ class KubeClient:
 
     def list_resource_quotas(self) -> tuple[Json, ...]:
         """LIST the quotas of all namespaces, as plain values."""
-        pages = self._list(f"{_CORE}/resourcequotas", "resourcequotas")
+        pages = self._list(f"{CORE}/resourcequotas", "resourcequotas")
         return tuple(read_mapping(item) for item in pages)
 
     # -- everything else -----------------------------------------------------------------------
@@ -255,7 +236,7 @@ class KubeClient:
     ) -> bytes:
         """One request that has no method of its own; the answer's bytes."""
         verb = {"POST": "create", "PUT": "update"}.get(method, method.lower())
-        resource = path.rstrip("/").rsplit("/", 1)[-1]
+        resource = resource_of(path)
         call = _call(method, verb, path, resource, path, query=query, body=body)
         if content_type is not None:
             call = _call(
@@ -357,12 +338,14 @@ def _pod(body: bytes) -> Pod:
 
 
 def _decoded(raws: Iterator[bytes], decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Decode each; the watches count and log what can't be decoded, a one-off list skips it."""
+    """Decode each; one that can't be decoded is logged and left out."""
     for raw in raws:
         try:
-            yield decode(raw)
-        except WireError:
-            continue
+            one = decode(raw)
+        except WireError as error:
+            log.warning("object_not_understood", extra=kv(error=str(error)))
+        else:
+            yield one
 
 
 def connect(

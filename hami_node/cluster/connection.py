@@ -147,6 +147,12 @@ class Stream:
         """Take over the response; `close` gives its connection back."""
         self._response, self._call, self._host = response, call, host
 
+    def allow_silence(self, silence_s: float) -> None:
+        """Wait so long for the next byte; up to the first it was the time limit of any answer."""
+        connection = self._response.connection
+        if isinstance(connection, http.client.HTTPConnection) and connection.sock is not None:
+            connection.sock.settimeout(silence_s)
+
     def lines(self) -> Iterator[bytes]:
         """Each line without its end.
 
@@ -242,12 +248,13 @@ class Connection:
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        response = self._open(call, silence_s)
+        response = self._open(call, self._timeouts.read_s)
         stream = Stream(response, call, self.host)
         try:
             if response.status >= 300:
                 deadline = self._monotonic() + self._timeouts.total_s
                 _check(call, response, self._read_all(response, call, deadline))
+            stream.allow_silence(silence_s)
             yield stream
         finally:
             stream.close()

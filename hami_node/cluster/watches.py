@@ -158,7 +158,7 @@ class ResourceWatch(Generic[T]):
                 if not stop.is_set():
                     self._watch(stop)
             except KubeError as error:
-                wait_s = self._failed(error)
+                wait_s = 0.0 if stop.is_set() else self._failed(error)
             except Exception as error:
                 # the last line of a thread: whatever it was, it is logged and we list anew
                 log.exception("watch_broken", extra=kv(resource=self._kind.resource))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.cluster.client import KubeClient, connect, node_path, pod_path, segment
+from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.connection import Timeouts
 from hami_node.cluster.frames import read_list
 from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
@@ -173,17 +173,6 @@ def test_on_request_is_told_verb_resource_and_status(
     with pytest.raises(KubeError):
         kube.list_pods()
     assert told == [("get", "nodes", 200), ("patch", "pods", 500), ("list", "pods", 0)]
-
-
-@pytest.mark.parametrize("name", ["", ".", ".."])
-def test_segment_refuses_names_that_would_mean_another_path(name: str) -> None:
-    with pytest.raises(NotFound):
-        segment(name)
-
-
-def test_paths_quote_names() -> None:
-    assert node_path("a/b?c#d e%") == "/api/v1/nodes/a%2Fb%3Fc%23d%20e%25"
-    assert pod_path("ns", "p") == "/api/v1/namespaces/ns/pods/p"
 
 
 def test_a_name_with_a_slash_reaches_the_server_whole(server: ApiServer, kube: KubeClient) -> None:

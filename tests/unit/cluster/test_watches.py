@@ -242,6 +242,46 @@ def test_silent_connection_is_given_up(
     follows(server, watch, "1")
 
 
+def test_watch_that_is_never_answered_is_given_up(
+    server: ApiServer, connect_to: Connect, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    server.fail_next("watch", "pods", "hang")
+    watch = ResourceWatch(connect_to(read_s=0.2), PODS, clock=RealClock(), times=QUICK)
+    run_watch(watch)
+    eventually(lambda: watch.counts().watches == 1)
+    assert watch.counts().failures == 1
+    follows(server, watch, "1")
+
+
+def test_watch_may_be_silent_for_longer_than_an_answer_may_take(
+    server: ApiServer, connect_to: Connect, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    server.bookmark_interval_s = 0.5
+    watch = ResourceWatch(connect_to(read_s=0.1), PODS, clock=RealClock(), times=QUICK)
+    heard = threading.Event()
+    run_watch(watch)
+    eventually(lambda: watch.counts().watches == 1)
+    watch.cache.subscribe(heard.set)
+    assert not heard.wait(0.8)
+    assert watch.counts().failures == 0
+
+
+def test_end_of_the_process_is_no_failure(
+    server: ApiServer, kube: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=QUICK)
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    eventually(lambda: watch.counts().watches == 1)
+    stop.set()
+    watch.interrupt()
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert watch.counts().failures == 0
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
 def test_contact_age_grows_in_silence_and_ends_with_a_bookmark(
     server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
 ) -> None:
