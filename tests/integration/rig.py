@@ -1,0 +1,253 @@
+"""The daemon in this process between a simulated kubelet and a simulated API server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hami_node.app import Daemon
+from hami_node.config import ConfigSources, load
+from hami_node.model import Device, Pod
+from hami_node.simulate.apiserver import ApiServer
+from hami_node.simulate.kubelet import Admission, SimulatedKubelet
+from hami_node.wire import names
+from hami_node.wire.objects import decode_pod
+from tests.fakes.cards import cards_file
+from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
+from tests.fakes.waiting import eventually
+
+GPU: Final = names.RESOURCE_GPU
+SLOTS: Final = 10
+LIMIT_S: Final = 15.0
+
+
+class Rig:
+    """All the parts of one node. `start` and `stop` are the daemon's; the rest stays."""
+
+    def __init__(self, *, cards: int = 4, lists_ended_pods: bool = False) -> None:
+        # Short, for a unix socket's path has at most 107 characters.
+        self.root = Path(tempfile.mkdtemp(prefix="hn-"))
+        self.cards_path = self.root / "cards.yaml"
+        self.config_path = self.root / "device-config.yaml"
+        self.hook = self.root / "hook"
+        self.plugins = self.root / "plugins"
+        self.socket = self.root / "pr" / "kubelet.sock"
+        self.card_count = cards
+        self.write_cards()
+        self.lay_limiter()
+        self.kubelet = SimulatedKubelet(
+            self.plugins, self.socket, lists_ended_pods=lists_ended_pods
+        )
+        self.kubelet.start()
+        self.api = ApiServer().start()
+        self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
+        self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
+        self.daemon: Daemon | None = None
+        self._threads_before = set(threading.enumerate())
+
+    # -- the machine -------------------------------------------------------------------------------
+    def write_cards(self, **faults: Any) -> None:
+        """Replace the cards' file in one step."""
+        new = self.root / "cards.new"
+        new.write_text(cards_file(self.card_count, **faults), encoding="utf-8")
+        new.replace(self.cards_path)
+
+    def lay_limiter(self) -> None:
+        """Put stand-ins of the limiter's files where the node has them."""
+        folder = self.hook / "vgpu"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("libvgpu.so", "ld.so.preload"):
+            (folder / name).write_text("stand-in", encoding="utf-8")
+
+    def take_limiter(self) -> None:
+        """Remove them."""
+        for name in ("libvgpu.so", "ld.so.preload"):
+            (self.hook / "vgpu" / name).unlink()
+
+    # -- the daemon --------------------------------------------------------------------------------
+    def start(self, **flags: str) -> Daemon:
+        """Start the daemon and wait until kubelet and the API server have heard it."""
+        given = {
+            "node_name": NODE,
+            "kubeconfig": str(self.kubeconfig),
+            "backend": "simulated",
+            "simulated_file": str(self.cards_path),
+            "plugin_dir": str(self.plugins),
+            "pod_resources_socket": str(self.socket),
+            "hook_path": str(self.hook),
+            "metrics_address": "off",
+        }
+        sources = ConfigSources(
+            flags=given | flags,
+            config_file=self.config_path if self.config_path.exists() else None,
+        )
+        daemon = self.daemon = Daemon(load(sources), sources)
+        daemon.start()
+        self.wait_registered()
+        eventually(lambda: self.register_text, LIMIT_S)
+        return daemon
+
+    def stop(self) -> int:
+        """Stop the daemon; its exit code. Every thread has to end."""
+        daemon, self.daemon = self.daemon, None
+        assert daemon is not None
+        daemon.stop.set()
+        code = daemon.wait()
+        left = [thread.name for thread in daemon.threads.running if thread.is_alive()]
+        assert not left, f"threads that did not end: {left}"
+        return code
+
+    def restart(self, **flags: str) -> Daemon:
+        """As an upgrade does."""
+        self.stop()
+        return self.start(**flags)
+
+    def close(self) -> None:
+        """End everything and remove the folder."""
+        if self.daemon is not None:
+            self.stop()
+        self.api.stop()
+        self.kubelet.stop()
+        shutil.rmtree(self.root)
+
+    def wait_registered(self, count: int | None = None) -> None:
+        """Wait until kubelet counts so many healthy slots; by default all."""
+        wanted = self.card_count * SLOTS if count is None else count
+        assert self.kubelet.wait_allocatable(GPU, wanted, LIMIT_S), self.kubelet.devices(GPU)
+
+    @property
+    def cards(self) -> tuple[Device, ...]:
+        """The offered cards."""
+        assert self.daemon is not None
+        return self.daemon.inventory.cards
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of a series, or None; `labels` name the ones that must match."""
+        assert self.daemon is not None
+        for family, samples in self.daemon.metrics.families():
+            if family.name != f"hami_node_{name}":
+                continue
+            for sample in samples:
+                have = dict(zip(("node", *family.labels), sample.labels, strict=True))
+                if all(have[label] == value for label, value in labels.items()):
+                    return sample.value
+        return None
+
+    # -- the cluster -------------------------------------------------------------------------------
+    def place(
+        self,
+        name: str,
+        boxes: Sequence[Box],
+        reserved: Reserved,
+        generation: Generation = Generation.V2_10,
+        *,
+        is_locked: bool = False,
+        annotations: Mapping[str, str] | None = None,
+    ) -> Pod:
+        """Create a pod, reserve, lock if wanted, bind; the daemon has seen it afterwards."""
+        text = layout(boxes, reserved, generation)
+        notes = reservation(text) | dict(annotations or {})
+        return self.bind(name, boxes, notes, is_locked=is_locked)
+
+    def bind(
+        self,
+        name: str,
+        boxes: Sequence[Box],
+        annotations: Mapping[str, str],
+        *,
+        is_locked: bool = False,
+    ) -> Pod:
+        """Create a pod with these annotations and bind it."""
+        self.api.create("pods", pod_body(name, boxes, annotations, node=""))
+        if is_locked:
+            self.lock(name)
+        self.api.edit("pods", name, lambda body: body["spec"].update(nodeName=NODE), "default")
+        self.wait_seen(name)
+        return self.pod(name)
+
+    def lock(self, pod: str, at: str = "2099-01-01T00:00:00Z") -> None:
+        """Take the node's lock for a pod; far in the future, so that it never expires."""
+        self.api.annotate("nodes", NODE, {names.NODE_LOCK: f"{at},default,{pod}"})
+
+    def wait_seen(self, name: str) -> None:
+        """Wait until the daemon's watch shows the pod as it is now."""
+        if self.daemon is None or self.daemon.cluster is None:
+            return
+        view = self.daemon.cluster.view
+        wanted = self.pod(name).resource_version
+
+        def is_seen() -> bool:
+            shown = view.pod("default", name)
+            return shown is not None and shown.resource_version == wanted
+
+        eventually(is_seen, LIMIT_S)
+
+    def wait_node_seen(self) -> None:
+        """Wait until the daemon's watch shows the node's annotations as they are now."""
+        cluster = self.daemon.cluster if self.daemon is not None else None
+        assert cluster is not None
+        eventually(lambda: (node := cluster.view.node()) and node.annotations == self.notes)
+
+    def pod(self, name: str) -> Pod:
+        """The pod as the API server has it."""
+        return decode_pod(self.api.read("pods", name, "default"))
+
+    def admit(self, name: str) -> Admission:
+        """Let kubelet admit the pod; a refused one is Failed, as kubelet leaves it."""
+        answer = self.kubelet.admit(self.pod(name), GPU)
+        phase = "Running" if answer.is_admitted else "Failed"
+        self.set_phase(name, phase)
+        return answer
+
+    def set_phase(self, name: str, phase: str) -> None:
+        """As kubelet reports it."""
+        self.api.edit("pods", name, lambda body: body["status"].update(phase=phase), "default")
+        self.wait_seen(name)
+
+    def end(self, name: str) -> None:
+        """The pod has run to its end."""
+        self.kubelet.remove("default", name)
+        self.set_phase(name, "Succeeded")
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The node's annotations."""
+        node = self.api.read("nodes", NODE)
+        return dict(node["metadata"].get("annotations") or {})
+
+    @property
+    def register_text(self) -> str:
+        """What the node registered."""
+        return self.notes.get(names.NODE_REGISTER, "")
+
+    @property
+    def lock_text(self) -> str:
+        """The node lock; empty when it is free."""
+        return self.notes.get(names.NODE_LOCK, "")
+
+    def bind_phase(self, name: str) -> str:
+        """The pod's bind phase."""
+        return self.pod(name).annotations.get(names.POD_BIND_PHASE, "")
+
+    def waits(self, name: str) -> str:
+        """What is left of the pod's reservation, without separators."""
+        return self.pod(name).annotations.get(names.POD_TO_ALLOCATE, "").replace(";", "")
+
+    def events(self, reason: str) -> list[str]:
+        """Messages of the Events with that reason."""
+        return [one["message"] for one in self.api.list("events") if one["reason"] == reason]
+
+
+def inside(answer: Admission, container: str = "main") -> dict[str, str]:
+    """The environment that a container got."""
+    return dict(answer.responses[container].envs)
+
+
+def is_root() -> bool:
+    """Whether permissions are checked for this process at all."""
+    return os.geteuid() == 0
