@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hami_node.engine import mig
@@ -170,6 +170,8 @@ class _Board:
                 return answer
             for taken in answer.taken:
                 held.append(self._charge(cards, taken, index, len(held)))
+                if is_init:
+                    self._keep_geometry(cards[taken.device.uuid])
         self._containers.append(tuple(held))
         return None
 
@@ -208,6 +210,14 @@ class _Board:
             take = Take(uuid=uuid, memory_mib=taken.memory_mib, cores=taken.cores)
             self._quota = self._quota.with_take(take)
         return grant
+
+    def _keep_geometry(self, card: DeviceUsage) -> None:
+        """Later containers may not choose another geometry than an init container's (2.8)."""
+        uuid = card.device.uuid
+        if card.mig_slots:
+            self._steady[uuid] = replace(
+                self._steady[uuid], mig_template=card.mig_template, mig_slots=card.mig_slots
+            )
 
 
 def _granted(

@@ -1,0 +1,113 @@
+"""Cards for the tests: the default card of the worked examples, and MIG cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import (
+    Ask,
+    Device,
+    Grant,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
+    Mode,
+    Uuid,
+    Vendor,
+)
+
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def device(index: int = 0, **changes: Any) -> Device:
+    """10 slots, 16384 MiB, 100 cores, healthy, hami-core."""
+    values: dict[str, Any] = {
+        "uuid": Uuid(f"GPU-{index}"),
+        "index": index,
+        "vendor": Vendor.NVIDIA,
+        "model": A100,
+        "numa": 0,
+        "slots": 10,
+        "memory_mib": 16384,
+        "cores": 100,
+    }
+    return Device(**(values | changes))
+
+
+def card(index: int = 0, used: tuple[int, int, int] = (0, 0, 0), **changes: Any) -> DeviceUsage:
+    """A card with (slots, MiB, cores) taken."""
+    slots, memory_mib, cores = used
+    return DeviceUsage(
+        device=device(index, **changes),
+        slots_used=slots,
+        memory_used_mib=memory_mib,
+        cores_used=cores,
+    )
+
+
+def ask(count: int = 1, memory_mib: int | None = 4096, cores: int = 30, **changes: Any) -> Ask:
+    """The ask of the worked examples."""
+    values: dict[str, Any] = {
+        "vendor": Vendor.NVIDIA,
+        "count": count,
+        "memory_mib": memory_mib,
+        "cores": cores,
+    }
+    return Ask(**(values | changes))
+
+
+def grant(uuid: str = "GPU-0", memory_mib: int = 4096, cores: int = 30, **changes: Any) -> Grant:
+    values: dict[str, Any] = {
+        "uuid": Uuid(uuid),
+        "vendor": Vendor.NVIDIA,
+        "memory_mib": memory_mib,
+        "cores": cores,
+    }
+    return Grant(**(values | changes))
+
+
+def profile(name: str, memory_mib: int, cores: int, size: int, *starts: int) -> MigProfile:
+    return MigProfile(
+        name=name,
+        memory_mib=memory_mib,
+        cores=cores,
+        slice_count=int(name[0]),
+        placements=tuple(MigPlacement(start=start, size=size) for start in starts),
+    )
+
+
+A100_PROFILES = (
+    profile("1g.5gb", 4864, 15, 1, 0, 1, 2, 3, 4, 5, 6),
+    profile("2g.10gb", 9856, 29, 2, 0, 2, 4),
+    profile("3g.20gb", 19968, 43, 4, 0, 4),
+    profile("7g.40gb", 40192, 100, 8, 0),
+)
+
+
+def template(name: str, memory_mib: int, cores: int, count: int) -> MigTemplate:
+    return MigTemplate(name=name, memory_mib=memory_mib, cores=cores, count=count)
+
+
+A100_TEMPLATES = (
+    (template("1g.5gb", 5120, 14, 7),),
+    (template("1g.5gb", 5120, 14, 1), template("2g.10gb", 10240, 28, 3)),
+    (template("3g.20gb", 20480, 42, 2),),
+    (template("7g.40gb", 40960, 100, 1),),
+)
+
+
+def mig_card(index: int = 0, **changes: Any) -> DeviceUsage:
+    """An idle A100 in MIG mode with profiles (2.10)."""
+    values: dict[str, Any] = {
+        "mode": Mode.MIG,
+        "slots": 7,
+        "memory_mib": 40960,
+        "mig_profiles": A100_PROFILES,
+    }
+    return card(index, **(values | changes))
+
+
+def template_card(index: int = 0, **changes: Any) -> DeviceUsage:
+    """An idle A100 in MIG mode with geometries (2.8)."""
+    return mig_card(index, **({"mig_profiles": (), "mig_templates": A100_TEMPLATES} | changes))

@@ -1,0 +1,112 @@
+"""What a namespace may still take."""
+
+from __future__ import annotations
+
+import pytest
+
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.quota import Limits, Quota, QuotaBook, QuotaTally, Take
+from hami_node.model import Uuid
+
+G0, G1 = Uuid("GPU-0"), Uuid("GPU-1")
+
+
+def _tally(compat: Compat = V2_10, **values: int) -> QuotaTally:
+    return QuotaTally.start(Quota(**values), compat)
+
+
+def _take(memory_mib: int, uuid: Uuid = G0, cores: int = 0) -> Take:
+    return Take(uuid=uuid, memory_mib=memory_mib, cores=cores)
+
+
+@pytest.mark.parametrize(
+    ("tally", "memory_mib", "cores", "admitted"),
+    [
+        pytest.param(_tally(memory_limit_mib=10000, memory_used_mib=6000), 4000, 0, True, id="at"),
+        pytest.param(
+            _tally(memory_limit_mib=10000, memory_used_mib=6000), 4001, 0, False, id="over"
+        ),
+        pytest.param(_tally(memory_limit_mib=0), 1, 0, False, id="0-blocks-in-2.10"),
+        pytest.param(_tally(memory_limit_mib=0), 0, 0, True, id="0-admits-nothing-asked"),
+        pytest.param(_tally(V2_8, memory_limit_mib=0), 1, 0, True, id="0-is-no-limit-in-2.8"),
+        pytest.param(_tally(core_limit=100, cores_used=80), 0, 20, True, id="cores-at"),
+        pytest.param(_tally(core_limit=100, cores_used=80), 0, 30, False, id="cores-over"),
+        pytest.param(_tally(), 10**9, 10**9, True, id="no-limit"),
+        pytest.param(
+            _tally(memory_limit_mib=10, memory_factor=256), 2560, 0, True, id="factor-on-memory"
+        ),
+        pytest.param(
+            _tally(memory_limit_mib=10, memory_factor=256), 2561, 0, False, id="factor-over"
+        ),
+        pytest.param(
+            _tally(core_limit=10, memory_factor=256), 0, 11, False, id="no-factor-on-cores"
+        ),
+    ],
+)
+def test_admits(tally: QuotaTally, memory_mib: int, cores: int, admitted: bool) -> None:
+    assert tally.admits(G0, memory_mib, cores) is admitted
+
+
+def test_cards_of_one_container_add_up() -> None:
+    tally = _tally(memory_limit_mib=10000).with_take(_take(6000))
+    assert not tally.admits(G1, 6000, 0)
+    assert tally.admits(G1, 4000, 0)
+
+
+def test_earlier_app_container_adds_up() -> None:
+    tally = _tally(memory_limit_mib=10000).with_take(_take(5000))
+    assert not tally.admits(G0, 6000, 0)
+
+
+def test_earlier_init_container_on_the_card_counts_as_peak() -> None:
+    tally = _tally(memory_limit_mib=10000).at(is_init=True).with_take(_take(5000))
+    assert tally.admits(G0, 6000, 0)
+    assert not tally.admits(G1, 6000, 0)
+    assert tally.at(is_init=False).admits(G0, 10000, 0)
+
+
+def test_init_containers_are_summed_in_2_8() -> None:
+    tally = _tally(V2_8, memory_limit_mib=10000).at(is_init=True).with_take(_take(5000))
+    assert not tally.admits(G0, 6000, 0)
+
+
+def test_total_takes_the_larger_of_init_and_apps_per_card() -> None:
+    tally = _tally().at(is_init=True).with_take(_take(5000, G0, 10)).at(is_init=False)
+    tally = tally.with_take(_take(3000, G0, 20)).with_take(_take(1000, G1, 5))
+    assert tally.total() == (6000, 25)
+
+
+def test_book_counts_use_up_and_down() -> None:
+    book = QuotaBook(memory_factor=2)
+    book.set_limits("team", "q", Limits(memory_mib=100, cores=50))
+    book.use("team", 60, 10)
+    assert book.quota("team") == Quota(
+        memory_limit_mib=100, core_limit=50, memory_used_mib=60, cores_used=10, memory_factor=2
+    )
+    book.use("team", -60, -10)
+    quota = book.quota("team")
+    assert quota is not None
+    assert (quota.memory_used_mib, quota.cores_used) == (0, 0)
+
+
+def test_book_without_limits_has_no_quota() -> None:
+    book = QuotaBook()
+    book.use("team", 60, 10)
+    assert book.quota("team") is None
+    assert book.quota("other") is None
+
+
+def test_book_forgets_removed_limits() -> None:
+    book = QuotaBook()
+    book.set_limits("team", "q", Limits(cores=1))
+    book.set_limits("team", "q", None)
+    book.set_limits("team", "never-there", None)
+    assert book.quota("team") is None
+
+
+def test_book_factor_below_1_counts_as_1() -> None:
+    book = QuotaBook(memory_factor=0)
+    book.set_limits("team", "q", Limits(memory_mib=1))
+    quota = book.quota("team")
+    assert quota is not None
+    assert quota.memory_factor == 1
