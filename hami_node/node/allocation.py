@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hami_node.engine.check import check_reservation, is_covered
@@ -26,6 +26,7 @@ from hami_node.logs import kv
 from hami_node.model import Ask, Vendor
 from hami_node.node.identity import Candidate, Identity
 from hami_node.node.inventory import Inventory, uuid_of
+from hami_node.node.loans import lenders, lent
 from hami_node.node.pod_writer import PodWriter
 from hami_node.node.refusals import RECREATE, sentence
 from hami_node.node.reservations import LiveUse
@@ -114,7 +115,10 @@ class PodAllocator:
             candidate = claim.candidate = self._identity.find(device_ids)
             if candidate.problem:
                 raise NoPendingPod(f"{candidate.name}: {candidate.problem}: {RECREATE}")
-            self._check(candidate, rules)
+            ask = _ask(candidate, rules)
+            if candidate.is_borrowing:
+                candidate = self._borrow(candidate, ask)
+            self._check(candidate, ask, rules)
             response = self._prepare(candidate, rules)
             if candidate.is_repeat:
                 claim.result = "repeated"
@@ -150,9 +154,26 @@ class PodAllocator:
             )
 
     # -- check -------------------------------------------------------------------------------------
-    def _check(self, candidate: Candidate, rules: Rules) -> None:
+    def _borrow(self, candidate: Candidate, ask: Ask) -> Candidate:
+        """Take what is asked from the first app container's grants that cover it.
+
+        Raises:
+            GrantMismatch: none does.
+        """
+        slots, cards = candidate.reservation.slots, {one.uuid: one for one in self._inventory.cards}
+        if slots is not None:
+            for lender in lenders(slots, candidate.pod, ask.count):
+                loan = lent(slots.granted[lender], ask, cards)
+                if loan is not None:
+                    return replace(candidate, lender=lender, loan=loan)
+        raise GrantMismatch(
+            f"{candidate.name}: the scheduler reserved nothing for this init container, and no app "
+            f"container's reservation covers what it asks for: ask for no more than the app "
+            "containers do, then create the pod again"
+        )
+
+    def _check(self, candidate: Candidate, ask: Ask, rules: Rules) -> None:
         """The reservation against the container's own limits and the cards' live use."""
-        ask = _ask(candidate, rules)
         pod = candidate.pod
         cards = self._live.cards(self._inventory.cards, leave_out=pod.uid)
         if candidate.is_repeat:

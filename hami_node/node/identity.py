@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 from hami_node.errors import KubeletError, NoPendingPod, NotFound
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
+from hami_node.node.loans import lenders
 from hami_node.node.reservations import (
     LiveUse,
     Reservation,
     count_of,
-    covering,
     read_reservation,
 )
 from hami_node.ports import HeldContainer, Kube, PodResources
@@ -46,6 +46,7 @@ class Candidate:
             a slot that of an app container, whose reservation stays. "" when `problem` says why
             there is none.
         is_repeat: the container was served before; it gets the same bytes again.
+        loan: what a container without a slot takes of its lender's grants.
         problem: why this container can't be served, for people; "" when it can.
     """
 
@@ -53,6 +54,7 @@ class Candidate:
     container: Container
     reservation: Reservation
     lender: str = ""
+    loan: ContainerGrants | None = None
     is_repeat: bool = False
     problem: str = ""
 
@@ -64,6 +66,8 @@ class Candidate:
     @property
     def grants(self) -> ContainerGrants:
         """What the reservation holds for the container; () when there is none."""
+        if self.loan is not None:
+            return self.loan
         slots = self.reservation.slots
         return (slots.grants_of(self.lender) or ()) if slots is not None else ()
 
@@ -292,7 +296,7 @@ def _candidate(
             if not is_repeat and not slots.is_waiting(lender):
                 problem = "its reservation was used up before"
         else:
-            lender = covering(slots, pod, count) or ""
+            lender = next(iter(lenders(slots, pod, count)), "")
             if not lender:
                 problem = f"no reservation of {count} cards is left for this container"
     return Candidate(

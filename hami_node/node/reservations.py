@@ -12,6 +12,7 @@ from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, ContainerKind, Device, Pod, Uuid
+from hami_node.node.loans import lenders
 from hami_node.ports import Clock, Watched
 from hami_node.wire import names
 from hami_node.wire.pod_codec import decode_grants
@@ -76,18 +77,6 @@ def are_inits_over(pod: Pod) -> bool:
     return bool(inits) and all(one.is_terminated_ok for one in inits)
 
 
-def covering(slots: SlotMap, pod: Pod, count: int) -> str | None:
-    """The app container whose grant an init container without a slot may use, or None.
-
-    Writers of 2.4 to 2.8 leave init containers out; the first grant of as many cards serves.
-    """
-    for container in pod.containers:
-        grants = slots.grants_of(container.name)
-        if container.kind is ContainerKind.APP and grants and len(grants) == count:
-            return container.name
-    return None
-
-
 class LiveUse:
     """What containers that were served hold of each card, until their pods have ended.
 
@@ -146,9 +135,11 @@ class LiveUse:
         return {uid: grants for uid, grants in held.items() if any(grants.containers)}
 
     def of_pod(self, pod: Pod) -> PodGrants:
-        """What the served containers of one pod hold."""
-        with self._lock:
-            return self._grants(pod)
+        """What containers of one pod that have slots of their own were served."""
+        slots = read_reservation(pod, self._resource).slots
+        if slots is None:
+            return PodGrants(containers=())
+        return _pod_grants(pod, _served_slots(slots))
 
     def _newest(self) -> tuple[Pod, ...]:
         pods = {pod.uid: pod for pod in self._watched.pods()}
@@ -189,12 +180,7 @@ class LiveUse:
         if reservation.slots is None:
             log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
             return self._at_most(pod) if pod.uid not in self._known else None
-        served = self._served(pod, reservation.slots)
-        return PodGrants(
-            containers=tuple(served.get(one.name, ()) for one in pod.containers),
-            kinds=tuple(one.kind for one in pod.containers),
-            are_inits_over=are_inits_over(pod),
-        )
+        return _pod_grants(pod, self._served(pod, reservation.slots))
 
     @staticmethod
     def _at_most(pod: Pod) -> PodGrants:
@@ -205,17 +191,27 @@ class LiveUse:
             return PodGrants(containers=())  # told above; nothing in it can be counted
 
     def _served(self, pod: Pod, slots: SlotMap) -> dict[str, ContainerGrants]:
-        served = {
-            name: grants for name, grants in slots.granted.items() if not slots.is_waiting(name)
-        }
+        """Own slots that were emptied, and every slot that an init container may be using."""
+        served = _served_slots(slots)
         for container in pod.containers:
             count = count_of(container, self._resource)
             if container.kind is ContainerKind.APP or not count or container.name in slots.granted:
                 continue
-            lender = covering(slots, pod, count)
-            if lender is not None and self._has_served(f"{pod.uid}_{container.name}"):
-                served[lender] = slots.granted[lender]
+            if self._has_served(f"{pod.uid}_{container.name}"):
+                served |= {name: slots.granted[name] for name in lenders(slots, pod, count)}
         return served
+
+
+def _served_slots(slots: SlotMap) -> dict[str, ContainerGrants]:
+    return {name: grants for name, grants in slots.granted.items() if not slots.is_waiting(name)}
+
+
+def _pod_grants(pod: Pod, served: Mapping[str, ContainerGrants]) -> PodGrants:
+    return PodGrants(
+        containers=tuple(served.get(one.name, ()) for one in pod.containers),
+        kinds=tuple(one.kind for one in pod.containers),
+        are_inits_over=are_inits_over(pod),
+    )
 
 
 def _version(pod: Pod) -> int:
