@@ -85,9 +85,7 @@ def layout(
     has_inits = generation in (Generation.V2_10, Generation.V2_10_COMPACT)
     has_empties = generation in (Generation.V2_7, Generation.V2_10)
     slots = [
-        reserved.get(box.name, ())
-        for box in ordered
-        if has_inits or box.kind is ContainerKind.APP
+        reserved.get(box.name, ()) for box in ordered if has_inits or box.kind is ContainerKind.APP
     ]
     return "".join("".join(map(str, slot)) + ";" for slot in slots if slot or has_empties)
 

@@ -270,9 +270,7 @@ def test_finished_and_refused_pods_in_the_list_are_never_meant(old_kubelet: Rig)
 def test_socket_of_pod_resources_gone_lock_owner_decides(rig: Rig) -> None:
     rig.kubelet._pod_resources_socket.unlink()
     for name, memory in (("a", 1000), ("b", 2000)):
-        rig.place(
-            name, [Box(memory_mib=memory)], {"main": [Part(uuid=uuid(0), memory_mib=memory)]}
-        )
+        rig.place(name, [Box(memory_mib=memory)], {"main": [Part(uuid=uuid(0), memory_mib=memory)]})
     answer = rig.admit("a")
     assert "2 containers could be meant (default/a/main, default/b/main)" in answer.refusal
     rig.place(
@@ -283,3 +281,54 @@ def test_socket_of_pod_resources_gone_lock_owner_decides(rig: Rig) -> None:
     assert served.is_admitted, served.refusal
     assert inside(served)[f"{names.ENV_MEMORY_LIMIT}_0"] == "3000m"
     eventually(lambda: not rig.lock_text)
+
+
+@pytest.mark.parametrize("generation", ALL)
+def test_init_container_and_app_on_one_card_are_not_counted_twice(
+    rig: Rig, generation: Generation
+) -> None:
+    boxes = [
+        Box(name="one", memory_mib=20000, kind=ContainerKind.INIT),
+        Box(name="two", memory_mib=30000, kind=ContainerKind.INIT),
+        Box(name="main", memory_mib=30000),
+    ]
+    reserved = {
+        "one": [Part(uuid=uuid(1), memory_mib=20000)],
+        "two": [Part(uuid=uuid(1), memory_mib=30000)],
+        "main": [Part(uuid=uuid(1), memory_mib=30000)],
+    }
+    rig.place("p", boxes, reserved, generation)
+    answer = rig.admit("p")
+    assert answer.is_admitted, answer.refusal
+    limits = {box.name: inside(answer, box.name)[f"{names.ENV_MEMORY_LIMIT}_0"] for box in boxes}
+    assert limits == {"one": "20000m", "two": "30000m", "main": "30000m"}
+
+
+def test_init_container_that_asks_more_than_any_reservation_is_refused(rig: Rig) -> None:
+    boxes = [
+        Box(name="setup", memory_mib=2000, kind=ContainerKind.INIT),
+        Box(name="main", memory_mib=1000),
+    ]
+    reserved = {"main": [Part(uuid=uuid(1), memory_mib=1000)]}
+    rig.place("p", boxes, reserved, Generation.V2_7)
+    assert "no app container's reservation covers what it asks for" in rig.admit("p").refusal
+
+
+def test_init_container_borrows_from_the_first_app_that_covers_it(rig: Rig) -> None:
+    boxes = [
+        Box(name="setup", memory_mib=2000, kind=ContainerKind.INIT),
+        Box(name="small", memory_mib=1000),
+        Box(name="large", memory_mib=3000),
+    ]
+    reserved = {
+        "small": [Part(uuid=uuid(1), memory_mib=1000)],
+        "large": [Part(uuid=uuid(2), memory_mib=3000)],
+    }
+    rig.place("p", boxes, reserved, Generation.V2_7)
+    answer = rig.admit("p")
+    assert answer.is_admitted, answer.refusal
+    env = inside(answer, "setup")
+    assert (env[names.ENV_VISIBLE_DEVICES], env[f"{names.ENV_MEMORY_LIMIT}_0"]) == (
+        uuid(2),
+        "2000m",
+    )
