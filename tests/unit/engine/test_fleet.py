@@ -1,0 +1,359 @@
+"""Which node a pod gets, why the others don't, and that shortcuts never change an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_node.engine.compat import V2_8, V2_10
+from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet import Fleet, NoNode, Placed
+from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Refused, Rules, place_on, plan
+from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.ranking import node_score
+from hami_node.engine.usage import PodGrants
+from hami_node.model import (
+    Ask,
+    ContainerKind,
+    Device,
+    PodWishes,
+    Uuid,
+    UuidWish,
+    Vendor,
+)
+from tests.unit.engine.cards import A100_PROFILES, ask, device, grant
+
+
+def _request(*asks: Ask, wishes: PodWishes | None = None, namespace: str = "team") -> PodRequest:
+    return PodRequest(
+        namespace=namespace,
+        containers=(ContainerAsks(kind=ContainerKind.APP, asks=asks),),
+        wishes=wishes or PodWishes(),
+    )
+
+
+def _devices(node: str, count: int = 2, **changes: Any) -> list[Device]:
+    return [
+        device(index, **({"uuid": Uuid(f"{node}-{index}")} | changes)) for index in range(count)
+    ]
+
+
+def _held(uuid: str, memory_mib: int = 1000, cores: int = 10) -> PodGrants:
+    return PodGrants(containers=((grant(uuid, memory_mib, cores),),))
+
+
+def _three(rules: Rules | None = None, quotas: QuotaBook | None = None) -> Fleet:
+    """a is idle, b fuller than c."""
+    fleet = Fleet(rules or Rules(compat=V2_10), quotas)
+    for name in ("c", "b", "a"):
+        fleet.set_node(name, _devices(name))
+    fleet.add_pod("p1", "team", "b", _held("b-0", 8000, 50))
+    fleet.add_pod("p2", "team", "c", _held("c-0"))
+    return fleet
+
+
+def _node(answer: Placed | NoNode | Refused) -> str | None:
+    return answer.node if isinstance(answer, Placed) else None
+
+
+@pytest.mark.parametrize(
+    ("default", "pods", "node"),
+    [
+        ("binpack", None, "b"),
+        ("spread", None, "a"),
+        ("no-such-word", None, "b"),
+        ("binpack", "spread", "a"),
+        ("spread", "binpack", "b"),
+        ("spread", "", "b"),
+    ],
+)
+def test_node_policy(default: str, pods: str | None, node: str) -> None:
+    fleet = _three(Rules(compat=V2_10, node_policy=default))
+    assert _node(fleet.place(_request(ask(), wishes=PodWishes(node_policy=pods)))) == node
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_equal_nodes_are_taken_by_name(policy: str) -> None:
+    fleet = Fleet(Rules(node_policy=policy))
+    for name in ("n3", "n1", "n2"):
+        fleet.set_node(name, _devices(name))
+    assert _node(fleet.place(_request(ask()))) == "n1"
+    assert _node(fleet.place(_request(ask()), ["n3", "n2"])) == "n2"
+
+
+def test_placing_charges_nothing_until_the_pod_is_added() -> None:
+    fleet = _three()
+    first = fleet.place(_request(ask()))
+    assert first == fleet.place(_request(ask()))
+    assert isinstance(first, Placed)
+    fleet.add_pod("new", "team", first.node, first.grants)
+    assert fleet.node_of("new") == "b"
+    fleet.remove_pod("new")
+    assert fleet.node_of("new") is None
+    assert fleet.place(_request(ask())) == first
+
+
+def test_candidates_limit_the_choice() -> None:
+    fleet = _three()
+    assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
+    assert _node(fleet.place(_request(ask()), [])) is None
+
+
+def test_few_candidates_are_chosen_like_many() -> None:
+    fleet = _three()
+    for number in range(40):
+        fleet.set_node(f"x{number}", _devices(f"x{number}"))
+    assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
+    assert _node(fleet.place(_request(ask(memory_mib=16000)), ["c"])) == "c"
+    assert _node(fleet.place(_request(ask(2, 16000)), ["c"])) is None
+
+
+def test_uuid_wish_leads_to_its_node() -> None:
+    wishes = PodWishes(nvidia=UuidWish(use=frozenset({"a-1", "gone"})))
+    answer = _three().place(_request(ask(), wishes=wishes))
+    assert isinstance(answer, Placed)
+    assert (answer.node, answer.grants.containers[0][0].uuid) == ("a", "a-1")
+
+
+def test_type_wish_of_no_node_fits_nowhere() -> None:
+    assert _three().place(_request(ask(), wishes=PodWishes(use_types=("h100",)))) == NoNode()
+
+
+def test_explain_tells_each_node_that_cannot() -> None:
+    reasons = _three().explain(_request(ask(2, 16000)), ["a", "b", "c", "gone"])
+    assert isinstance(reasons, dict)
+    assert {name: why.text() for name, why in reasons.items()} == {
+        "b": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
+        "c": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
+        "gone": "node unregistered",
+    }
+
+
+def test_wrong_weights_are_refused_by_both() -> None:
+    request = _request(ask(), wishes=PodWishes(scoring_weights="x"))
+    assert isinstance(_three().place(request), Refused)
+    assert isinstance(_three().explain(request), Refused)
+
+
+def test_node_without_cards_is_unregistered() -> None:
+    fleet = _three()
+    fleet.set_node("d", [])
+    reasons = fleet.explain(_request(ask()), ["d"])
+    assert isinstance(reasons, dict)
+    assert reasons["d"].text() == "node unregistered"
+
+
+def test_removed_node_is_gone_and_its_grants_wait_for_it() -> None:
+    fleet = _three()
+    fleet.remove_node("b")
+    fleet.remove_node("nobody")
+    assert _node(fleet.place(_request(ask()))) == "c"
+    assert [charge.memory_mib for _, charge in fleet.nodes["b"].usage.unknown] == [8000]
+    fleet.set_node("b", _devices("b"))
+    assert _node(fleet.place(_request(ask()))) == "b"
+    fleet.remove_node("b")
+    fleet.remove_pod("p1")
+    assert "b" not in fleet.nodes
+
+
+def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes() -> None:
+    fleet = Fleet(Rules())
+    fleet.add_pod("p", "team", "n", _held("n-0", 16384))
+    assert fleet.place(_request(ask())) == NoNode()
+    fleet.set_node("n", _devices("n", 1))
+    reasons = fleet.explain(_request(ask()))
+    assert isinstance(reasons, dict)
+    assert reasons["n"].text() == "1/1 CardInsufficientMemory"
+
+
+def test_node_that_changes_its_cards_answers_by_the_new_ones() -> None:
+    fleet = _three()
+    request = _request(ask(memory_mib=20000))
+    assert fleet.place(request) == NoNode()
+    fleet.set_node("c", _devices("c", memory_mib=24576))
+    assert _node(fleet.place(request)) == "c"
+    wishes = PodWishes(nvidia=UuidWish(use=frozenset({"c-1"})))
+    fleet.set_node("c", _devices("c", 1))
+    assert fleet.place(_request(ask(), wishes=wishes)) == NoNode()
+
+
+def test_quota_of_the_namespace_counts_its_pods() -> None:
+    quotas = QuotaBook()
+    quotas.set_limits("team", "q", Limits(memory_mib=10000))
+    fleet = _three(quotas=quotas)
+    assert isinstance(fleet.place(_request(ask(memory_mib=1000))), Placed)
+    assert fleet.place(_request(ask(memory_mib=1001))) == NoNode()
+    assert isinstance(fleet.place(_request(ask(memory_mib=1001), namespace="other")), Placed)
+    fleet.remove_pod("p2")
+    assert isinstance(fleet.place(_request(ask(memory_mib=2000))), Placed)
+
+
+def test_reasons_follow_every_change() -> None:
+    """An explainer is kept between attempts; what it keeps must not outlive a change."""
+    fleet = _three()
+    request = _request(ask(2, 16000))
+
+    def texts() -> dict[str, str]:
+        reasons = fleet.explain(request)
+        assert isinstance(reasons, dict)
+        return {name: why.text() for name, why in reasons.items()}
+
+    assert set(texts()) == {"b", "c"}
+    fleet.add_pod("p3", "team", "a", _held("a-0"))
+    assert set(texts()) == {"a", "b", "c"}
+    fleet.set_node("a", _devices("a"), cordoned=frozenset({Uuid("a-1")}))
+    assert "1/2 CardCordoned" in texts()["a"]
+    fleet.remove_node("c")
+    assert texts()["c"] == "node unregistered"
+    fleet.set_node("c", _devices("c", model="Tesla T4", memory_mib=99999))
+    assert set(texts()) == {"a", "b"}
+
+
+def test_kinds_of_cards_that_come_and_go_are_told_apart() -> None:
+    fleet = Fleet(Rules())
+    request = _request(ask(), wishes=PodWishes(use_types=("h100",)))
+    for model in ("Tesla T4", "NVIDIA H100", "NVIDIA L40S"):
+        fleet.set_node("n", _devices("n", model=model))
+        reasons = fleet.explain(request)
+        assert isinstance(reasons, dict)
+        assert ("n" in reasons) is ("H100" not in model)
+        fleet.remove_node("n")
+
+
+# -- the shortcuts against looking at every node --------------------------------------------------
+MODELS = ("NVIDIA A100-SXM4-40GB", "Tesla T4")
+
+
+def _nodes() -> st.SearchStrategy[list[list[dict[str, Any]]]]:
+    cards = st.fixed_dictionaries(
+        {
+            "model": st.sampled_from(MODELS),
+            "numa": st.sampled_from([0, 1, None]),
+            "slots": st.sampled_from([1, 2, 10]),
+            "memory_mib": st.sampled_from([8192, 16384]),
+            "cores": st.sampled_from([0, 100, 200]),
+            "healthy": st.sampled_from([True, True, True, False]),
+            "kind": st.sampled_from(["gpu", "gpu", "gpu", "mig", "neuron"]),
+        }
+    )
+    return st.lists(st.lists(cards, max_size=4), min_size=1, max_size=6)
+
+
+def _built(node: int, cards: Sequence[dict[str, Any]]) -> list[Device]:
+    devices = []
+    for index, values in enumerate(cards):
+        rest = {key: value for key, value in values.items() if key != "kind"}
+        uuid = Uuid(f"{node}-{index}")
+        if values["kind"] == "mig":
+            rest |= {"mode": "mig", "mig_profiles": A100_PROFILES, "memory_mib": 40960}
+        if values["kind"] == "neuron":
+            rest |= {"vendor": Vendor.AWS_NEURON, "mode": "", "cores": 3, "memory_mib": 0}
+            rest |= {"instance_type": "inf2.24xlarge"}
+        devices.append(device(index, uuid=uuid, **rest))
+    return devices
+
+
+ASKS = st.builds(
+    ask,
+    count=st.integers(1, 3),
+    memory_mib=st.sampled_from([None, 0, 1, 4096, 8192, 16384, 20000]),
+    cores=st.sampled_from([0, 0, 10, 50, 100]),
+    memory_percent=st.sampled_from([None, 25, 50, 100]),
+)
+NEURON_ASKS = st.builds(
+    Ask, vendor=st.just(Vendor.AWS_NEURON), count=st.integers(1, 2), cores=st.integers(1, 2)
+)
+UUIDS = st.frozensets(st.sampled_from([f"{node}-{index}" for node in range(3) for index in (0, 1)]))
+WISHES = st.builds(
+    PodWishes,
+    use_types=st.sampled_from([(), (), ("a100",)]),
+    nouse_types=st.sampled_from([(), (), ("t4",)]),
+    modes=st.sampled_from([None, None, frozenset({"hami-core"})]),
+    nvidia=st.builds(UuidWish, use=st.none() | UUIDS, nouse=st.just(frozenset()) | UUIDS),
+    is_numa_bound=st.sampled_from([False, False, True]),
+    gpu_policy=st.sampled_from([None, "binpack", "mutex", "topology-aware", "numa,spread"]),
+    node_policy=st.sampled_from([None, "spread"]),
+)
+REQUESTS = st.builds(
+    PodRequest,
+    namespace=st.sampled_from(["team", "free"]),
+    containers=st.lists(
+        st.builds(
+            ContainerAsks,
+            kind=st.sampled_from(ContainerKind),
+            asks=st.one_of(
+                st.just(()),
+                ASKS.map(lambda one: (one,)),
+                ASKS.map(lambda one: (one,)),
+                NEURON_ASKS.map(lambda one: (one,)),
+                st.tuples(ASKS, NEURON_ASKS),
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+    wishes=WISHES,
+)
+
+
+def _slowly(fleet: Fleet, request: PodRequest, ready: Plan) -> tuple[str | None, dict[str, str]]:
+    """The same answers by looking at every node in full."""
+    fitting: list[tuple[float, str]] = []
+    reasons: dict[str, str] = {}
+    policy = request.wishes.node_policy or fleet.rules.node_policy
+    sign = 1 if policy == "spread" else -1
+    for name, seat in fleet.nodes.items():
+        if not seat.is_registered:
+            reasons[name] = "node unregistered"
+            continue
+        answer = place_on(seat.offer(), ready)
+        if isinstance(answer, Rejection):
+            reasons[name] = answer.text()
+        else:
+            fitting.append((sign * node_score(seat.usage.cards.values()), name))
+    return (min(fitting)[1] if fitting else None), reasons
+
+
+def _count_in(fleet: Fleet, requests: Iterable[PodRequest]) -> None:
+    for number, request in enumerate(requests):
+        if request.is_empty:
+            continue
+        answer = fleet.place(request)
+        if isinstance(answer, Placed):
+            fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nodes=_nodes(),
+    earlier=st.lists(REQUESTS, max_size=6),
+    requests=st.lists(REQUESTS, min_size=1, max_size=3),
+    compat=st.sampled_from([V2_8, V2_10]),
+    limit=st.sampled_from([None, 0, 5000, 20000]),
+)
+def test_shortcuts_answer_like_looking_at_every_node(
+    nodes: Any, earlier: Any, requests: Any, compat: Any, limit: int | None
+) -> None:
+    quotas = QuotaBook()
+    quotas.set_limits("team", "q", Limits(memory_mib=limit, cores=limit))
+    fleet = Fleet(Rules(compat=compat), quotas)
+    for number, cards in enumerate(nodes):
+        cordoned = frozenset({Uuid(f"{number}-1")}) if number % 3 == 2 else frozenset()
+        fleet.set_node(f"n{number}", _built(number, cards), cordoned=cordoned)
+    _count_in(fleet, earlier)
+    for request in (*requests, *requests):
+        if request.is_empty:
+            continue
+        ready = plan(request, fleet.rules, quotas.quota(request.namespace))
+        assert isinstance(ready, Plan)
+        node, reasons = _slowly(fleet, request, ready)
+        assert _node(fleet.place(request)) == node
+        assert _node(fleet.place(request, list(fleet.nodes))) == node
+        found = fleet.explain(request)
+        assert isinstance(found, dict)
+        assert {name: why.text() for name, why in found.items()} == reasons
+        _count_in(fleet, [request])

@@ -1,0 +1,212 @@
+"""A whole pod on one node: containers add up, init containers don't, reasons are the first's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.filters import Rejection
+from hami_node.engine.place import (
+    ContainerAsks,
+    NodeOffer,
+    Plan,
+    PodRequest,
+    Refused,
+    Rules,
+    place_on,
+    plan,
+)
+from hami_node.engine.quota import Quota
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.model import Ask, ContainerKind, MigPlacement, PodWishes, Uuid, Vendor
+from tests.unit.engine.cards import ask, card, mig_card, template_card
+
+INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+def _request(
+    *containers: tuple[ContainerKind, Sequence[Ask]], wishes: PodWishes | None = None
+) -> PodRequest:
+    return PodRequest(
+        namespace="team",
+        containers=tuple(ContainerAsks(kind=kind, asks=tuple(asks)) for kind, asks in containers),
+        wishes=wishes or PodWishes(),
+    )
+
+
+def _ready(request: PodRequest, compat: Compat = V2_10, quota: Quota | None = None) -> Plan:
+    ready = plan(request, Rules(compat=compat), quota)
+    assert isinstance(ready, Plan)
+    return ready
+
+
+def _place(
+    cards: Sequence[DeviceUsage],
+    request: PodRequest,
+    compat: Compat = V2_10,
+    quota: Quota | None = None,
+) -> list[list[tuple[str, int]]] | str:
+    """(uuid, MiB) by container, or the reasons."""
+    node = NodeOffer(cards={one.device.uuid: one for one in cards})
+    answer = place_on(node, _ready(request, compat, quota))
+    if isinstance(answer, Rejection):
+        return answer.text()
+    return [[(one.uuid, one.memory_mib) for one in grants] for grants in answer.containers]
+
+
+def test_containers_without_an_ask_have_an_empty_place() -> None:
+    request = _request((INIT, []), (APP, [ask()]), (APP, []))
+    assert _place([card()], request) == [[], [("GPU-0", 4096)], []]
+
+
+def test_app_containers_add_up() -> None:
+    request = _request((APP, [ask(memory_mib=10000)]), (APP, [ask(memory_mib=10000)]))
+    assert _place([card()], request) == "1/1 CardInsufficientMemory"
+    assert _place([card(0), card(1)], request) == [[("GPU-1", 10000)], [("GPU-0", 10000)]]
+
+
+def test_init_containers_are_placed_alone() -> None:
+    request = _request(
+        (INIT, [ask(memory_mib=16000)]),
+        (INIT, [ask(memory_mib=16000)]),
+        (APP, [ask(memory_mib=16000)]),
+    )
+    assert _place([card()], request) == [[("GPU-0", 16000)]] * 3
+
+
+def test_init_container_runs_beside_the_sidecars_before_it() -> None:
+    sidecar = (SIDECAR, [ask(memory_mib=4000)])
+    init = (INIT, [ask(memory_mib=13000)])
+    assert _place([card()], _request(sidecar, init)) == "1/1 CardInsufficientMemory"
+    assert _place([card()], _request(init, sidecar)) == [[("GPU-0", 13000)], [("GPU-0", 4000)]]
+
+
+def test_sidecars_and_apps_add_up() -> None:
+    request = _request((SIDECAR, [ask(memory_mib=9000)]), (APP, [ask(memory_mib=9000)]))
+    assert _place([card()], request) == "1/1 CardInsufficientMemory"
+
+
+def test_reason_is_the_first_containers_that_cannot() -> None:
+    request = _request((APP, [ask(memory_mib=99999)]), (APP, [ask(cores=31), ask(3)]))
+    assert _place([card(used=(1, 0, 70))], request) == "1/1 CardInsufficientMemory"
+
+
+def test_more_cards_than_the_node_has() -> None:
+    assert _place([card()], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
+
+
+def test_more_cards_than_the_node_has_counts_the_asks_vendor() -> None:
+    neuron = card(1, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="")
+    assert _place([card(), neuron], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        (None, [[("GPU-0", 9856), ("GPU-0", 9856)]]),
+        (frozenset({"mig"}), [[("GPU-0", 9856), ("GPU-0", 9856)]]),
+        (frozenset({"hami-core"}), "NodeInsufficientDevice"),
+    ],
+    ids=["any-mode", "mig", "not-mig"],
+)
+def test_one_card_in_mig_mode_may_be_several(
+    modes: frozenset[str] | None, expected: object
+) -> None:
+    request = _request((APP, [ask(2, 9000, 0)]), wishes=PodWishes(modes=modes))
+    assert _place([mig_card()], request) == expected
+
+
+def test_mig_grants_carry_their_reservations() -> None:
+    request = _request((APP, [ask(2, 9000, 0)]), (APP, [ask(1, 3000, 0)]))
+    node = NodeOffer(cards={Uuid("GPU-0"): mig_card()})
+    answer = place_on(node, _ready(request))
+    assert isinstance(answer, PodGrants)
+    rows = [
+        (one.container_index, one.device_index, one.profile, one.placement) for one in answer.mig
+    ]
+    assert rows == [
+        (0, 0, "2g.10gb", MigPlacement(start=0, size=2)),
+        (0, 1, "2g.10gb", MigPlacement(start=2, size=2)),
+        (1, 0, "1g.5gb", MigPlacement(start=6, size=1)),
+    ]
+
+
+def test_mig_grants_of_2_8_name_their_slots() -> None:
+    request = _request((APP, [ask(2, 9000, 0)]))
+    answer = _place([template_card()], request, V2_8)
+    assert answer == [[("GPU-0[1-1]", 10240), ("GPU-0[1-2]", 10240)]]
+
+
+def test_app_container_keeps_the_geometry_of_an_init_container() -> None:
+    request = _request((INIT, [ask(1, 5000, 0)]), (APP, [ask(1, 9000, 0)]))
+    assert _place([template_card()], request, V2_8) == "1/1 CardNotFoundCustomFilterRule"
+    small = _request((INIT, [ask(1, 5000, 0)]), (APP, [ask(1, 5000, 0)]))
+    assert _place([template_card()], small, V2_8) == [
+        [("GPU-0[0-0]", 5120)],
+        [("GPU-0[0-1]", 5120)],
+    ]
+
+
+def test_two_vendors_in_one_container() -> None:
+    neuron = card(
+        0, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="", memory_mib=0, slots=2
+    )
+    cores = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=1)
+    answer = _place([card(), neuron], _request((APP, [ask(), cores])))
+    assert answer == [[("n-0", 0), ("GPU-0", 4096)]]
+
+
+def test_quota_spans_containers_and_spares_neuron() -> None:
+    request = _request((APP, [ask(memory_mib=6000)]), (APP, [ask(memory_mib=6000)]))
+    quota = Quota(memory_limit_mib=10000)
+    assert _place([card(0), card(1)], request, V2_10, quota) == "2/2 ResourceQuotaNotFit"
+    neuron = card(
+        0, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="", memory_mib=0, slots=2
+    )
+    cores = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=1)
+    blocked = Quota(memory_limit_mib=0, core_limit=0)
+    assert _place([neuron], _request((APP, [cores])), V2_10, blocked) == [[("n-0", 0)]]
+
+
+def test_pods_policy_wins_over_the_default() -> None:
+    cards = [card(0, (1, 1000, 10)), card(1)]
+    assert _place(cards, _request((APP, [ask()]))) == [[("GPU-1", 4096)]]
+    binpack = PodWishes(gpu_policy="binpack")
+    assert _place(cards, _request((APP, [ask()]), wishes=binpack)) == [[("GPU-0", 4096)]]
+
+
+def test_weights_change_the_order_of_cards() -> None:
+    cards = [card(0, (1, 0, 50)), card(1, (1, 4000, 0))]
+    cores = PodWishes(scoring_weights="slot=0,core=1,memory=0")
+    memory = PodWishes(scoring_weights="slot=0,core=0,memory=1")
+    assert _place(cards, _request((APP, [ask()]), wishes=cores)) == [[("GPU-1", 4096)]]
+    assert _place(cards, _request((APP, [ask()]), wishes=memory)) == [[("GPU-0", 4096)]]
+
+
+def test_wrong_weights_refuse_the_pod() -> None:
+    wishes = PodWishes(scoring_weights="slot=1")
+    refused = plan(_request((APP, [ask()]), wishes=wishes), Rules())
+    assert isinstance(refused, Refused)
+    assert "'slot=1'" in refused.why
+
+
+def test_scores_are_taken_anew_for_every_container() -> None:
+    request = _request((APP, [ask()]), (APP, [ask()]))
+    assert _place([card(0), card(1)], request) == [[("GPU-1", 4096)], [("GPU-0", 4096)]]
+
+
+def test_request_without_asks_is_empty() -> None:
+    assert _request((APP, [])).is_empty
+    assert not _request((APP, []), (INIT, [ask()])).is_empty
+
+
+def test_placed_grants_collapse_to_what_the_card_has() -> None:
+    request = _request((INIT, [ask(memory_mib=16384, cores=100)]), (APP, [ask(cores=100)]))
+    answer = place_on(NodeOffer(cards={Uuid("GPU-0"): card()}), _ready(request))
+    assert isinstance(answer, PodGrants)
+    usage = NodeUsage([card().device])
+    usage.add("pod", answer)
+    after = usage.cards[Uuid("GPU-0")]
+    assert (after.slots_used, after.memory_used_mib, after.cores_used) == (1, 16384, 100)
