@@ -108,6 +108,7 @@ class Daemon:
         self.stop = stop or threading.Event()
         self.threads = _Threads(self.stop, [])
         self.metrics = Metrics(settings.node_name, self.clock)
+        self.metrics.count_config_loaded()
         self.inventory = Inventory()
         self.backend = make_backend(settings, self.clock)
         self.scanner = Scanner(
@@ -123,7 +124,7 @@ class Daemon:
             make_plugin=self._make_plugin,
             clock=self.clock,
             stop=self.stop,
-            on_registered=lambda _: self.metrics.set_registered(settings.resource_count, True),
+            on_registered=lambda _: self.metrics.count_registration(settings.resource_count),
             on_failed=lambda _: self.metrics.set_registered(settings.resource_count, False),
         )
         self.cluster: ClusterSide | None = None

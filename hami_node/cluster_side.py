@@ -97,6 +97,7 @@ class ClusterSide:
         self._config = ConfigWatch(daemon.config_files, daemon.reload)
         self._server = self._build_server()
         daemon.metrics.set_simulated(daemon.backend.is_simulated)
+        daemon.metrics.watch_pass_age(daemon.backend.name, daemon.backend.last_pass_age_s)
 
     def _build_allocator(self) -> PodAllocator:
         daemon = self._daemon

@@ -96,12 +96,6 @@ HANDSHAKE_UNANSWERED: Final = _gauge(
 PASS_AGE: Final = _gauge(
     "backend_pass_age_seconds", "Time since the last finished look at the cards.", "backend"
 )
-PASS_SECONDS: Final = _gauge(
-    "backend_pass_seconds", "How long the last look at the cards took.", "backend"
-)
-BACKEND_FAILURES: Final = _counter(
-    "backend_failures", "Looks at the cards that failed as a whole.", "backend"
-)
 XIDS: Final = _counter(
     "xid_events",
     "XID errors that the driver told; ignored ones do no harm.",
@@ -120,9 +114,6 @@ LIMITER_MISSING: Final = _gauge(
 )
 LOCKS_REMOVED: Final = _counter("locks_removed", "Node locks that we removed.", "reason")
 EVENTS_DROPPED: Final = _counter("events_dropped", "Events that could not be written.")
-BAD_ANNOTATIONS: Final = _counter(
-    "annotation_errors", "Annotations that could not be decoded.", "key"
-)
 NEURON_VIOLATIONS: Final = _counter(
     "neuron_violations", "Neuron grants of pods that contradict the rules.", "rule"
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
@@ -79,6 +80,7 @@ class Metrics:
         self._values: dict[str, dict[tuple[str, ...], float]] = {}
         self._moments: dict[str, dict[tuple[str, ...], float]] = {}
         self._allocate = _Histogram()
+        self._pass_ages: dict[str, Callable[[], float]] = {}
         self._cards: tuple[CardReading, ...] = ()
         self._held: tuple[AllocationReading, ...] = ()
         self._set(of.BUILD_INFO, 1, __version__)
@@ -99,10 +101,13 @@ class Metrics:
         """Say whether the cards are real."""
         self._set(of.SIMULATED, is_simulated)
 
+    def count_registration(self, resource: str) -> None:
+        """Count a registration that kubelet accepted."""
+        self._add(of.REGISTRATIONS, resource)
+        self._set(of.REGISTERED, 1, resource)
+
     def set_registered(self, resource: str, is_registered: bool) -> None:
-        """Note that kubelet accepted us, or that we lost it."""
-        if is_registered:
-            self._add(of.REGISTRATIONS, resource)
+        """Say whether kubelet holds our registration."""
         self._set(of.REGISTERED, is_registered, resource)
 
     def count_allocate(self, result: str, seconds: float) -> None:
@@ -124,14 +129,10 @@ class Metrics:
         """Note a scheduler that may speak the generation csv9."""
         self._set(of.HANDSHAKE_UNANSWERED, is_unanswered, "csv9")
 
-    def mark_pass(self, backend: str, seconds: float) -> None:
-        """Note a finished look at the cards and how long it took."""
-        self._mark(of.PASS_AGE, backend)
-        self._set(of.PASS_SECONDS, seconds, backend)
-
-    def count_backend_failure(self, backend: str) -> None:
-        """Count a look at the cards that failed as a whole."""
-        self._add(of.BACKEND_FAILURES, backend)
+    def watch_pass_age(self, backend: str, age_s: Callable[[], float]) -> None:
+        """Take the age of the last finished look at the cards from `age_s` at each scrape."""
+        with self._lock:
+            self._pass_ages[backend] = age_s
 
     def count_xid(self, uuid: str, xid: int, *, is_ignored: bool) -> None:
         """Count an XID error of a card."""
@@ -157,22 +158,17 @@ class Metrics:
         """Count an Event that could not be written."""
         self._add(of.EVENTS_DROPPED)
 
-    def count_bad_annotation(self, key: str) -> None:
-        """Count an annotation that could not be decoded."""
-        self._add(of.BAD_ANNOTATIONS, key)
-
     def count_neuron_violation(self, rule: str) -> None:
         """Count a Neuron grant that contradicts a rule."""
         self._add(of.NEURON_VIOLATIONS, rule)
 
-    def pass_age_s(self, backend: str) -> float | None:
-        """Seconds since the last finished look at the cards; None before the first."""
-        with self._lock:
-            moment = self._moments.get(of.PASS_AGE.name, {}).get((backend,))
-        return None if moment is None else self._clock.monotonic() - moment
-
     def families(self) -> tuple[tuple[of.Family, tuple[Sample, ...]], ...]:
         """Every family with its series now, sorted; families without series are left out."""
+        with self._lock:
+            pass_ages = dict(self._pass_ages)
+        ages: dict[tuple[str, ...], float] = {}
+        for backend, age_s in pass_ages.items():
+            ages[(backend,)] = age_s()  # a stranger's call: not under our lock
         now = self._clock.monotonic()
         with self._lock:
             rows = {name: dict(series) for name, series in self._values.items()}
@@ -180,6 +176,7 @@ class Metrics:
                 rows[name] = {labels: now - moment for labels, moment in series.items()}
             rows |= _card_rows(self._cards)
             rows |= _held_rows(self._held)
+            rows[of.PASS_AGE.name] = ages
             counts, total_s = tuple(self._allocate.counts), self._allocate.total_s
         found = []
         for family in of.FAMILIES:

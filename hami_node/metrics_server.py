@@ -75,18 +75,6 @@ def _exposed(family: Family, samples: tuple[Sample, ...]) -> Metric:
     return plain
 
 
-def is_stale(metrics: Metrics, backend: str, limit_s: float) -> Check:
-    """A check that fails when the last finished look at the cards is older than `limit_s`."""
-
-    def check() -> str:
-        age_s = metrics.pass_age_s(backend)
-        if age_s is None or age_s <= limit_s:
-            return ""
-        return f"no look at the cards has finished for {age_s:.0f} s (limit {limit_s:.0f} s)"
-
-    return check
-
-
 class MetricsServer:
     """Serves in threads of its own between `start` and `close`."""
 

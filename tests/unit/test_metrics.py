@@ -18,7 +18,7 @@ from prometheus_client.registry import CollectorRegistry
 from hami_node.errors import ConfigError
 from hami_node.metric_families import FAMILIES, Kind
 from hami_node.metrics import AllocationReading, CardReading, Metrics
-from hami_node.metrics_server import MetricsCollector, MetricsServer, Probes, is_stale
+from hami_node.metrics_server import MetricsCollector, MetricsServer, Probes
 from hami_node.model import Device, Uuid, Vendor
 
 
@@ -154,16 +154,15 @@ def test_counters_and_states_are_exposed(metrics: Metrics) -> None:
     metrics.count_api_request("patch", "pods", 200)
     metrics.count_api_request("patch", "pods", 200)
     metrics.count_api_request("get", "nodes", 0)
-    metrics.set_registered("nvidia.com/gpu", True)
+    metrics.count_registration("nvidia.com/gpu")
     metrics.set_registered("nvidia.com/gpu", False)
+    metrics.count_registration("nvidia.com/gpu")
     metrics.set_registered("nvidia.com/gpu", True)
     metrics.count_lock_removed("stale")
     metrics.count_event_dropped()
     metrics.count_config_loaded()
     metrics.count_config_failure()
-    metrics.count_bad_annotation("hami.io/x")
     metrics.count_neuron_violation("P2")
-    metrics.count_backend_failure("nvml")
     metrics.count_xid("GPU-1", 31, is_ignored=True)
     metrics.set_simulated(True)
     metrics.set_limiter_missing(True)
@@ -177,9 +176,7 @@ def test_counters_and_states_are_exposed(metrics: Metrics) -> None:
         "events_dropped_total",
         "config_generation",
         "config_reload_failures_total",
-        "annotation_errors_total",
         "neuron_violations_total",
-        "backend_failures_total",
         "xid_events_total",
         "simulated",
         "limiter_missing",
@@ -193,12 +190,11 @@ def test_counters_and_states_are_exposed(metrics: Metrics) -> None:
 def test_ages_grow_until_marked_again(metrics: Metrics, clock: HandClock) -> None:
     assert "hami_node_report_age_seconds" not in scraped(metrics)
     metrics.mark_reported()
-    metrics.mark_pass("nvml", 0.25)
+    metrics.watch_pass_age("nvml", lambda: clock.at - 95)
     clock.at += 40
     found = scraped(metrics)
     assert found["hami_node_report_age_seconds"][0][1] == 40
-    assert found["hami_node_backend_pass_age_seconds"][0][1] == 40
-    assert found["hami_node_backend_pass_seconds"][0][1] == 0.25
+    assert found["hami_node_backend_pass_age_seconds"] == [({"node": "n1", "backend": "nvml"}, 45)]
     metrics.mark_reported()
     assert scraped(metrics)["hami_node_report_age_seconds"][0][1] == 0
 
@@ -207,16 +203,6 @@ def test_alertable_counters_stand_at_zero_from_the_start(metrics: Metrics) -> No
     found = scraped(metrics)
     for name in ("config_reload_failures_total", "events_dropped_total", "simulated"):
         assert found[f"hami_node_{name}"][0][1] == 0
-
-
-def test_stale_check_names_the_age(metrics: Metrics, clock: HandClock) -> None:
-    check = is_stale(metrics, "nvml", 60)
-    assert check() == ""
-    metrics.mark_pass("nvml", 0.1)
-    clock.at += 60
-    assert check() == ""
-    clock.at += 1
-    assert check() == "no look at the cards has finished for 61 s (limit 60 s)"
 
 
 def test_names_follow_the_prefix_and_suffix_rules() -> None:
