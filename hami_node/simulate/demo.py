@@ -1,0 +1,147 @@
+"""`hami-node demo`: the daemon as it ships, on a simulated node, step by step, each one checked."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn, TextIO
+
+from hami_node.clock import SystemClock
+from hami_node.config import environment
+from hami_node.simulate.demo_cards import who_holds_what
+from hami_node.simulate.demo_stage import DAEMON, Stage, StepFailed
+from hami_node.simulate.demo_steps import STEPS, Step, Tour
+from hami_node.simulate.demo_view import View
+
+WATCH_S: Final = 0.5
+"""How often `--keep` looks whether the daemons still run."""
+ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _InterruptedError(BaseException):
+    """A signal asks to end; everything is taken down on the way out."""
+
+
+def run(
+    *,
+    keep: bool,
+    command: Sequence[str] = DAEMON,
+    stream: TextIO | None = None,
+    steps: Sequence[Step] = STEPS,
+) -> int:
+    """Show and check every step; the process's exit code: 0 only if all were true.
+
+    Args:
+        keep: leave everything running afterwards, until Ctrl-C.
+        command: how `hami-node` is started.
+        stream: where the view goes; standard output by default.
+        steps: what is shown.
+    """
+    view = View(stream or sys.stdout)
+    failed: tuple[str, ...] | None = None
+    try:
+        with _orderly_end(), Stage(SystemClock(), environment(), command) as stage:
+            failed = _show(stage, view, steps)
+            if keep:
+                view.kept(_commands(stage))
+                failed += _watch(stage, view)
+    except _InterruptedError:
+        view.say("\nstopped; everything was taken down")
+    return 0 if failed == () else 1
+
+
+def _show(stage: Stage, view: View, steps: Sequence[Step]) -> tuple[str, ...]:
+    """All steps, the table and the verdict; the titles of the steps that were not true."""
+    tour = Tour(stage)
+    began_s = stage.clock.monotonic()
+    view.begin()
+    failed: list[str] = []
+    is_pointless = False
+    for number, step in enumerate(steps, start=1):
+        if is_pointless:
+            view.step_skipped(number, step.title)
+            failed.append(step.title)
+        elif not _is_true(step, tour, view, (number, len(steps))):
+            failed.append(step.title)
+            is_pointless = step.is_needed
+    view.cards(who_holds_what(tour))
+    view.verdict(len(steps), failed, stage.clock.monotonic() - began_s)
+    return tuple(failed)
+
+
+def _is_true(step: Step, tour: Tour, view: View, place: tuple[int, int]) -> bool:
+    """Do one step and show what was seen."""
+    clock, number = tour.stage.clock, place[0]
+    began_s = clock.monotonic()
+    try:
+        with view.running(*place, step.title):
+            seen = step.act(tour)
+    except Exception as e:  # noqa: BLE001 - whatever a broken daemon leads to: it is not true
+        why = str(e) if isinstance(e, StepFailed) else f"{type(e).__name__}: {e}"
+        view.step_false(number, step.title, why, clock.monotonic() - began_s)
+        node = tour.stage.nodes[step.node]
+        if node.process is not None:
+            view.log_lines(node.name, node.process.last_lines())
+        return False
+    view.step_true(number, step.title, seen, clock.monotonic() - began_s)
+    return True
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Turn the first signal to end into an exception; more of them don't disturb the cleaning."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        for one in ENDS:
+            signal.signal(one, signal.SIG_IGN)
+        raise _InterruptedError
+
+    before = {one: signal.signal(one, end) for one in ENDS}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+# -- keep ------------------------------------------------------------------------------------------
+def _commands(stage: Stage) -> tuple[tuple[str, str], ...]:
+    """What to try while everything runs: purpose and command."""
+    program = shlex.join(
+        ["hami-node"] if shutil.which("hami-node") else [sys.executable, "-m", "hami_node"]
+    )
+    kubeconfig = shlex.quote(str(stage.kubeconfig))
+    port = stage.gpu.daemon.metrics_port()
+    cards = shlex.quote(str(stage.card_file(stage.gpu)))
+    return (
+        ("who holds which slice", f"{program} inspect --kubeconfig {kubeconfig}"),
+        ("the same as JSON", f"{program} inspect --kubeconfig {kubeconfig} -o json"),
+        ("metrics, health and the effective settings", f"curl http://127.0.0.1:{port}/metrics"),
+        ("", f"curl http://127.0.0.1:{port}/readyz"),
+        ("", f"curl http://127.0.0.1:{port}/config"),
+        ("what the API server holds", f"curl {stage.api.url}/api/v1/nodes/{stage.gpu.name}"),
+        ("let a card fail: add `healthy: false` to its line", f"${{EDITOR:-vi}} {cards}"),
+        ("what the daemon says", f"tail -f {shlex.quote(str(stage.gpu.daemon.log_file))}"),
+    )
+
+
+def _watch(stage: Stage, view: View) -> tuple[str, ...]:
+    """Wait for Ctrl-C; what went wrong if a daemon ends by itself."""
+    while not stage.stop.wait(WATCH_S):
+        for node in stage.nodes.values():
+            code = node.daemon.exit_code
+            if code is not None:
+                view.say(f"the daemon of {node.name} ended with code {code}")
+                view.log_lines(node.name, node.daemon.last_lines())
+                return (f"the daemon of {node.name} runs on",)
+    return ()

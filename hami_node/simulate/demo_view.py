@@ -1,0 +1,181 @@
+"""What the demo shows: steps as they happen, then a table. Plain text where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hami_node.simulate.demo_cards import CardLine
+from hami_node.simulate.demo_steps import Rows, Seen
+
+WIDTH_IN_A_FILE: Final = 110
+INDENT: Final = 6
+BAR_CELLS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The signs of the view: for terminals that know them, and for others."""
+
+    good: str
+    bad: str
+    full: str
+    empty: str
+
+    @classmethod
+    def for_encoding(cls, encoding: str) -> Marks:
+        """Signs that the encoding can write."""
+        nice = cls(good="✓", bad="✗", full="█", empty="░")
+        try:
+            "".join((nice.good, nice.bad, nice.full, nice.empty)).encode(encoding)
+        except (UnicodeEncodeError, LookupError):
+            return cls(good="ok", bad="FAILED", full="#", empty=".")
+        return nice
+
+
+class View:
+    """Writes to one stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Look at the stream: a terminal gets colours and progress."""
+        is_terminal = stream.isatty()
+        self._console = Console(
+            file=stream, width=None if is_terminal else WIDTH_IN_A_FILE, highlight=False
+        )
+        self._marks = Marks.for_encoding(getattr(stream, "encoding", None) or "ascii")
+
+    def begin(self) -> None:
+        """Say what this is and what is simulated."""
+        self._write(Text("hami-node demo", style="bold"))
+        self._write(
+            Text(
+                "Real: the daemon, in processes of its own; its gRPC, HTTP and annotations.\n"
+                "Simulated: the cards, kubelet, the API server and the scheduler. "
+                "No cluster and no GPU is touched.\n",
+                style="dim",
+            )
+        )
+
+    @contextmanager
+    def running(self, number: int, of: int, title: str) -> Iterator[None]:
+        """Show that a step is under way; nothing where nobody watches."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(f"[{number}/{of}] {title}", spinner="dots"):
+            yield
+
+    def step_true(self, number: int, title: str, seen: Seen, took_s: float) -> None:
+        """A step that was checked and true."""
+        self._step(self._marks.good, "green", number, title, f"{took_s:.2f} s")
+        for line in seen.lines:
+            self._write(_indented(Text(line, style="dim")))
+        if seen.quote:
+            self._write(_indented(Text(f'"{seen.quote}"', style="yellow"), INDENT + 2))
+        if seen.rows is not None:
+            self._write(_indented(_table(seen.rows)))
+
+    def step_false(self, number: int, title: str, why: str, took_s: float) -> None:
+        """A step that was not true."""
+        self._step(self._marks.bad, "bold red", number, title, f"{took_s:.2f} s")
+        self._write(_indented(Text(why, style="red")))
+
+    def step_skipped(self, number: int, title: str) -> None:
+        """A step that made no sense any more."""
+        self._step("-", "dim", number, title, "not reached")
+
+    def _step(self, mark: str, style: str, number: int, title: str, note: str) -> None:
+        self._write(
+            Text.assemble(
+                (mark, style), f" {number:2}  ", (title, "bold"), "  ", (f"({note})", "dim")
+            )
+        )
+
+    def log_lines(self, node: str, lines: Sequence[str]) -> None:
+        """The end of a daemon's log, uncut."""
+        self._write(_indented(Text(f"last log lines of the daemon of {node}:", style="bold")))
+        for line in lines or ("(it logged nothing)",):
+            self._console.print(Text(" " * INDENT + line), soft_wrap=True)
+
+    def cards(self, lines: Iterable[CardLine]) -> None:
+        """The final table: who holds what."""
+        table = Table(
+            title="Who holds what, read back from the annotations",
+            title_justify="left",
+            title_style="bold",
+            box=SIMPLE_HEAD,
+        )
+        for column in ("node", "card", "model", "health", "slots", "memory", "cores", "held by"):
+            table.add_column(column, overflow="fold", no_wrap=column != "held by")
+        for line in lines:
+            table.add_row(*self._card_cells(line))
+        self._write(Text())
+        self._write(table)
+
+    def _card_cells(self, line: CardLine) -> tuple[Text, ...]:
+        used_mib = sum(held.memory_mib for held in line.holders)
+        memory = "-"
+        if line.memory_mib is not None:
+            cells = -(-used_mib * BAR_CELLS // line.memory_mib)
+            bar = self._marks.full * cells + self._marks.empty * (BAR_CELLS - cells)
+            memory = f"{bar} {used_mib:5}/{line.memory_mib} MiB"
+        holders = "\n".join(
+            f"{held.owner}: {held.memory_mib} MiB, {held.cores} %" for held in line.holders
+        )
+        health = Text("healthy", "green") if line.is_healthy else Text("UNHEALTHY", "red")
+        plain = (line.node, line.card, line.model)
+        used = f"{len(line.holders)}/{line.slots}"
+        rest = (used, memory, line.cores, holders or "-")
+        return (*map(Text, plain), health, *map(Text, rest))
+
+    def verdict(self, of: int, failed: Sequence[str], took_s: float) -> None:
+        """The last line, and what was not true."""
+        true = of - len(failed)
+        if not failed:
+            mark = Text(f"{self._marks.good} ", "green")
+            self._write(mark + Text(f"all {of} steps checked and true in {took_s:.1f} s", "bold"))
+            return
+        mark = Text(f"{self._marks.bad} ", "bold red")
+        self._write(mark + Text(f"{true} of {of} steps true in {took_s:.1f} s", "bold"))
+        for title in failed:
+            self._write(_indented(Text(f"not true: {title}", "red")))
+
+    def kept(self, commands: Sequence[tuple[str, str]]) -> None:
+        """What to try while everything runs on."""
+        self._write(Text("\nEverything runs on until Ctrl-C. Try in another terminal:", "bold"))
+        for purpose, command in commands:
+            if purpose:
+                self._write(Text(f"  # {purpose}", "dim"))
+            self._console.print(Text(f"  {command}"), soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self._write(Text(text))
+
+    def _write(self, what: RenderableType) -> None:
+        self._console.print(what)
+        self._console.file.flush()
+
+
+def _indented(what: RenderableType, by: int = INDENT) -> Padding:
+    return Padding(what, (0, 0, 0, by), expand=False)
+
+
+def _table(rows: Rows) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in rows.columns:
+        is_number = column.endswith("#")
+        table.add_column(
+            column.removesuffix("#"), justify="right" if is_number else "left", overflow="fold"
+        )
+    for row in rows.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
