@@ -26,6 +26,9 @@ from hami_node.model import Device, Mode, Uuid
 PairScores = Mapping[Uuid, Mapping[Uuid, int]]
 """Score of the link between two cards; a missing pair counts 0."""
 
+MOST_INSTANCES: Final = 64
+"""More MIG instances than any card holds; what a node registers beyond that is not believed."""
+
 NO_SCORES: Final[PairScores] = MappingProxyType({})
 
 
@@ -117,7 +120,7 @@ class _Walk:
         """Take the card, one in MIG mode as often as it has room."""
         ask = self._ctx.ask
         memory_mib = ask.memory_mib_on(card.device.memory_mib)
-        while True:
+        for _ in range(MOST_INSTANCES):
             reason = first_failing(card, self._ctx, self._rules)
             if reason is not None:
                 self.counts[reason] += 1
@@ -129,6 +132,7 @@ class _Walk:
             if choice is None:
                 return False
             card = mig.occupy(card, choice)
+        return False
 
     def _hold(self, taken: Taken) -> None:
         self.held.append(taken)

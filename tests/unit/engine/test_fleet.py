@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hami_node.engine.compat import V2_8, V2_10
+from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Refused, Rules, place_on, plan
@@ -225,79 +223,80 @@ def test_kinds_of_cards_that_come_and_go_are_told_apart() -> None:
 
 
 # -- the shortcuts against looking at every node --------------------------------------------------
-MODELS = ("NVIDIA A100-SXM4-40GB", "Tesla T4")
+class Draw:
+    """Fleets and requests that meet often: few sizes, few kinds, most cards healthy."""
 
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
 
-def _nodes() -> st.SearchStrategy[list[list[dict[str, Any]]]]:
-    cards = st.fixed_dictionaries(
-        {
-            "model": st.sampled_from(MODELS),
-            "numa": st.sampled_from([0, 1, None]),
-            "slots": st.sampled_from([1, 2, 10]),
-            "memory_mib": st.sampled_from([8192, 16384]),
-            "cores": st.sampled_from([0, 100, 200]),
-            "healthy": st.sampled_from([True, True, True, False]),
-            "kind": st.sampled_from(["gpu", "gpu", "gpu", "mig", "neuron"]),
+    def one(self, *choices: Any) -> Any:
+        return self._random.choice(choices)
+
+    def number(self, most: int) -> int:
+        return self._random.randint(0, most)
+
+    def devices(self, node: int) -> list[Device]:
+        kind = self.one("gpu", "gpu", "gpu", "mixed", "neuron")
+        return [
+            self._device(Uuid(f"{node}-{index}"), index, kind) for index in range(self.number(4))
+        ]
+
+    def _device(self, uuid: Uuid, index: int, kind: str) -> Device:
+        if kind == "mixed":
+            kind = self.one("gpu", "mig", "neuron")
+        values: dict[str, Any] = {
+            "uuid": uuid,
+            "model": self.one("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "Tesla T4"),
+            "numa": self.one(0, 0, 1, None),
+            "slots": self.one(1, 2, 10, 10),
+            "memory_mib": self.one(8192, 16384, 16384),
+            "cores": self.one(0, 100, 100, 100, 200),
+            "healthy": self.number(9) > 0,
         }
-    )
-    return st.lists(st.lists(cards, max_size=4), min_size=1, max_size=6)
+        if kind == "mig":
+            values |= {"mode": "mig", "mig_profiles": A100_PROFILES, "memory_mib": 40960}
+        if kind == "neuron":
+            values |= {"vendor": Vendor.AWS_NEURON, "mode": "", "cores": 3, "memory_mib": 0}
+            values |= {"instance_type": "inf2.24xlarge"}
+        return device(index, **values)
 
+    def _gpu(self) -> Ask:
+        return ask(
+            self.one(1, 1, 1, 2, 3),
+            self.one(None, 1, 2000, 4096, 8192, 8193, 16384, 20000),
+            self.one(0, 0, 1, 30, 50, 100),
+            memory_percent=self.one(None, 25, 50, 100),
+        )
 
-def _built(node: int, cards: Sequence[dict[str, Any]]) -> list[Device]:
-    devices = []
-    for index, values in enumerate(cards):
-        rest = {key: value for key, value in values.items() if key != "kind"}
-        uuid = Uuid(f"{node}-{index}")
-        if values["kind"] == "mig":
-            rest |= {"mode": "mig", "mig_profiles": A100_PROFILES, "memory_mib": 40960}
-        if values["kind"] == "neuron":
-            rest |= {"vendor": Vendor.AWS_NEURON, "mode": "", "cores": 3, "memory_mib": 0}
-            rest |= {"instance_type": "inf2.24xlarge"}
-        devices.append(device(index, uuid=uuid, **rest))
-    return devices
+    def _asks(self) -> tuple[Ask, ...]:
+        cores = Ask(vendor=Vendor.AWS_NEURON, count=self.one(1, 1, 2), cores=self.one(1, 2))
+        return self.one((), *([(self._gpu(),)] * 6), (cores,), (self._gpu(), cores))  # type: ignore[no-any-return]  # random.choice over Any
 
+    def _uuids(self) -> frozenset[str]:
+        return frozenset(f"{self.number(5)}-{self.number(2)}" for _ in range(3))
 
-ASKS = st.builds(
-    ask,
-    count=st.integers(1, 3),
-    memory_mib=st.sampled_from([None, 0, 1, 4096, 8192, 16384, 20000]),
-    cores=st.sampled_from([0, 0, 10, 50, 100]),
-    memory_percent=st.sampled_from([None, 25, 50, 100]),
-)
-NEURON_ASKS = st.builds(
-    Ask, vendor=st.just(Vendor.AWS_NEURON), count=st.integers(1, 2), cores=st.integers(1, 2)
-)
-UUIDS = st.frozensets(st.sampled_from([f"{node}-{index}" for node in range(3) for index in (0, 1)]))
-WISHES = st.builds(
-    PodWishes,
-    use_types=st.sampled_from([(), (), ("a100",)]),
-    nouse_types=st.sampled_from([(), (), ("t4",)]),
-    modes=st.sampled_from([None, None, frozenset({"hami-core"})]),
-    nvidia=st.builds(UuidWish, use=st.none() | UUIDS, nouse=st.just(frozenset()) | UUIDS),
-    is_numa_bound=st.sampled_from([False, False, True]),
-    gpu_policy=st.sampled_from([None, "binpack", "mutex", "topology-aware", "numa,spread"]),
-    node_policy=st.sampled_from([None, "spread"]),
-)
-REQUESTS = st.builds(
-    PodRequest,
-    namespace=st.sampled_from(["team", "free"]),
-    containers=st.lists(
-        st.builds(
-            ContainerAsks,
-            kind=st.sampled_from(ContainerKind),
-            asks=st.one_of(
-                st.just(()),
-                ASKS.map(lambda one: (one,)),
-                ASKS.map(lambda one: (one,)),
-                NEURON_ASKS.map(lambda one: (one,)),
-                st.tuples(ASKS, NEURON_ASKS),
+    def request(self) -> PodRequest:
+        kinds = (ContainerKind.APP,) * 4 + tuple(ContainerKind)
+        wishes = PodWishes(
+            use_types=self.one((), (), (), (), ("a100",)),
+            nouse_types=self.one((), (), (), (), ("t4",)),
+            modes=self.one(None, None, None, frozenset({"hami-core"})),
+            nvidia=UuidWish(
+                use=self.one(None, None, None, None, self._uuids()),
+                nouse=self.one(frozenset(), frozenset(), frozenset(), self._uuids()),
             ),
-        ),
-        min_size=1,
-        max_size=3,
-    ).map(tuple),
-    wishes=WISHES,
-)
+            is_numa_bound=self.number(4) == 0,
+            gpu_policy=self.one(None, "binpack", "mutex", "topology-aware", "numa,spread"),
+            node_policy=self.one(None, "spread"),
+        )
+        return PodRequest(
+            namespace=self.one("team", "free", "free"),
+            containers=tuple(
+                ContainerAsks(kind=self.one(*kinds), asks=self._asks())
+                for _ in range(self.one(1, 1, 1, 2, 3))
+            ),
+            wishes=wishes,
+        )
 
 
 def _slowly(fleet: Fleet, request: PodRequest, ready: Plan) -> tuple[str | None, dict[str, str]]:
@@ -318,42 +317,37 @@ def _slowly(fleet: Fleet, request: PodRequest, ready: Plan) -> tuple[str | None,
     return (min(fitting)[1] if fitting else None), reasons
 
 
-def _count_in(fleet: Fleet, requests: Iterable[PodRequest]) -> None:
-    for number, request in enumerate(requests):
-        if request.is_empty:
-            continue
-        answer = fleet.place(request)
-        if isinstance(answer, Placed):
-            fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+def _check_answers(fleet: Fleet, quotas: QuotaBook, request: PodRequest, key: str) -> None:
+    ready = plan(request, fleet.rules, quotas.quota(request.namespace))
+    assert isinstance(ready, Plan)
+    node, reasons = _slowly(fleet, request, ready)
+    answer = fleet.place(request)
+    assert _node(answer) == node
+    assert fleet.place(request, list(fleet.nodes)) == answer
+    found = fleet.explain(request)
+    assert isinstance(found, dict)
+    assert {name: why.text() for name, why in found.items()} == reasons
+    if isinstance(answer, Placed):
+        fleet.add_pod(key, request.namespace, answer.node, answer.grants)
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    nodes=_nodes(),
-    earlier=st.lists(REQUESTS, max_size=6),
-    requests=st.lists(REQUESTS, min_size=1, max_size=3),
-    compat=st.sampled_from([V2_8, V2_10]),
-    limit=st.sampled_from([None, 0, 5000, 20000]),
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 40) for start in range(0, 200, 40)], ids=str
 )
-def test_shortcuts_answer_like_looking_at_every_node(
-    nodes: Any, earlier: Any, requests: Any, compat: Any, limit: int | None
-) -> None:
-    quotas = QuotaBook()
-    quotas.set_limits("team", "q", Limits(memory_mib=limit, cores=limit))
-    fleet = Fleet(Rules(compat=compat), quotas)
-    for number, cards in enumerate(nodes):
-        cordoned = frozenset({Uuid(f"{number}-1")}) if number % 3 == 2 else frozenset()
-        fleet.set_node(f"n{number}", _built(number, cards), cordoned=cordoned)
-    _count_in(fleet, earlier)
-    for request in (*requests, *requests):
-        if request.is_empty:
-            continue
-        ready = plan(request, fleet.rules, quotas.quota(request.namespace))
-        assert isinstance(ready, Plan)
-        node, reasons = _slowly(fleet, request, ready)
-        assert _node(fleet.place(request)) == node
-        assert _node(fleet.place(request, list(fleet.nodes))) == node
-        found = fleet.explain(request)
-        assert isinstance(found, dict)
-        assert {name: why.text() for name, why in found.items()} == reasons
-        _count_in(fleet, [request])
+def test_shortcuts_answer_like_looking_at_every_node(seeds: range, compat: Compat) -> None:
+    for seed in seeds:
+        draw = Draw(seed)
+        quotas = QuotaBook()
+        limit = draw.one(None, 0, 20000, 100000)
+        quotas.set_limits("team", "q", Limits(memory_mib=limit, cores=draw.one(None, 100)))
+        fleet = Fleet(Rules(compat=compat), quotas)
+        for number in range(6):
+            cordoned = frozenset({Uuid(f"{number}-1")}) if number % 3 == 2 else frozenset()
+            fleet.set_node(f"n{number}", draw.devices(number), cordoned=cordoned)
+        for number in range(25):
+            request = draw.request()
+            if not request.is_empty:
+                _check_answers(fleet, quotas, request, f"pod-{number}")
+            if number % 5 == 4:
+                fleet.remove_pod(f"pod-{draw.number(number)}")
