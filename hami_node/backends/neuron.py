@@ -7,14 +7,12 @@ results, the instance-type label and a table of instance types, and say where th
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from hami_node.backends.neuron_types import NEURON_TYPES, SAGEMAKER_PREFIX, NeuronType, Wiring
-from hami_node.errors import DriverUnavailable
 from hami_node.model import Device, Node, Uuid, Vendor
 from hami_node.wire import names
 
@@ -261,55 +259,3 @@ def topology_of(node: Node) -> NeuronTopology | None:
         wiring=known.wiring if known and is_sure else Wiring.UNKNOWN,
         links=known.links() if known and is_sure else (),
     )
-
-
-class NeuronBackend:
-    """The Neuron devices of our own node, as a `ports.Backend`."""
-
-    def __init__(self, read_node: Callable[[], Node | None]) -> None:
-        """Keep the reader of our Node object; None from it means that it was not read yet."""
-        self._read_node = read_node
-        self._changed = threading.Event()
-
-    @property
-    def name(self) -> str:
-        """Shown in logs and metrics."""
-        return "neuron"
-
-    def scan(self) -> tuple[Device, ...]:
-        """The devices that the node's capacity counts, ascending.
-
-        Check: kubectl get node NAME -o jsonpath='{.status.capacity}'
-
-        Raises:
-            DriverUnavailable: the Node object is not there yet, or counts no Neuron device.
-        """
-        node = self._read_node()
-        if node is None:
-            raise DriverUnavailable("the Node object was not read yet: it tells the Neuron devices")
-        devices = devices_of(node)
-        if not devices:
-            raise DriverUnavailable(
-                f"node {node.name} offers no {names.RESOURCE_NEURON}: "
-                "is AWS's Neuron device plugin running on it?"
-            )
-        return devices
-
-    def findings(self) -> tuple[NodeFinding, ...]:
-        """Where the Node object disagrees with itself or the table now; () before it is read."""
-        node = self._read_node()
-        return () if node is None else geometry_of(node).findings
-
-    def wake(self) -> None:
-        """Say that the Node object may have changed; a `ports.Listener`."""
-        self._changed.set()
-
-    def wait_for_event(self, timeout_s: float) -> bool:
-        """Wait until the Node object may have changed (True) or the time is over (False)."""
-        is_changed = self._changed.wait(timeout_s)
-        self._changed.clear()
-        return is_changed
-
-    def close(self) -> None:
-        """End a wait; there is nothing else to give back."""
-        self._changed.set()

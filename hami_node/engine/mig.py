@@ -158,5 +158,7 @@ def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
 
 
 def _preferred(profile: MigProfile) -> list[MigPlacement]:
+    """Where to try first; a placement of no size would hold any number of instances."""
     is_downward = profile.name.startswith(FROM_THE_TOP)
-    return sorted(profile.placements, key=lambda placement: placement.start, reverse=is_downward)
+    real = (placement for placement in profile.placements if placement.size > 0)
+    return sorted(real, key=lambda placement: placement.start, reverse=is_downward)

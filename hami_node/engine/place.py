@@ -10,7 +10,7 @@ from hami_node.engine import mig
 from hami_node.engine.compat import V2_8, Compat
 from hami_node.engine.filters import FitContext, Reason, Rejection, context
 from hami_node.engine.fit import NO_SCORES, PairScores, Placement, Taken, fit
-from hami_node.engine.neuron import fit_neuron
+from hami_node.engine.neuron import cores_each, fit_neuron, wanted
 from hami_node.engine.quota import Quota, QuotaTally, Take
 from hami_node.engine.ranking import (
     BINPACK,
@@ -180,7 +180,7 @@ class _Board:
     ) -> Placement | Rejection:
         ready = self._plan
         own = [card for card in cards.values() if card.device.vendor is ask.vendor]
-        if ask.count > len(own) and not _any_mig(own, ready.request.wishes):
+        if _cards_wanted(ask, own) > len(own) and not _any_mig(own, ready.request.wishes):
             return Rejection(whole=Reason.TOO_FEW_CARDS)
         scored = (
             Scored(card, device_score(card, asks, ready.compat, ready.weights), place)
@@ -243,6 +243,13 @@ def _granted(
             placement=choice.placement,
         )
     return grant, mig.account(card, choice), reservation
+
+
+def _cards_wanted(ask: Ask, cards: Iterable[DeviceUsage]) -> int:
+    """How many cards the ask means on this node; Neuron cores may fit on fewer than it names."""
+    if ask.vendor is not Vendor.AWS_NEURON:
+        return ask.count
+    return wanted(ask, cores_each(card.device for card in cards))[0]
 
 
 def _any_mig(cards: Iterable[DeviceUsage], wishes: PodWishes) -> bool:

@@ -206,7 +206,7 @@ def _neuron_ask(container: Container, names: ResourceNames, config: RequestConfi
     per_device = config.neuron_cores_per_device
     devices = _count_of(container, names.neuron)
     if devices is not None:
-        return _neuron(devices, per_device)
+        return _neuron(devices, per_device, is_whole_device=True)
     cores = _count_of(container, names.neuron_core)
     if cores is None:
         return None
@@ -222,10 +222,15 @@ def _neuron_ask(container: Container, names: ResourceNames, config: RequestConfi
     return _neuron(cores // per_device, per_device)
 
 
-def _neuron(devices: int, cores_each: int) -> Ask | None:
+def _neuron(devices: int, cores_each: int, *, is_whole_device: bool = False) -> Ask | None:
     if not devices:
         return None
-    return Ask(vendor=Vendor.AWS_NEURON, count=devices, cores=cores_each)
+    return Ask(
+        vendor=Vendor.AWS_NEURON,
+        count=devices,
+        cores=cores_each,
+        is_whole_device=is_whole_device,
+    )
 
 
 def rounded_neuron_cores(container: Container, names: ResourceNames, config: RequestConfig) -> int:

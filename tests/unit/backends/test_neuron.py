@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.backends.neuron import (
-    NeuronBackend,
     NeuronProblem,
     devices_of,
     geometry_of,
     topology_of,
 )
 from hami_node.backends.neuron_types import NEURON_TYPES, Wiring
-from hami_node.errors import DriverUnavailable
 from hami_node.model import Node, Vendor
-from hami_node.ports import Backend
 from hami_node.wire import names
 
 
@@ -247,37 +242,3 @@ def test_devices_of_any_node_never_raises(
     found = devices_of(node)
     assert all(device.cores or not device.healthy for device in found)
     assert (topology_of(node) is None) is (not found)
-
-
-def test_backend_scan_follows_the_node_object() -> None:
-    nodes: list[Node | None] = [None]
-    backend: Backend = NeuronBackend(lambda: nodes[-1])
-    assert backend.name == "neuron"
-    with pytest.raises(DriverUnavailable, match="not read yet"):
-        backend.scan()
-    nodes.append(_node("m5.large", None, None))
-    with pytest.raises(DriverUnavailable, match=r"n1 offers no aws\.amazon\.com/neuron"):
-        backend.scan()
-    nodes.append(_node())
-    assert len(backend.scan()) == 16
-
-
-def test_backend_findings_are_those_of_the_node_now() -> None:
-    nodes: list[Node | None] = [None]
-    backend = NeuronBackend(lambda: nodes[-1])
-    assert backend.findings() == ()
-    nodes.append(_node(None))
-    assert [finding.problem for finding in backend.findings()] == [NeuronProblem.TYPE_MISSING]
-
-
-def test_backend_wait_ends_on_wake_and_on_close() -> None:
-    backend = NeuronBackend(_node)
-    assert backend.wait_for_event(0) is False
-    waker = threading.Timer(0.01, backend.wake)
-    waker.start()
-    assert backend.wait_for_event(10) is True
-    waker.join()
-    assert backend.wait_for_event(0) is False
-    backend.close()
-    backend.close()
-    assert backend.wait_for_event(10) is True

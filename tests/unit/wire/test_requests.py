@@ -39,6 +39,10 @@ def neuron(count: int, cores: int) -> Ask:
     return Ask(vendor=Vendor.AWS_NEURON, count=count, cores=cores)
 
 
+def whole(count: int) -> Ask:
+    return Ask(vendor=Vendor.AWS_NEURON, count=count, cores=2, is_whole_device=True)
+
+
 @pytest.mark.parametrize(
     ("limits", "requests", "ask"),
     [
@@ -164,8 +168,8 @@ def test_asks_of_defaults(limits: Quantities, config: RequestConfig, ask: Ask) -
 @pytest.mark.parametrize(
     ("limits", "old", "new"),
     [
-        pytest.param({NEURON: "4"}, neuron(4, 2), neuron(4, 2), id="devices"),
-        pytest.param({NEURON: "2", NEURON_CORE: "3"}, neuron(2, 2), neuron(2, 2), id="both"),
+        pytest.param({NEURON: "4"}, whole(4), whole(4), id="devices"),
+        pytest.param({NEURON: "2", NEURON_CORE: "3"}, whole(2), whole(2), id="both"),
         pytest.param({NEURON_CORE: "1"}, neuron(1, 1), neuron(1, 1), id="one core"),
         pytest.param({NEURON_CORE: "2"}, neuron(1, 2), neuron(1, 2), id="one device"),
         pytest.param({NEURON_CORE: "4"}, neuron(2, 2), neuron(2, 2), id="two devices"),
@@ -206,7 +210,7 @@ def test_rounded_neuron_cores_counts_what_rounding_takes(
 
 
 def test_asks_of_two_vendors_gives_one_ask_each() -> None:
-    assert asks_of(container({GPU: "1", NEURON: "1"})) == (gpu(1, percent=100), neuron(1, 2))
+    assert asks_of(container({GPU: "1", NEURON: "1"})) == (gpu(1, percent=100), whole(1))
 
 
 def test_asks_of_renamed_resources_reads_only_the_new_names() -> None:
