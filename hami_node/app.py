@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hami_node import __version__
@@ -23,6 +22,7 @@ from hami_node.config import ConfigSources, resolve
 from hami_node.errors import ConfigError
 from hami_node.logs import configure, kv
 from hami_node.metrics import Metrics
+from hami_node.node.config_watch import ConfigWatch
 from hami_node.node.inventory import Inventory, refuse_oversize, shape
 from hami_node.node.lifecycle import Lifecycle, remove_stale_sockets
 from hami_node.node.plugin import AllocatorSlot, DevicePlugin
@@ -127,12 +127,8 @@ class Daemon:
             on_registered=lambda _: self.metrics.count_registration(settings.resource_count),
             on_failed=lambda _: self.metrics.set_registered(settings.resource_count, False),
         )
+        self.config_watch = ConfigWatch(sources.files(), self.reload)
         self.cluster: ClusterSide | None = None
-
-    @property
-    def config_files(self) -> tuple[Path, ...]:
-        """The files whose change is a new configuration."""
-        return self._sources.files()
 
     def _make_plugin(self) -> DevicePlugin:
         return DevicePlugin(

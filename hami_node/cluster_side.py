@@ -18,7 +18,6 @@ from hami_node.logs import kv
 from hami_node.metrics_server import MetricsServer, Probes
 from hami_node.model import Pod, Uuid
 from hami_node.node.allocation import PodAllocator
-from hami_node.node.config_watch import ConfigWatch
 from hami_node.node.gauges import Gauges
 from hami_node.node.identity import Identity
 from hami_node.node.lock_keeper import LockKeeper
@@ -94,7 +93,7 @@ class ClusterSide:
             is_limiter_missing=lambda: not self._hook.limiter().is_complete,
             also=self._look_around,
         )
-        self._config = ConfigWatch(daemon.config_files, daemon.reload)
+        self._config = daemon.config_watch
         self._server = self._build_server()
         daemon.metrics.set_simulated(daemon.backend.is_simulated)
         daemon.metrics.watch_pass_age(daemon.backend.name, daemon.backend.last_pass_age_s)

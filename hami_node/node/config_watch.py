@@ -25,8 +25,12 @@ class ConfigWatch:
     """Compares content. `run` is the thread's body."""
 
     def __init__(self, paths: Sequence[Path], on_change: Callable[[], None]) -> None:
-        """Watch these files, there or not yet; `on_change` runs in the watching thread."""
+        """Compare with the files as they are now, there or not yet.
+
+        `on_change` runs in the watching thread.
+        """
         self._paths = tuple(paths)
+        self._seen = self._digests()
         self._on_change = on_change
         self._wake = threading.Event()
 
@@ -38,14 +42,14 @@ class ConfigWatch:
         for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
             observer.schedule(_Waker(self._wake), str(folder))
         observer.start()
-        seen = self._digests()
+        self._wake.set()  # a file may have changed since it was read for the first time
         while not stop.is_set():
             if self._wake.wait(CHECK_INTERVAL_S):
                 self._wake.clear()
                 stop.wait(SETTLE_S)
             now = self._digests()
-            if now != seen and not stop.is_set():
-                seen = now
+            if now != self._seen and not stop.is_set():
+                self._seen = now
                 self._on_change()
         observer.stop()
         observer.join(1.0)

@@ -46,6 +46,8 @@ LIST_CHECK_S: Final = 0.02
 CHECK_INTERVAL_S: Final = 1.0
 """How often the sockets are looked at even if the folder watch says nothing."""
 BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+TURN_S: Final = 0.2
+"""From its first list kubelet needs a moment to send its calls there."""
 DRAIN_S: Final = 5.0
 """How long a call in flight may take while its server is replaced."""
 THREADS: Final = 16
@@ -171,8 +173,17 @@ class Lifecycle:
             extra=kv(resource=self._resource, socket=new.path.name, took_ms=round(took_s * 1e3, 1)),
         )
         if old is not None:
-            threading.Thread(target=_retire, args=(old, DRAIN_S), daemon=True).start()
+            threading.Thread(target=self._retire_after, args=(old, new), daemon=True).start()
         return new
+
+    def _retire_after(self, old: _Serving, new: _Serving) -> None:
+        """Let the old server answer until kubelet has turned to the new one."""
+        deadline = self._clock.monotonic() + LIST_TIMEOUT_S
+        while not new.plugin.listed.wait(LIST_CHECK_S) and self._clock.monotonic() < deadline:
+            if self._stop.is_set():
+                break
+        self._stop.wait(TURN_S)
+        _retire(old, DRAIN_S)
 
     def _wait_for_kubelet(self) -> _SocketId:
         """kubelet.sock's identity, once somebody listens on it."""
