@@ -84,6 +84,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._state = threading.Condition()
         self._admission = threading.Lock()
         self._endpoints: dict[str, _Endpoint] = {}
+        self._dialled: list[grpc.Channel] = []
         self._pods: dict[tuple[str, str], _Admitted] = {}
         self.registrations: list[tuple[float, str]] = []
         """(monotonic time, endpoint) of every Register call."""
@@ -107,14 +108,15 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     def stop(self) -> None:
         """Close both sockets and all plugin streams; who holds what is kept (the checkpoint)."""
-        with self._state:
-            endpoints, self._endpoints = list(self._endpoints.values()), {}
-            self._state.notify_all()
-        for endpoint in endpoints:
-            endpoint.channel.close()
         for server in self._servers:
             server.stop(0).wait(CALL_TIMEOUT_S)
         self._servers.clear()
+        with self._state:
+            dialled, self._dialled = self._dialled, []
+            self._endpoints = {}
+            self._state.notify_all()
+        for channel in dialled:
+            channel.close()
         (self._dir / "kubelet.sock").unlink(missing_ok=True)
 
     def restart(self) -> None:
@@ -222,7 +224,12 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
                 )
             ]
         )
-        answer = endpoint.stub.GetPreferredAllocation(request, timeout=CALL_TIMEOUT_S)
+        try:
+            answer = endpoint.stub.GetPreferredAllocation(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as e:
+            raise _RefusedError(
+                f"GetPreferredAllocation failed due to rpc error: {_said(e)}"
+            ) from e
         chosen = [name for name in answer.container_responses[0].deviceIDs if name in available]
         rest = [name for name in available if name not in chosen]
         return (chosen + rest)[:count]
@@ -238,10 +245,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         try:
             answer = endpoint.stub.Allocate(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as e:
-            raise _RefusedError(
-                "Allocate failed due to rpc error: code = "
-                f"{e.code().name.title().replace('_', '')} desc = {e.details()}"
-            ) from e
+            raise _RefusedError(f"Allocate failed due to rpc error: {_said(e)}") from e
         served: api.ContainerAllocateResponse = answer.container_responses[0]
         return served
 
@@ -265,7 +269,9 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
             stub=DevicePluginStub(channel),
             prefers=request.options.get_preferred_allocation_available,
         )
-        self.registrations.append((time.monotonic(), request.endpoint))
+        with self._state:
+            self._dialled.append(channel)
+            self.registrations.append((time.monotonic(), request.endpoint))
         threading.Thread(
             target=self._follow, args=(request.resource_name, endpoint), daemon=True
         ).start()
@@ -275,6 +281,8 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         try:
             for answer in self._lists(endpoint):
                 with self._state:
+                    if endpoint.channel not in self._dialled:
+                        break  # a list that came when kubelet had ended already
                     endpoint.health = {device.ID: device.health for device in answer.devices}
                     self._endpoints[resource] = endpoint
                     self._state.notify_all()
@@ -306,6 +314,11 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
 
 def _server() -> grpc.Server:
     return grpc.server(ThreadPoolExecutor(8, thread_name_prefix="kubelet"))
+
+
+def _said(error: grpc.RpcError) -> str:
+    code = error.code().name.title().replace("_", "")
+    return f"code = {code} desc = {error.details()}"
 
 
 class _RefusedError(Exception):
