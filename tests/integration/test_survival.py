@@ -1,0 +1,269 @@
+"""kubelet, the API server, cards, files: what goes away comes back, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from hami_node.simulate.kubelet import SimulatedKubelet
+from hami_node.wire import names
+from hami_node.wire.node_codec import decode_register
+from tests.fakes.cards import uuid
+from tests.fakes.pods import NODE, Box, Part
+from tests.fakes.waiting import eventually
+from tests.integration.rig import GPU, LIMIT_S, SLOTS, Rig, inside
+
+SMALL = Box(memory_mib=1000)
+
+
+def serve(rig: Rig, name: str, card: int = 0) -> None:
+    """The next pod works: reserve, bind, admit."""
+    rig.place(name, [SMALL], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
+    answer = rig.admit(name)
+    assert answer.is_admitted, answer.refusal
+    assert inside(answer)[names.ENV_VISIBLE_DEVICES] == uuid(card)
+    assert rig.bind_phase(name) == names.PHASE_SUCCESS
+
+
+# -- kubelet ---------------------------------------------------------------------------------------
+def test_kubelet_restarts_twenty_times_the_daemon_is_registered_anew_each_time(rig: Rig) -> None:
+    chance = random.Random(20)
+    pause = threading.Event()
+    for n in range(20):
+        pause.wait(chance.random() * 0.05)
+        for ours in rig.plugins.glob("hami-*.sock"):
+            if chance.random() < 0.5:
+                ours.unlink()
+        seen = len(rig.kubelet.registrations)
+        rig.kubelet.restart()
+        eventually(lambda: len(rig.kubelet.registrations) > seen, LIMIT_S)  # noqa: B023 - used at once
+        rig.wait_registered()
+        if n % 5 == 4:
+            serve(rig, f"p{n}", n % 4)
+    names_seen = [endpoint for _, endpoint in rig.kubelet.registrations]
+    assert len(names_seen) == len(set(names_seen)), "a socket name was used twice"
+    assert len(list(rig.plugins.glob("hami-*.sock"))) <= 2
+
+
+def test_own_socket_removed_the_daemon_registers_another(rig: Rig) -> None:
+    before = rig.kubelet.registrations[-1][1]
+    (rig.plugins / before).unlink()
+    eventually(lambda: rig.kubelet.registrations[-1][1] != before, LIMIT_S)
+    rig.wait_registered()
+    serve(rig, "p")
+
+
+def test_kubelet_socket_storm_ends_in_one_registration(rig: Rig) -> None:
+    for _ in range(10):
+        rig.kubelet.stop()
+        (rig.plugins / "kubelet.sock").touch()
+        (rig.plugins / "kubelet.sock").unlink()
+        rig.kubelet.start()
+    rig.wait_registered()
+    serve(rig, "p")
+
+
+def test_hang_up_registers_again_and_keeps_the_list(rig: Rig) -> None:
+    before = len(rig.kubelet.registrations)
+    assert rig.daemon is not None
+    rig.daemon.hang_up()
+    eventually(lambda: len(rig.kubelet.registrations) > before, LIMIT_S)
+    rig.wait_registered()
+    serve(rig, "p")
+
+
+def test_kubelet_absent_at_start_is_waited_for(node: Rig) -> None:
+    node.kubelet.stop()
+    done = threading.Event()
+
+    def late() -> None:
+        done.wait(0.3)
+        node.kubelet.start()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    node.start()
+    thread.join()
+    serve(node, "p")
+
+
+def test_foreign_sockets_and_files_in_the_folder_are_left_alone(rig: Rig) -> None:
+    foreign = rig.plugins / "nvidia-gpu.sock"
+    foreign.touch()
+    rig.restart()
+    assert foreign.exists()
+    rig.wait_registered()
+
+
+def test_sockets_that_a_killed_daemon_left_are_removed_at_start(node: Rig) -> None:
+    left = node.plugins / "hami-nvidia-com-gpu-999999-7.sock"
+    left.touch()
+    node.start()
+    assert not left.exists()
+
+
+# -- API server ------------------------------------------------------------------------------------
+def test_outage_devices_stay_and_pods_are_refused_cleanly_then_everything_converges(
+    rig: Rig,
+) -> None:
+    pod = rig.place("p", [SMALL], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
+    rig.api.go_down()
+    assert rig.kubelet.allocatable(GPU) == rig.card_count * SLOTS
+    refused = rig.kubelet.admit(pod, GPU)
+    assert not refused.is_admitted
+    assert "create the pod again" in refused.refusal
+    rig.write_cards(lost=[1])
+    rig.wait_registered((rig.card_count - 1) * SLOTS)
+    rig.api.start()
+    eventually(
+        lambda: (
+            [card.healthy for card in decode_register(rig.register_text)]
+            == [True, False, True, True]
+        ),
+        LIMIT_S,
+    )
+    rig.set_phase("p", "Failed")
+    serve(rig, "next", 2)
+
+
+def test_pod_bound_while_the_watch_is_down_is_read_and_served(rig: Rig) -> None:
+    rig.api.fail_next("watch", "pods", 500, 3)
+    rig.api.expire_watches()
+    serve(rig, "p", 3)
+
+
+def test_start_without_the_api_server_registers_first_and_serves_later(node: Rig) -> None:
+    node.api.go_down()
+
+    def late() -> None:
+        node.wait_registered()
+        node.api.start()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    node.start()
+    thread.join()
+    serve(node, "p")
+
+
+# -- cards -----------------------------------------------------------------------------------------
+def test_card_fails_and_recovers_kubelet_annotation_and_metric_agree(rig: Rig) -> None:
+    rig.write_cards(lost=[2])
+    rig.wait_registered((rig.card_count - 1) * SLOTS)
+    health = rig.kubelet.devices(GPU)
+    assert {name for name, state in health.items() if state == "Unhealthy"} == {
+        f"{uuid(2)}-{n}" for n in range(SLOTS)
+    }
+    eventually(lambda: not decode_register(rig.register_text)[2].healthy, LIMIT_S)
+    eventually(lambda: rig.metric("card_healthy", uuid=uuid(2)) == 0, LIMIT_S)
+    rig.place("p", [SMALL], {"main": [Part(uuid=uuid(2), memory_mib=1000)]})
+    refusal = rig.admit("p").refusal
+    assert "the card is unhealthy" in refusal
+    assert "does not answer" in refusal
+    rig.write_cards()
+    rig.wait_registered()
+    eventually(lambda: decode_register(rig.register_text)[2].healthy, LIMIT_S)
+    eventually(lambda: rig.metric("card_healthy", uuid=uuid(2)) == 1, LIMIT_S)
+    serve(rig, "next", 2)
+
+
+def test_driver_gone_all_cards_unhealthy_and_back_without_a_restart(rig: Rig) -> None:
+    rig.write_cards(driver_down="library lost")
+    rig.wait_registered(0)
+    eventually(
+        lambda: not any(card.healthy for card in decode_register(rig.register_text)), LIMIT_S
+    )
+    rig.write_cards()
+    rig.wait_registered()
+    eventually(lambda: all(card.healthy for card in decode_register(rig.register_text)), LIMIT_S)
+
+
+def test_one_stays_without_cards_until_the_driver_appears(node: Rig) -> None:
+    node.write_cards(driver_down="not loaded yet")
+    done = threading.Event()
+
+    def late() -> None:
+        done.wait(0.3)
+        node.write_cards()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    node.start()
+    thread.join()
+    serve(node, "p")
+
+
+# -- configuration ---------------------------------------------------------------------------------
+def config(split_count: object) -> str:
+    return f"nvidia:\n  deviceSplitCount: {split_count}\n"
+
+
+def test_configuration_changed_live_reaches_kubelet_and_annotation(node: Rig) -> None:
+    node.config_path.write_text(config(10), encoding="utf-8")
+    node.start()
+    before = node.metric("config_generation") or 0
+    node.config_path.write_text(config(4), encoding="utf-8")
+    node.wait_registered(node.card_count * 4)
+    eventually(lambda: {card.slots for card in decode_register(node.register_text)} == {4}, LIMIT_S)
+    eventually(lambda: node.metric("config_generation") == before + 1, LIMIT_S)
+    serve(node, "p")
+
+
+@pytest.mark.parametrize(
+    "bad", ["nvidia: [", config("many"), config(0), config(100000)], ids=str.strip
+)
+def test_bad_configuration_keeps_the_settings_and_is_counted(node: Rig, bad: str) -> None:
+    node.config_path.write_text(config(10), encoding="utf-8")
+    node.start()
+    node.config_path.write_text(bad, encoding="utf-8")
+    eventually(lambda: node.metric("config_reload_failures_total") == 1, LIMIT_S)
+    assert node.kubelet.allocatable(GPU) == node.card_count * SLOTS
+    serve(node, "p")
+    node.config_path.write_text(config(3), encoding="utf-8")
+    node.wait_registered(node.card_count * 3)
+
+
+# -- restarts of the daemon ------------------------------------------------------------------------
+def test_daemon_restarted_running_pods_count_on(rig: Rig) -> None:
+    rig.place("a", [Box(memory_mib=30000)], {"main": [Part(uuid=uuid(0), memory_mib=30000)]})
+    assert rig.admit("a").is_admitted
+    rig.restart()
+    rig.place("b", [Box(memory_mib=30000)], {"main": [Part(uuid=uuid(0), memory_mib=30000)]})
+    assert "free 10960 MiB" in rig.admit("b").refusal
+    eventually(lambda: rig.metric("card_memory_granted_bytes", uuid=uuid(0)) == 30000 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("lock", "is_freed"),
+    [
+        ("2099-01-01T00:00:00Z,default,gone", True),
+        ("2099-01-01T00:00:00Z,default,served", True),
+        ("2099-01-01T00:00:00Z,default,served-2", False),
+        ("2020-01-01T00:00:00Z", True),
+        ("2099-01-01T00:00:00Z", False),
+    ],
+    ids=["pod-gone", "pod-served", "name-only-begins-alike", "expired", "ownerless-and-young"],
+)
+def test_lock_that_nobody_needs_is_freed_at_start(rig: Rig, lock: str, is_freed: bool) -> None:
+    serve(rig, "served")
+    rig.place("served-2", [SMALL], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
+    rig.stop()
+    rig.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
+    rig.start()
+    if is_freed:
+        eventually(lambda: not rig.lock_text, LIMIT_S)
+    else:
+        serve(rig, "other")
+        assert rig.lock_text == lock
+
+
+def test_second_kubelet_folder_is_not_touched(node: Rig) -> None:
+    other = SimulatedKubelet(node.root / "other", node.root / "pr2" / "kubelet.sock")
+    other.start()
+    try:
+        node.start()
+        assert not other.registrations
+    finally:
+        other.stop()
