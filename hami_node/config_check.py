@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from hami_node.config import Resolved, combine
 from hami_node.config_files import (
@@ -20,13 +21,16 @@ from hami_node.config_files import (
 from hami_node.errors import ConfigError
 
 
+OTHER: Final = "simulated cards, not checked here"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
     """One file, or one key of a ConfigMap, with everything it sets; every node's entry counts.
 
     Attributes:
         source: the file, with the ConfigMap's key behind it.
-        kind: `device-config.yaml` or `config.json`, by content.
+        kind: `device-config.yaml` or `config.json`, by content; `OTHER` for neither.
         data: its bytes, to read again for one node.
         found: what it says.
     """
@@ -67,7 +71,14 @@ def _checked(data: bytes, source: str, kind: str) -> CheckedFile:
         found = read_node_config(data, source, None)
     else:
         found = read_device_config(data, source)
+        if not found.errors and _holds_cards(data, source):
+            kind, found = OTHER, NO_VALUES
     return CheckedFile(source=source, kind=kind, data=data, found=found)
+
+
+def _holds_cards(data: bytes, source: str) -> bool:
+    document = parse_yaml(data, source)
+    return isinstance(document, Mapping) and "cards" in document
 
 
 def effective(files: Sequence[CheckedFile], node_name: str) -> Resolved:

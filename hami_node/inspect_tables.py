@@ -18,24 +18,28 @@ WIDTH_IN_A_FILE: Final = 240
 STALE_S: Final = 90
 """A handshake older than this is shown as a warning; schedulers give up after 60 to 90 s."""
 BAR_CELLS: Final = 10
+ROOMY: Final = 165
+"""Columns from which UUIDs stand in full and bars are drawn."""
 
 Cell = str | Text
 
 
-def show_cluster(view: ClusterView, stream: TextIO | None = None) -> None:
-    """Print nodes, cards, holders and everything that is broken."""
+def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | None = None) -> None:
+    """Print nodes, cards, holders and everything that is broken; `width` in columns."""
+    console = _console(stream, width)
+    is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = []
     if view.nodes:
-        parts += [_nodes(view.nodes), _cards(view.cards)]
+        parts += [_nodes(view.nodes), _cards(view.cards, is_roomy)]
     else:
         parts.append(Text("no node has published cards\n", style="yellow"))
     if view.holders:
-        parts.append(_holders(view.holders))
+        parts.append(_holders(view.holders, is_roomy))
     elif view.nodes:
         parts.append(Text("nobody holds a slice\n", style="dim"))
     if view.problems:
         parts.append(_problems(view.problems))
-    _console(stream).print(Group(*parts))
+    console.print(Group(*parts))
 
 
 def show_settings(
@@ -57,9 +61,11 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _console(stream: TextIO | None) -> Console:
+def _console(stream: TextIO | None, width: int | None = None) -> Console:
     out = stream or sys.stdout
-    return Console(file=out, width=None if out.isatty() else WIDTH_IN_A_FILE, highlight=False)
+    if width is None and not out.isatty():
+        width = WIDTH_IN_A_FILE
+    return Console(file=out, width=width, highlight=False)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
@@ -110,36 +116,45 @@ def _handshake(node: NodeView) -> Cell:
     return Text(text, style="yellow" if node.handshake_age_s > STALE_S else "")
 
 
-def _cards(cards: Iterable[CardView]) -> Table:
-    rows = [
-        (
+def _cards(cards: Iterable[CardView], is_roomy: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for one in cards:
+        row: tuple[Cell, ...] = (
             one.node,
             str(one.index),
-            one.model or one.vendor,
-            one.uuid,
-            Text("healthy", style="green") if one.is_healthy else Text("UNHEALTHY", style="red"),
+            _model(one, is_roomy),
+            _uuid(one.uuid, is_roomy),
+            Text("ok", style="green") if one.is_healthy else Text("UNHEALTHY", style="red"),
             f"{one.slots_used}/{one.slots}",
-            _used(one.memory_used_mib, one.memory_mib, " MiB"),
-            _used(one.cores_used, one.cores, ""),
-            "-" if one.numa is None else str(one.numa),
-            one.mode or "-",
+            _used(one.memory_used_mib, one.memory_mib, is_roomy),
+            _used(one.cores_used, one.cores, is_roomy),
         )
-        for one in cards
-    ]
-    columns = ("node", "card#", "model", "uuid", "health", "slots#", "memory", "cores")
-    return _table("cards", (*columns, "numa#", "mode"), rows)
+        numa = "-" if one.numa is None else str(one.numa)
+        rows.append((*row, numa, one.mode or "-") if is_roomy else row)
+    columns = ["node", "card#", "model", "uuid", "health", "slots#", "memory MiB", "cores"]
+    return _table("cards", [*columns, "numa#", "mode"] if is_roomy else columns, rows)
 
 
-def _used(used: int, total: int, unit: str) -> Cell:
-    """`███░░░░░░░ 3/10 MiB`; red when more is granted than there is."""
+def _model(card: CardView, is_roomy: bool) -> str:
+    shown = card.model or card.vendor
+    return shown if is_roomy else shown.removeprefix("NVIDIA-").removeprefix("NVIDIA ")
+
+
+def _uuid(uuid: str, is_roomy: bool) -> str:
+    """The UUID, or enough of it to tell cards apart; -o json has it in full."""
+    return uuid if is_roomy or not uuid.startswith("GPU-") else f"{uuid[:12]}…"
+
+
+def _used(used: int, total: int, is_roomy: bool) -> Cell:
+    """`███░░░░░░░ 3/10`; red when more is granted than there is."""
     if total <= 0:
-        return "-" if not used else Text(f"{used}{unit} of nothing", style="red")
-    cells = min(BAR_CELLS, -(-used * BAR_CELLS // total))
-    bar = "█" * max(cells, 0) + "░" * (BAR_CELLS - max(cells, 0))
-    return Text(f"{bar} {used}/{total}{unit}", style="red" if used > total else "")
+        return "-" if not used else Text(f"{used}/0", style="red")
+    cells = max(min(BAR_CELLS, -(-used * BAR_CELLS // total)), 0)
+    bar = "█" * cells + "░" * (BAR_CELLS - cells) + " " if is_roomy else ""
+    return Text(f"{bar}{used}/{total}", style="red" if used > total else "")
 
 
-def _holders(holders: Iterable[HolderView]) -> Table:
+def _holders(holders: Iterable[HolderView], is_roomy: bool) -> Table:
     rows = [
         (
             one.namespace,
@@ -147,14 +162,14 @@ def _holders(holders: Iterable[HolderView]) -> Table:
             one.container,
             one.node,
             Text("?", style="red") if one.index is None else str(one.index),
-            one.uuid,
-            f"{one.memory_mib} MiB",
+            _uuid(one.uuid, is_roomy),
+            str(one.memory_mib),
             str(one.cores),
             one.phase if one.is_served else Text(f"{one.phase}, to be served", style="yellow"),
         )
         for one in holders
     ]
-    columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory#", "cores#")
+    columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory MiB#", "cores#")
     return _table("who holds what", (*columns, "state"), rows)
 
 
