@@ -20,8 +20,10 @@ from hami_node.engine.filters import (
     has_memory,
     has_slot,
     has_uuid,
+    is_healthy,
     is_idle_if_exclusive,
     is_idle_if_mutex,
+    is_not_cordoned,
 )
 from hami_node.engine.usage import (
     Charge,
@@ -98,6 +100,9 @@ LIVE_FILTERS = (
 INSTANCE_FILTERS = (*BEFORE_NUMA, has_uuid, has_slot, is_idle_if_mutex)
 """For a MIG instance: its memory and cores are its own, and no two instances may overlap."""
 
+NEURON_FILTERS = (is_healthy, is_not_cordoned, has_uuid, is_idle_if_mutex)
+"""For a Neuron device; NVIDIA's type wishes don't concern it."""
+
 
 def check_reservation(
     cards: Mapping[Uuid, DeviceUsage],
@@ -132,9 +137,14 @@ def check_reservation(
     for charge in collapse(replace(own, are_inits_over=True)) if own is not None else ():
         if charge.uuid in live:
             live[charge.uuid] = charged(live[charge.uuid], charge)
+    before = dict(live)
     for place, grant in enumerate(grants):
         charge = _charge_of(grant, placements.get(place))
-        objection = _possible(live[charge.uuid], grant, charge, ctx)
+        card = live[charge.uuid]
+        if card.device.mode == Mode.MIG:
+            objection = _possible_instance(before[charge.uuid], card, grant, charge, ctx)
+        else:
+            objection = _possible(card, grant, charge, ctx)
         if objection is not None:
             return objection
         live[charge.uuid] = charged(live[charge.uuid], charge)
@@ -203,8 +213,6 @@ def _possible(card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext) 
     why = card.device.unhealthy_reason
     if ctx.ask.vendor is Vendor.AWS_NEURON:
         return _possible_neuron(card, grant, ctx)
-    if card.device.mode == Mode.MIG:
-        return _possible_instance(card, grant, charge, ctx)
     wanted = replace(ctx.ask, memory_mib=grant.memory_mib, memory_percent=None, cores=grant.cores)
     reason = first_failing(card, replace(ctx, ask=wanted, cores=grant.cores), LIVE_FILTERS)
     if reason is None:
@@ -214,9 +222,10 @@ def _possible(card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext) 
 
 
 def _possible_instance(
-    card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext
+    before: DeviceUsage, card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext
 ) -> Objection | None:
-    reason = first_failing(card, ctx, INSTANCE_FILTERS)
+    """What stands against an instance; `before` is the card without this container's others."""
+    reason = first_failing(before, ctx, INSTANCE_FILTERS)
     if reason is not None:
         return _object(reason, card, detail=card.device.unhealthy_reason)
     objection = _contradiction(card, charge)
@@ -234,7 +243,7 @@ def _contradiction(card: DeviceUsage, charge: Charge) -> Objection | None:
 
 
 def _possible_neuron(card: DeviceUsage, grant: Grant, ctx: FitContext) -> Objection | None:
-    reason = first_failing(card, ctx, (*BEFORE_NUMA, has_uuid, is_idle_if_mutex))
+    reason = first_failing(card, ctx, NEURON_FILTERS)
     if reason is not None:
         return _object(reason, card, detail=card.device.unhealthy_reason)
     if grant.cores & ~card.cores_free or not grant.cores:

@@ -83,6 +83,11 @@ class PodGrants:
         """The role of a container."""
         return self.kinds[index] if index < len(self.kinds) else ContainerKind.APP
 
+    def holds(self, index: int) -> bool:
+        """True while the container has grants that count."""
+        has_ended = self.are_inits_over and self.kind(index) is ContainerKind.INIT
+        return index < len(self.containers) and bool(self.containers[index]) and not has_ended
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
@@ -153,7 +158,7 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     tallies: dict[Uuid, _Tally] = {}
     for index, grants in enumerate(pod.containers):
         is_init = pod.kind(index) is ContainerKind.INIT
-        if is_init and pod.are_inits_over:
+        if not pod.holds(index):
             continue
         for grant in grants:
             card, instance = split_mig_uuid(grant.uuid)
@@ -171,8 +176,7 @@ def _charge(uuid: Uuid, tally: _Tally, pod: PodGrants) -> Charge:
     placements = (
         reservation.placement
         for reservation in pod.mig
-        if reservation.uuid == uuid
-        and not (pod.are_inits_over and pod.kind(reservation.container_index) is ContainerKind.INIT)
+        if reservation.uuid == uuid and pod.holds(reservation.container_index)
     )
     return Charge(
         uuid=uuid,

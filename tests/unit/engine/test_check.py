@@ -24,7 +24,13 @@ from hami_node.model import (
 )
 from tests.unit.engine.cards import ask, card, grant, mig_card, template_card
 
-NEURON: dict[str, Any] = {"vendor": Vendor.AWS_NEURON, "mode": "", "cores": 3, "memory_mib": 0, "slots": 2}
+NEURON: dict[str, Any] = {
+    "vendor": Vendor.AWS_NEURON,
+    "mode": "",
+    "cores": 3,
+    "memory_mib": 0,
+    "slots": 2,
+}
 
 
 def _cards(*cards: DeviceUsage) -> Mapping[Uuid, DeviceUsage]:

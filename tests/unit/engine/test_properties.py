@@ -1,0 +1,371 @@
+"""What holds whatever is asked: nothing over-committed, nothing raised, order of no account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_node.engine.check import check_reservation
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.filters import Rejection, context
+from hami_node.engine.fit import Placement, fit
+from hami_node.engine.fleet import Fleet, Placed
+from hami_node.engine.place import NodeOffer, Plan, PodRequest, Rules, place_on, plan
+from hami_node.engine.ranking import device_score
+from hami_node.engine.usage import DeviceUsage, PodGrants
+from hami_node.model import (
+    Ask,
+    ContainerKind,
+    Device,
+    Grant,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
+    Mode,
+    PodWishes,
+    Uuid,
+    UuidWish,
+    Vendor,
+)
+from tests.unit.engine.cards import ask, card
+from tests.unit.engine.draws import Draw
+
+COMPATS = pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+SEEDS = pytest.mark.parametrize("seeds", [range(0, 40), range(40, 80)], ids=str)
+
+
+def _fleet(draw: Draw, compat: Compat) -> Fleet:
+    fleet = Fleet(Rules(compat=compat))
+    for number in range(4):
+        fleet.set_node(f"n{number}", draw.devices(number))
+    return fleet
+
+
+def _requests(draw: Draw, count: int) -> list[PodRequest]:
+    return [one for one in (draw.request() for _ in range(count)) if not one.is_empty]
+
+
+# -- never more than a card has -------------------------------------------------------------------
+def _is_within(usage: DeviceUsage) -> bool:
+    device = usage.device
+    if device.vendor is Vendor.AWS_NEURON:
+        return not usage.cores_used & ~device.cores
+    # Profiles round their cores up: seven of 15 % stand on one card, as their vendor has it.
+    has_cores = device.mode == Mode.MIG or usage.cores_used <= device.cores
+    return (
+        usage.slots_used <= device.slots
+        and usage.memory_used_mib <= device.memory_mib
+        and has_cores
+        and not usage.contradiction
+    )
+
+
+@COMPATS
+@SEEDS
+def test_no_card_is_ever_over_committed(seeds: range, compat: Compat) -> None:
+    placed = 0
+    for seed in seeds:
+        draw = Draw(seed)
+        fleet = _fleet(draw, compat)
+        for number, request in enumerate(_requests(draw, 40)):
+            answer = fleet.place(request)
+            if isinstance(answer, Placed):
+                placed += 1
+                fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+            if number % 4 == 3:
+                fleet.remove_pod(f"pod-{draw.number(number)}")
+            for seat in fleet.nodes.values():
+                assert all(_is_within(usage) for usage in seat.usage.cards.values())
+    assert placed > 100
+
+
+@COMPATS
+@SEEDS
+def test_whole_card_asks_never_share_a_card(seeds: range, compat: Compat) -> None:
+    for seed in seeds:
+        draw = Draw(seed)
+        fleet = _fleet(draw, compat)
+        for number, request in enumerate(_requests(draw, 40)):
+            answer = fleet.place(request)
+            if not isinstance(answer, Placed):
+                continue
+            before = fleet.nodes[answer.node].usage.cards
+            for grant in _steady(answer.grants):
+                if grant.vendor is Vendor.NVIDIA and grant.cores == 100 and "[" not in grant.uuid:
+                    assert before[grant.uuid].slots_used == 0
+            fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+
+
+def _steady(pod: PodGrants) -> list[Grant]:
+    return [
+        grant
+        for index, grants in enumerate(pod.containers)
+        for grant in grants
+        if pod.kind(index) is not ContainerKind.INIT
+    ]
+
+
+# -- order of no account --------------------------------------------------------------------------
+@COMPATS
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_are_independent_of_the_order_of_nodes_and_pods(seed: int, compat: Compat) -> None:
+    draw = Draw(seed)
+    nodes = {f"n{number}": draw.devices(number) for number in range(4)}
+    first = Fleet(Rules(compat=compat))
+    for name, devices in nodes.items():
+        first.set_node(name, devices)
+    pods: list[tuple[str, str, Placed]] = []
+    for number, request in enumerate(_requests(draw, 15)):
+        answer = first.place(request)
+        if isinstance(answer, Placed):
+            pods.append((f"pod-{number}", request.namespace, answer))
+            first.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+    second = Fleet(Rules(compat=compat))
+    draw.random.shuffle(pods)
+    for key, namespace, answer in pods:
+        second.add_pod(key, namespace, answer.node, answer.grants)
+    for name in draw.random.sample(sorted(nodes), len(nodes)):
+        second.set_node(name, nodes[name])
+    for request in _requests(draw, 10):
+        assert first.place(request) == second.place(request)
+        assert first.explain(request) == second.explain(request)
+
+
+# -- never raises ---------------------------------------------------------------------------------
+NUMBERS = st.integers(0, 2**31 - 1) | st.integers(0, 200)
+TEXTS = st.text(max_size=8)
+PLACES = st.builds(MigPlacement, start=NUMBERS, size=NUMBERS)
+DEVICES = st.builds(
+    Device,
+    uuid=st.sampled_from(["a", "b", ""]).map(Uuid),
+    index=NUMBERS,
+    vendor=st.sampled_from(Vendor),
+    model=TEXTS,
+    mode=st.sampled_from(["", "mig", "hami-core", "odd"]),
+    numa=st.none() | st.integers(0, 3),
+    healthy=st.booleans(),
+    slots=NUMBERS,
+    memory_mib=NUMBERS,
+    cores=NUMBERS,
+    instance_type=st.sampled_from(["", "inf2.xlarge", "trn1.32xlarge", "odd"]),
+    mig_profiles=st.lists(
+        st.builds(
+            MigProfile,
+            name=TEXTS,
+            memory_mib=NUMBERS,
+            cores=NUMBERS,
+            slice_count=NUMBERS,
+            placements=st.lists(PLACES, max_size=3).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    mig_templates=st.lists(
+        st.lists(
+            st.builds(MigTemplate, name=TEXTS, memory_mib=NUMBERS, cores=NUMBERS, count=NUMBERS),
+            max_size=2,
+        ).map(tuple),
+        max_size=2,
+    ).map(tuple),
+)
+USAGES = st.builds(
+    DeviceUsage,
+    device=DEVICES,
+    slots_used=NUMBERS,
+    memory_used_mib=NUMBERS,
+    cores_used=NUMBERS,
+    mig_template=st.none() | st.integers(0, 3),
+    mig_slots=st.frozensets(st.integers(0, 9), max_size=3),
+    mig_placements=st.lists(PLACES, max_size=3).map(tuple),
+)
+ASKS = st.builds(
+    Ask,
+    vendor=st.sampled_from(Vendor),
+    count=st.integers(1, 2**31 - 1) | st.integers(1, 4),
+    memory_mib=st.none() | NUMBERS,
+    memory_percent=st.none() | st.integers(0, 100),
+    cores=NUMBERS,
+    is_whole_device=st.booleans(),
+)
+POLICIES = st.none() | TEXTS | st.sampled_from(["mutex", "topology-aware", "numa,binpack", ","])
+WISHES = st.builds(
+    PodWishes,
+    use_types=st.lists(TEXTS, max_size=2).map(tuple),
+    modes=st.none() | st.frozensets(TEXTS, max_size=2),
+    nvidia=st.builds(UuidWish, use=st.none() | st.frozensets(TEXTS)),
+    is_numa_bound=st.booleans(),
+    gpu_policy=POLICIES,
+    node_policy=POLICIES,
+    scoring_weights=st.none() | TEXTS | st.just("slot=1,core=2,memory=3"),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(USAGES, max_size=4), ASKS, WISHES, st.sampled_from([V2_8, V2_10]))
+def test_fit_answers_whatever_a_node_registers(
+    cards: list[DeviceUsage], wanted: Ask, wishes: PodWishes, compat: Compat
+) -> None:
+    policy = wishes.gpu_policy or ""
+    answer = fit(cards, context(wanted, wishes, compat, policy=policy), policy=policy)
+    assert isinstance(answer, Placement | Rejection)
+    if isinstance(answer, Placement):
+        assert len(answer.taken) == wanted.count
+
+
+@settings(deadline=None)
+@given(st.lists(DEVICES, max_size=4), ASKS, ASKS, WISHES, st.sampled_from([V2_8, V2_10]))
+def test_fleet_answers_whatever_a_node_registers(
+    devices: list[Device], one: Ask, other: Ask, wishes: PodWishes, compat: Compat
+) -> None:
+    fleet = Fleet(Rules(compat=compat))
+    fleet.set_node("n", devices)
+    request = _pod(one, other, wishes)
+    answer = fleet.place(request)
+    reasons = fleet.explain(request)
+    if isinstance(answer, Placed):
+        assert isinstance(reasons, dict)
+        assert "n" not in reasons
+        fleet.add_pod("p", "ns", "n", answer.grants)
+        fleet.remove_pod("p")
+        assert fleet.place(request) == answer
+
+
+def _pod(one: Ask, other: Ask, wishes: PodWishes) -> PodRequest:
+    containers = Draw(0).request().containers[:1]
+    return PodRequest(
+        namespace="ns",
+        containers=tuple(
+            replace(containers[0], kind=kind, asks=(wanted,))
+            for kind, wanted in ((ContainerKind.INIT, one), (ContainerKind.APP, other))
+        ),
+        wishes=wishes,
+    )
+
+
+# -- policies do what their names say -------------------------------------------------------------
+USED = st.tuples(st.integers(0, 10), st.integers(0, 16384), st.integers(0, 100))
+
+
+@given(st.lists(USED, min_size=1, max_size=6), st.sampled_from(["binpack", "spread"]))
+def test_policy_picks_the_fullest_or_emptiest_card_that_fits(
+    loads: list[tuple[int, int, int]], policy: str
+) -> None:
+    cards = [card(index, used) for index, used in enumerate(loads)]
+    wanted = ask()
+    scores = {
+        one.device.uuid: device_score(one, [wanted], V2_10)
+        for one in cards
+        if isinstance(fit([one], context(wanted, PodWishes(), V2_10)), Placement)
+    }
+    request = replace(_pod(wanted, wanted, PodWishes(gpu_policy=policy)))
+    request = replace(request, containers=request.containers[1:])
+    ready = plan(request, Rules(compat=V2_10))
+    assert isinstance(ready, Plan)
+    answer = place_on(NodeOffer(cards={one.device.uuid: one for one in cards}), ready)
+    if not scores:
+        assert isinstance(answer, Rejection)
+        return
+    assert isinstance(answer, PodGrants)
+    best = (max if policy == "binpack" else min)(scores.values())
+    assert scores[answer.containers[0][0].uuid] == best
+
+
+# -- the Allocate check agrees with the placement -------------------------------------------------
+Change = Callable[[Grant], Grant]
+
+
+@COMPATS
+@SEEDS
+def test_what_is_placed_the_allocate_check_accepts(seeds: range, compat: Compat) -> None:
+    checked = 0
+    for seed in seeds:
+        draw = Draw(seed)
+        fleet = _fleet(draw, compat)
+        for number, request in enumerate(_requests(draw, 30)):
+            answer = fleet.place(request)
+            if not isinstance(answer, Placed):
+                continue
+            checked += _check_pod(fleet.nodes[answer.node].usage.cards, request, answer, compat)
+            fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
+    assert checked > 100
+
+
+def _check_pod(
+    cards: Mapping[Uuid, DeviceUsage], request: PodRequest, answer: Placed, compat: Compat
+) -> int:
+    """Serve the pod's containers in kubelet's order."""
+    checked = 0
+    pod = answer.grants
+    for index, container in enumerate(request.containers):
+        own = replace(pod, containers=pod.containers[:index], kinds=pod.kinds[:index])
+        for wanted in container.asks:
+            grants = tuple(one for one in pod.containers[index] if one.vendor is wanted.vendor)
+            first = pod.containers[index].index(grants[0])
+            objection = check_reservation(
+                cards,
+                grants,
+                wanted,
+                request.wishes,
+                compat,
+                own=own,
+                reserved=[
+                    replace(one, device_index=one.device_index - first)
+                    for one in pod.mig
+                    if one.container_index == index
+                ],
+            )
+            assert objection is None, (objection, container)
+            checked += 1
+    return checked
+
+
+def _one_over(usage: DeviceUsage, wanted: Ask) -> list[DeviceUsage]:
+    """The card with each thing one short of what the ask needs."""
+    device = usage.device
+    short = [
+        replace(usage, slots_used=device.slots),
+        replace(usage, device=replace(device, healthy=False)),
+    ]
+    memory = wanted.memory_mib_on(device.memory_mib)
+    if memory:
+        short.append(replace(usage, memory_used_mib=device.memory_mib - memory + 1))
+    if wanted.cores:
+        short.append(replace(usage, cores_used=device.cores - wanted.cores + 1))
+    return short
+
+
+@given(
+    st.integers(1, 16384),
+    st.integers(0, 99),
+    st.tuples(st.integers(0, 9), st.integers(0, 16384), st.integers(0, 99)),
+    st.sampled_from([V2_8, V2_10]),
+)
+def test_each_limit_one_step_over_is_refused_by_fit_and_by_the_check(
+    memory_mib: int, cores: int, used: Any, compat: Compat
+) -> None:
+    wanted, usage = ask(1, memory_mib, cores), card(0, used)
+    given_grant = Grant(
+        uuid=usage.device.uuid, vendor=Vendor.NVIDIA, memory_mib=memory_mib, cores=cores
+    )
+
+    def both(one: DeviceUsage, grant: Grant) -> tuple[bool, bool]:
+        fits = isinstance(fit([one], context(wanted, PodWishes(), compat)), Placement)
+        cards = {one.device.uuid: one}
+        return fits, check_reservation(cards, (grant,), wanted, PodWishes(), compat) is None
+
+    fits, accepted = both(usage, given_grant)
+    assert fits == accepted
+    for short in _one_over(usage, wanted):
+        assert both(short, given_grant) == (False, False)
+    changes: list[Change] = [
+        lambda one: replace(one, memory_mib=one.memory_mib + 1),
+        lambda one: replace(one, cores=one.cores + 1),
+        lambda one: replace(one, memory_mib=0),
+        lambda one: replace(one, uuid=Uuid("GPU-9")),
+    ]
+    for change in changes:
+        assert both(usage, change(given_grant))[1] is False
