@@ -20,7 +20,6 @@ from hami_node.config_files import (
 )
 from hami_node.errors import ConfigError
 
-
 OTHER: Final = "simulated cards, not checked here"
 
 
