@@ -131,9 +131,10 @@ def _fit_one(
 ) -> Placement | Rejection:
     """The first device with enough free cores side by side."""
     counts: Counter[Reason] = Counter()
+    asked = cores_each(card.device for card in cards) if cores is None else cores
     for card in cards:
         reason = _failing(card, ctx) or has_slot(card, ctx) or is_idle_if_mutex(card, ctx)
-        mask = core_run(card.cores_free, card.device.cores.bit_count() if cores is None else cores)
+        mask = core_run(card.cores_free, asked)
         if reason is None and mask:
             return Placement(taken=(Taken(device=card.device, memory_mib=0, cores=mask),))
         counts[reason or Reason.TOO_FEW_CORES] += 1
@@ -143,11 +144,18 @@ def _fit_one(
 def _fit_run(
     cards: Sequence[DeviceUsage], devices: int, cores: int | None, ctx: FitContext
 ) -> Placement | Rejection:
-    """The lowest run of unused devices that the family allows."""
+    """The lowest run of unused devices that the family allows.
+
+    A device that lost a core is no whole device: it serves requests for cores only.
+    """
+    least = cores_each(card.device for card in cards) if cores is None else 1
     free = [
         card
         for card in sorted(cards, key=lambda card: card.device.index)
-        if _failing(card, ctx) is None and not card.slots_used and not card.cores_used
+        if _failing(card, ctx) is None
+        and not card.slots_used
+        and not card.cores_used
+        and card.device.cores.bit_count() >= least
     ]
     family = _common_family(cards)
     for start in range(len(free) - devices + 1):
