@@ -1,0 +1,196 @@
+"""The node object holds what it should, whatever others write beside, over or before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hami_node.wire import names
+from hami_node.wire.node_codec import decode_register
+from tests.fakes.cards import MODEL, uuid
+from tests.fakes.pods import NODE, Box, Part, pod_body
+from tests.fakes.waiting import eventually
+from tests.integration.rig import LIMIT_S, Rig
+
+OFTEN = "0.2"
+FOREIGN = {
+    "example.com/owner": "someone",
+    "hami.io/node-handshake-dcu": "Requesting_2024.01.02 03:04:05",
+    "hami.io/node-dcu-register": "rubbish",
+}
+
+
+def test_foreign_annotations_survive_start_reports_and_stop(node: Rig) -> None:
+    node.api.annotate("nodes", NODE, FOREIGN)
+    node.start(report_interval_s=OFTEN)
+    node.write_cards(lost=[0])
+    eventually(lambda: not decode_register(node.register_text)[0].healthy, LIMIT_S)
+    node.stop()
+    assert {key: node.notes.get(key) for key in FOREIGN} == FOREIGN
+
+
+@pytest.mark.parametrize("value", ["rubbish", "[]", None], ids=["changed", "emptied", "removed"])
+def test_register_annotation_tampered_with_is_restored(rig: Rig, value: str | None) -> None:
+    good = rig.register_text
+    rig.api.annotate("nodes", NODE, {names.NODE_REGISTER: value})
+    eventually(lambda: rig.register_text == good, LIMIT_S)
+
+
+def test_nothing_changes_only_the_handshake_is_written(node: Rig) -> None:
+    node.start(report_interval_s=OFTEN)
+    text = node.register_text
+    eventually(lambda: names.NODE_HANDSHAKE in node.notes)
+    first = node.notes[names.NODE_HANDSHAKE]
+    eventually(lambda: node.notes[names.NODE_HANDSHAKE] != first, LIMIT_S)
+    assert node.register_text == text
+    node.api.forget_requests()
+    eventually(lambda: len(node.api.requests(verb="patch")) >= 3, LIMIT_S)
+    asked = {(one.verb, one.resource) for one in node.api.requests()}
+    assert asked == {("patch", "nodes")}
+
+
+def test_on_request_and_nothing_asked_no_write_at_all(node: Rig) -> None:
+    node.start(handshake="on-request", report_interval_s="0.05")
+    assert names.NODE_HANDSHAKE not in node.notes
+    node.wait_node_seen()
+    before = node.api.read("nodes", NODE)["metadata"]["resourceVersion"]
+    wait_reports(node, 3)
+    assert node.api.read("nodes", NODE)["metadata"]["resourceVersion"] == before
+
+
+def wait_reports(rig: Rig, count: int) -> None:
+    """Wait until the report's age has fallen so often."""
+    for _ in range(count):
+        ages = [rig.metric("report_age_seconds") or 0.0]
+
+        def is_younger(ages: list[float] = ages) -> bool:
+            ages.append(rig.metric("report_age_seconds") or 0.0)
+            return ages[-1] < ages[-2]
+
+        eventually(is_younger, LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["Requesting_2024-01-02 03:04:05", "Deleted_2024-01-02 03:04:05"],
+    ids=["requesting", "deleted"],
+)
+@pytest.mark.parametrize("mode", ["on-request", "always"])
+def test_question_of_a_scheduler_is_answered_at_the_next_report(
+    node: Rig, word: str, mode: str
+) -> None:
+    node.start(handshake=mode, report_interval_s=OFTEN)
+    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
+    eventually(lambda: node.notes[names.NODE_HANDSHAKE].startswith("Reported "), LIMIT_S)
+
+
+def test_handshake_off_leaves_the_question_standing(node: Rig) -> None:
+    word = "Requesting_2024-01-02 03:04:05"
+    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
+    node.start(handshake="off", report_interval_s=OFTEN)
+    node.write_cards(lost=[0])
+    eventually(lambda: not decode_register(node.register_text)[0].healthy, LIMIT_S)
+    assert node.notes[names.NODE_HANDSHAKE] == word
+
+
+def ask_until(rig: Rig, word: str, is_true: Callable[[], bool]) -> None:
+    """A scheduler asks again and again: a report under way may overwrite one question."""
+
+    def asked() -> bool:
+        if rig.notes.get(names.NODE_HANDSHAKE) != word:
+            rig.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
+        return is_true()
+
+    eventually(asked, LIMIT_S)
+
+
+def test_dotted_question_of_2_4_changes_the_form_and_a_dashed_one_changes_it_back(
+    node: Rig,
+) -> None:
+    node.start(report_interval_s=OFTEN)
+    assert node.register_text.startswith("[")
+    dotted, dashed = "Requesting_2024.01.02 03:04:05", "Requesting_2024-01-02 03:04:05"
+    ask_until(node, dotted, lambda: node.register_text.count(",") == 6 * 4)
+    assert node.register_text.startswith(f"{uuid(0)},10,40960,100,NVIDIA-{MODEL},0,true:")
+    node.restart(report_interval_s=OFTEN)
+    assert node.register_text.count(",") == 6 * 4, "our own Reported must not undo the mark"
+    ask_until(node, dashed, lambda: node.register_text.startswith("["))
+
+
+@pytest.mark.parametrize(
+    ("form", "start", "commas"), [("json", "[{", None), ("csv9", "GPU-", 8), ("csv7", "GPU-", 6)]
+)
+def test_form_that_is_set_is_written_whatever_the_marks(
+    node: Rig, form: str, start: str, commas: int | None
+) -> None:
+    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: "Requesting_2024.01.02 03:04:05"})
+    node.start(register_format=form)
+    assert node.register_text.startswith(start)
+    if commas is not None:
+        assert node.register_text.partition(":")[0].count(",") == commas
+    assert [card.uuid for card in decode_register(node.register_text)] == [
+        uuid(i) for i in range(4)
+    ]
+
+
+def test_socket_of_pod_resources_gone_the_promise_goes_too_and_comes_back(node: Rig) -> None:
+    node.start(report_interval_s=OFTEN)
+    assert node.notes[names.NODE_IDENTITY] == names.IDENTITY_POD_RESOURCES
+    hidden = node.socket.with_suffix(".hidden")
+    node.socket.rename(hidden)
+    eventually(lambda: names.NODE_IDENTITY not in node.notes, LIMIT_S)
+    hidden.rename(node.socket)
+    eventually(lambda: names.NODE_IDENTITY in node.notes, LIMIT_S)
+
+
+FAULTS = [409, 429, 500, 503, "reset", "reset-after"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_report_that_fails_is_made_again_and_nothing_is_remembered_wrongly(
+    node: Rig, fault: int | str
+) -> None:
+    daemon = node.start(report_interval_s=OFTEN)
+    node.api.fail_next("patch", "nodes", fault, 2)
+    node.write_cards(lost=[3])
+    node.wait_registered(30)
+
+    def is_true() -> bool:
+        assert daemon.cluster is not None
+        daemon.cluster.wake()  # any change in the cluster does; else it is tried after 5 s
+        return not decode_register(node.register_text)[3].healthy
+
+    eventually(is_true, LIMIT_S)
+    node.api.annotate("nodes", NODE, {names.NODE_REGISTER: "rubbish"})
+    eventually(lambda: node.register_text != "rubbish", LIMIT_S)
+
+
+def test_ten_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody(
+    node: Rig,
+) -> None:
+    texts = (
+        "",
+        ";;;;",
+        "GPU-x,NVIDIA",
+        "GPU-x,DCU,1,1:;",
+        "\u0000\ufffd,,,:;",
+        f"{uuid(0)},NVIDIA,99999999999999999999,1:;",
+        "," * 500,
+        "GPU-x,NVIDIA,-1,-1:;" * 20,
+    )
+    plain = [Box(cards=0)]
+    wanting = [Box(memory_mib=1)]
+    for n in range(10_000):
+        notes = {
+            names.POD_ALLOCATED: texts[n % 8],
+            names.POD_TO_ALLOCATE: texts[n // 8 % 8],
+            "hami.io/dcu-devices-allocated": texts[n // 64 % 8],
+        }
+        boxes = wanting if n % 10 == 0 else plain
+        phase = ("Running", "Succeeded", "Failed", "Pending")[n % 4]
+        node.api.create("pods", pod_body(f"x{n}", boxes, notes, phase=phase))
+    node.start()
+    node.place("p", [Box(memory_mib=5000)], {"main": [Part(uuid=uuid(1), memory_mib=5000)]})
+    answer = node.admit("p")
+    assert answer.is_admitted, answer.refusal
