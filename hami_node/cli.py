@@ -138,25 +138,30 @@ def _run(
     """
     context = click.get_current_context()
     parts = context.ensure_object(Parts)
-    flags = {name: text for name, text in given.items() if text is not None}
-    if kubelet_socket is not None:
-        flags.setdefault("plugin_dir", str(kubelet_socket.parent))
+    if kubelet_socket is not None and given.get("plugin_dir") is None:
+        given["plugin_dir"] = str(kubelet_socket.parent)
     sources = ConfigSources(
-        flags=flags,
+        flags={name: text for name, text in given.items() if text is not None},
         env=parts.env(),
         config_file=config_file,
         node_config_file=node_config_file,
         ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
     )
+    settings = _loaded(sources)
+    context.exit(parts.run_daemon(settings, sources))
+
+
+def _loaded(sources: ConfigSources) -> Settings:
+    """The settings, with logging set up; ends the process when they are wrong."""
     try:
         settings = load(sources)
     except ConfigError as e:
         logs.configure(logs.LogFormat.KV, logs.LogLevel.INFO)
         fields = logs.kv(source=e.source, field=e.field, value=e.value, cure=e.cure)
         log.error("settings_refused", extra=fields)  # noqa: TRY400 - a trace says no more
-        context.exit(ExitCode.FAILED)
+        raise click.exceptions.Exit(ExitCode.FAILED) from e
     logs.configure(settings.log_format, settings.log_level)
-    context.exit(parts.run_daemon(settings, sources))
+    return settings
 
 
 main.add_command(

@@ -38,9 +38,14 @@ class SettingOption(click.Option):
         super().__init__(
             [name, *(f"--{flag}" for flag in dict.fromkeys((own, *names.flags)))],
             metavar="[true|false]" if is_switch else "VALUE",
-            help=_help_of(name, names, default),
             **bare,
         )
+        self._names, self._default = names, default
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Make the help text only when somebody asks: `run` has no time for it."""
+        self.help = _help_of(self.setting, self._names, self._default)
+        return super().get_help_record(ctx)
 
 
 def _help_of(name: str, names: Names, default: object) -> str:
