@@ -9,18 +9,21 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
 from hami_node.clock import SystemClock
 from hami_node.config import environment
 from hami_node.simulate.demo_cards import who_holds_what
-from hami_node.simulate.demo_stage import DAEMON, Stage, StepFailed
-from hami_node.simulate.demo_steps import STEPS, Step, Tour
+from hami_node.simulate.demo_stage import DAEMON, LIMIT_S, Stage, StepFailed
+from hami_node.simulate.demo_steps import STEPS
+from hami_node.simulate.demo_tour import Step, Tour
 from hami_node.simulate.demo_view import View
 
 WATCH_S: Final = 0.5
 """How often `--keep` looks whether the daemons still run."""
+PROGRAM: Final = "hami-node"
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,6 +37,7 @@ def run(
     command: Sequence[str] = DAEMON,
     stream: TextIO | None = None,
     steps: Sequence[Step] = STEPS,
+    limit_s: float = LIMIT_S,
 ) -> int:
     """Show and check every step; the process's exit code: 0 only if all were true.
 
@@ -42,11 +46,12 @@ def run(
         command: how `hami-node` is started.
         stream: where the view goes; standard output by default.
         steps: what is shown.
+        limit_s: how long a step waits for what takes milliseconds.
     """
     view = View(stream or sys.stdout)
     failed: tuple[str, ...] | None = None
     try:
-        with _orderly_end(), Stage(SystemClock(), environment(), command) as stage:
+        with _orderly_end(), Stage(SystemClock(), environment(), command, limit_s) as stage:
             failed = _show(stage, view, steps)
             if keep:
                 view.kept(_commands(stage))
@@ -61,18 +66,19 @@ def _show(stage: Stage, view: View, steps: Sequence[Step]) -> tuple[str, ...]:
     tour = Tour(stage)
     began_s = stage.clock.monotonic()
     view.begin()
-    failed: list[str] = []
+    false: list[str] = []
+    skipped = 0
     is_pointless = False
     for number, step in enumerate(steps, start=1):
         if is_pointless:
             view.step_skipped(number, step.title)
-            failed.append(step.title)
+            skipped += 1
         elif not _is_true(step, tour, view, (number, len(steps))):
-            failed.append(step.title)
+            false.append(step.title)
             is_pointless = step.is_needed
     view.cards(who_holds_what(tour))
-    view.verdict(len(steps), failed, stage.clock.monotonic() - began_s)
-    return tuple(failed)
+    view.verdict(len(steps), false, skipped, stage.clock.monotonic() - began_s)
+    return tuple(false)
 
 
 def _is_true(step: Step, tour: Tour, view: View, place: tuple[int, int]) -> bool:
@@ -117,9 +123,7 @@ def _orderly_end() -> Iterator[None]:
 # -- keep ------------------------------------------------------------------------------------------
 def _commands(stage: Stage) -> tuple[tuple[str, str], ...]:
     """What to try while everything runs: purpose and command."""
-    program = shlex.join(
-        ["hami-node"] if shutil.which("hami-node") else [sys.executable, "-m", "hami_node"]
-    )
+    program = shlex.join(_program())
     kubeconfig = shlex.quote(str(stage.kubeconfig))
     port = stage.gpu.daemon.metrics_port()
     cards = shlex.quote(str(stage.card_file(stage.gpu)))
@@ -133,6 +137,13 @@ def _commands(stage: Stage) -> tuple[tuple[str, str], ...]:
         ("let a card fail: add `healthy: false` to its line", f"${{EDITOR:-vi}} {cards}"),
         ("what the daemon says", f"tail -f {shlex.quote(str(stage.gpu.daemon.log_file))}"),
     )
+
+
+def _program() -> tuple[str, ...]:
+    """How this user can start hami-node again."""
+    if Path(sys.argv[0]).name == PROGRAM:
+        return (sys.argv[0],)
+    return (PROGRAM,) if shutil.which(PROGRAM) else DAEMON
 
 
 def _watch(stage: Stage, view: View) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hami_node.model import Uuid
-from hami_node.simulate.demo_steps import Tour
+from hami_node.simulate.demo_tour import Tour
 from hami_node.wire import names
 from hami_node.wire.neuron_codec import decode_neuron_register
 from hami_node.wire.node_codec import decode_register
@@ -93,7 +93,7 @@ def _neuron_lines(tour: Tour) -> Iterator[CardLine]:
         yield CardLine(
             node=node.name,
             card=f"0-{len(devices) - 1}",
-            model=f"{devices[0].vendor}, {node.labels.get(names.INSTANCE_TYPE, '?')}",
+            model=node.labels.get(names.INSTANCE_TYPE, str(devices[0].vendor)),
             is_healthy=all(device.healthy for device in devices),
             slots=cores,
             memory_mib=None,

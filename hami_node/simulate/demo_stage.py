@@ -22,6 +22,7 @@ from typing import Final, Self, TypeVar
 
 import hami_node
 from hami_node.config import CONFIG_FILE_ENV, ENV_PREFIX, IGNORED_ENV, NODE_CONFIG_FILE_ENV
+from hami_node.errors import ConfigError
 from hami_node.model import Node
 from hami_node.node.response import LIBRARY, LOCK_FOLDER, PRELOAD
 from hami_node.ports import Clock
@@ -147,7 +148,11 @@ class Stage:
     """Everything around the daemons. A context manager: leaving it ends and removes all."""
 
     def __init__(
-        self, clock: Clock, env: Mapping[str, str], command: Sequence[str] = DAEMON
+        self,
+        clock: Clock,
+        env: Mapping[str, str],
+        command: Sequence[str] = DAEMON,
+        limit_s: float = LIMIT_S,
     ) -> None:
         """Prepare; entering starts kubelets and API server, `start_daemon` the daemons.
 
@@ -155,11 +160,13 @@ class Stage:
             clock: measures.
             env: the environment to run daemons in, without what would change their settings.
             command: how `hami-node` is started.
+            limit_s: how long to wait for what takes milliseconds.
         """
         self.clock = clock
         self.stop = threading.Event()
         self._env = env
         self._command = command
+        self._limit_s = limit_s
         self._exits = ExitStack()
         self.folder = Path()
         self.nodes: dict[str, SimulatedNode] = {}
@@ -167,7 +174,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         with ExitStack() as exits:
-            self.folder = _temporary_folder()
+            self.folder = temporary_folder(tempfile.gettempdir())
             exits.callback(shutil.rmtree, self.folder, ignore_errors=True)
             if not LOCK_FOLDER.exists():
                 exits.callback(_remove_if_empty, LOCK_FOLDER)
@@ -263,24 +270,24 @@ class Stage:
                 started_s=self.clock.monotonic(),
             )
 
-    def until(
-        self, node: SimulatedNode, what: str, look: Callable[[], T | None], limit_s: float = LIMIT_S
-    ) -> T:
+    def until(self, node: SimulatedNode, what: str, look: Callable[[], T | None]) -> T:
         """Look again and again until there is something to see, and return that.
 
         Raises:
             StepFailed: the node's daemon has ended, or it takes too long.
         """
-        deadline = self.clock.monotonic() + limit_s
+        deadline = self.clock.monotonic() + self._limit_s
         while True:
             code = node.daemon.exit_code
             seen = look()
             if seen is not None and seen is not False:
                 return seen
             if code is not None:
-                raise StepFailed(f"{what}: the daemon of {node.name} ended with code {code}")
+                raise StepFailed(
+                    f"expected: {what}; but the daemon of {node.name} ended with code {code}"
+                )
             if self.clock.monotonic() > deadline:
-                raise StepFailed(f"{what}: not so within {limit_s:g} s")
+                raise StepFailed(f"expected: {what}; not so within {self._limit_s:g} s")
             self.stop.wait(POLL_S)
 
     # -- the cluster -------------------------------------------------------------------------------
@@ -339,11 +346,18 @@ def daemon_env(base: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PYTHONPATH": ":".join(filter(None, places)), "PYTHONUNBUFFERED": "1"}
 
 
-def _temporary_folder() -> Path:
-    usual = tempfile.gettempdir()
-    return Path(
-        tempfile.mkdtemp(prefix="hami-demo-", dir=usual if len(usual) <= LONGEST_TMP else "/tmp")  # noqa: S108 - sockets need short paths
-    )
+def temporary_folder(usual: str) -> Path:
+    """Make the demo's folder, below the usual place unless that path is too long for sockets.
+
+    Raises:
+        ConfigError: it can't be made.
+    """
+    parent = usual if len(usual) <= LONGEST_TMP else "/tmp"  # noqa: S108 - sockets need short paths
+    try:
+        return Path(tempfile.mkdtemp(prefix="hami-demo-", dir=parent))
+    except OSError as e:
+        cure = f"name a short, writable folder ({e.strerror})"
+        raise ConfigError("environment", "TMPDIR", parent, cure) from e
 
 
 def _remove_if_empty(folder: Path) -> None:

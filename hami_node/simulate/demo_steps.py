@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from hami_node.model import Device
+from hami_node.model import Container, Device
 from hami_node.simulate import demo_pods as pods
 from hami_node.simulate.demo_pods import Want
 from hami_node.simulate.demo_stage import (
     CARDS,
-    GPU_NODE,
     NEURON_CORES,
     NEURON_DEVICES,
     NEURON_NODE,
@@ -24,17 +22,18 @@ from hami_node.simulate.demo_stage import (
     Stage,
     StepFailed,
 )
+from hami_node.simulate.demo_tour import Rows, Seen, Step, Tour, check
 from hami_node.simulate.kubelet import Admission
 from hami_node.wire import names
 from hami_node.wire.handshake import HandshakeKind, decode_handshake
-from hami_node.wire.neuron_codec import decode_neuron_register
-from hami_node.wire.node_codec import decode_register
+from hami_node.wire.neuron_codec import decode_neuron_register, encode_neuron_ids
 
 IDS: Final = SPLIT * len(CARDS)
 SHARED_CARD: Final = 0
 FORGED_CARD: Final = 1
 BROKEN_CARD: Final = 3
 FAULT: Final = "XID 79"
+SHOWN_UUID: Final = 12
 
 TENANTS: Final[dict[str, tuple[Want, ...]]] = {
     "train": (Want(name="main", memory_mib=16000, cores=40),),
@@ -47,66 +46,10 @@ TENANTS: Final[dict[str, tuple[Want, ...]]] = {
 """The pods that share a card, with their containers."""
 GREEDY: Final = Want(name="main", memory_mib=20000, cores=10)
 FORGED: Final = Want(name="main", memory_mib=1000, cores=10, granted_mib=30000)
+SCATTERED: Final = (0, 5, 10, 15)
+"""Neuron devices that are no neighbours."""
 ASKED_MIB: Final = sum(want.memory_mib for wants in TENANTS.values() for want in wants)
 CONTAINERS: Final = sum(len(wants) for wants in TENANTS.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """A small table of texts; a column whose name ends in `#` holds numbers."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a true step has to show."""
-
-    lines: tuple[str, ...]
-    quote: str = ""
-    rows: Rows | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step of the demo.
-
-    Attributes:
-        act: makes it happen and checks it. Raises StepFailed.
-        node: whose daemon is to blame when it is not true.
-        is_needed: without it the steps after it make no sense.
-    """
-
-    title: str
-    act: Callable[[Tour], Seen]
-    node: str = GPU_NODE
-    is_needed: bool = False
-
-
-class Tour:
-    """The stage, and what earlier steps leave for later ones."""
-
-    def __init__(self, stage: Stage) -> None:
-        """Nothing has happened yet."""
-        self.stage = stage
-        self.cards: tuple[Device, ...] = ()
-        self.served: dict[str, Admission] = {}
-
-    def registered(self) -> tuple[Device, ...] | None:
-        """The cards in the GPU node's register annotation, decoded; None without one."""
-        text = self.stage.read_node(self.stage.gpu).annotations.get(names.NODE_REGISTER)
-        return decode_register(text) if text else None
-
-    def since(self, began_s: float) -> str:
-        """The time since then, in words."""
-        return f"{(self.stage.clock.monotonic() - began_s) * 1e3:.0f} ms"
-
-
-def check(is_true: object, otherwise: str) -> None:
-    """Raise StepFailed with these words unless it is true."""
-    if not is_true:
-        raise StepFailed(otherwise)
 
 
 # -- the node is reported --------------------------------------------------------------------------
@@ -167,7 +110,8 @@ def publish(tour: Tour) -> Seen:
 def _card_row(card: Device) -> tuple[str, ...]:
     health = "healthy" if card.healthy else "UNHEALTHY"
     numbers = (str(card.slots), str(card.memory_mib), str(card.cores))
-    return (str(card.index), card.model, card.uuid, *numbers, health)
+    uuid = f"{card.uuid[:SHOWN_UUID]}..."
+    return (str(card.index), card.model, uuid, *numbers, health)
 
 
 # -- pods ------------------------------------------------------------------------------------------
@@ -179,13 +123,14 @@ def share(tour: Tour) -> Seen:
     rows: list[tuple[str, ...]] = []
     folders: set[str | None] = set()
     for name in reversed(TENANTS):
-        admission = tour.served[name] = pods.admit(stage, name)
-        check(admission.is_admitted, f"pod {name} was refused: {admission.refusal}")
+        admission = pods.admit(stage, name)
+        check(admission.is_admitted, f"pod {name} was refused: {pods.sentence(admission)}")
         for want in TENANTS[name]:
             rows.append(_limits_row(name, want, admission, card))
             folders.add(_cache_folder(stage, name, want.name, admission))
         phase = pods.read(stage, name).annotations.get(names.POD_BIND_PHASE)
         check(phase == names.PHASE_SUCCESS, f"pod {name} is left in phase {phase}")
+        tour.served[name] = admission
     check(len(folders) == CONTAINERS and None not in folders, "containers share a cache folder")
     free_mib = card.memory_mib - ASKED_MIB
     return Seen(
@@ -289,6 +234,7 @@ def restart_kubelet(tour: Tour) -> Seen:
     stage.until(stage.gpu, f"{IDS} IDs after the restart", lambda: _all_healthy(stage.gpu))
     check(len(kubelet.registrations) == before + 1, "it registered more than once")
     took_ms = (kubelet.registrations[-1][0] - began_s) * 1e3
+    check(len(tour.served) == len(TENANTS), "no pod runs that could keep its answer")
     for name, admission in tour.served.items():
         for container, ids in admission.device_ids.items():
             again = kubelet.call_again(names.RESOURCE_GPU, ids)
@@ -357,7 +303,7 @@ def report_neuron(tour: Tour) -> Seen:
     )
     check(handshake.kind is HandshakeKind.REPORTED, f"the handshake is {handshake.kind}")
     check(not stage.neuron.kubelet.registrations, "it registered with kubelet, which is AWS's part")
-    near = ", ".join(str(index) for index in topology["adj"][0])
+    near = ", ".join(str(index) for index in sorted(topology["adj"][0]))
     return Seen(
         lines=(
             f"{NEURON_TYPE}: {NEURON_DEVICES} devices, {NEURON_CORES} cores, "
@@ -373,6 +319,25 @@ def _told(tour: Tour) -> dict[str, str] | None:
     return annotations if all(key in annotations for key in keys) else None
 
 
+def check_neuron(tour: Tour) -> Seen:
+    """Device ids that no Neuron job could use are told to the pod's owner."""
+    stage = tour.stage
+    job = Container(name="main", limits={names.RESOURCE_NEURON: str(len(SCATTERED))})
+    written = {
+        names.NEURON_IDS: encode_neuron_ids(SCATTERED),
+        names.NEURON_PREDICATE_NODE: NEURON_NODE,
+    }
+    pods.create(stage, "scattered", NEURON_NODE, (job,), written)
+    event = stage.until(
+        stage.neuron,
+        "an Event tells pod scattered what is wrong",
+        lambda: pods.event_of(stage, "scattered", "NeuronGrantInvalid"),
+    )
+    ids = written[names.NEURON_IDS]
+    return Seen(lines=(f"pod scattered was given devices {ids}; its Event says:",), quote=event)
+
+
+# -- metrics ---------------------------------------------------------------------------------------
 def audit(tour: Tour) -> Seen:
     """The daemon's own metrics tell the same story."""
     stage = tour.stage
@@ -412,5 +377,6 @@ STEPS: Final = (
     Step(title="kubelet restarts", act=restart_kubelet),
     Step(title="A card fails and recovers", act=break_card),
     Step(title="A Neuron node is reported", act=report_neuron, node=NEURON_NODE),
+    Step(title="Impossible Neuron devices are told", act=check_neuron, node=NEURON_NODE),
     Step(title="The daemon's metrics agree", act=audit),
 )

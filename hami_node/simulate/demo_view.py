@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hami_node.simulate.demo_cards import CardLine
-from hami_node.simulate.demo_steps import Rows, Seen
+from hami_node.simulate.demo_tour import Rows, Seen
 
 WIDTH_IN_A_FILE: Final = 110
 INDENT: Final = 6
-BAR_CELLS: Final = 12
+BAR_CELLS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,47 +106,57 @@ class View:
             self._console.print(Text(" " * INDENT + line), soft_wrap=True)
 
     def cards(self, lines: Iterable[CardLine]) -> None:
-        """The final table: who holds what."""
+        """The final table: every card, and below it who holds what of it."""
+        shown = tuple(lines)
+        if not shown:
+            return
         table = Table(
             title="Who holds what, read back from the annotations",
             title_justify="left",
             title_style="bold",
             box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
         )
-        for column in ("node", "card", "model", "health", "slots", "memory", "cores", "held by"):
-            table.add_column(column, overflow="fold", no_wrap=column != "held by")
-        for line in lines:
+        for column in ("card", "health", "slots#", "memory#", "cores#"):
+            table.add_column(
+                column.removesuffix("#"), justify="right" if column.endswith("#") else "left"
+            )
+        for line in shown:
             table.add_row(*self._card_cells(line))
+            for held in line.holders:
+                cells = (f"  {held.owner}", "", "1", f"{held.memory_mib} MiB", f"{held.cores} %")
+                table.add_row(*(Text(cell, style="cyan") for cell in cells))
         self._write(Text())
         self._write(table)
 
     def _card_cells(self, line: CardLine) -> tuple[Text, ...]:
         used_mib = sum(held.memory_mib for held in line.holders)
-        memory = "-"
+        memory = Text("-")
         if line.memory_mib is not None:
             cells = -(-used_mib * BAR_CELLS // line.memory_mib)
-            bar = self._marks.full * cells + self._marks.empty * (BAR_CELLS - cells)
-            memory = f"{bar} {used_mib:5}/{line.memory_mib} MiB"
-        holders = "\n".join(
-            f"{held.owner}: {held.memory_mib} MiB, {held.cores} %" for held in line.holders
-        )
-        health = Text("healthy", "green") if line.is_healthy else Text("UNHEALTHY", "red")
-        plain = (line.node, line.card, line.model)
-        used = f"{len(line.holders)}/{line.slots}"
-        rest = (used, memory, line.cores, holders or "-")
-        return (*map(Text, plain), health, *map(Text, rest))
+            memory = Text.assemble(
+                (self._marks.full * cells, "green"),
+                (self._marks.empty * (BAR_CELLS - cells), "dim"),
+                f" {used_mib:5}/{line.memory_mib} MiB",
+            )
+        health = Text("ok", "green") if line.is_healthy else Text("FAILED", "red")
+        name = Text(f"{line.node} {line.card}  {line.model.removeprefix('NVIDIA ')}")
+        return (name, health, Text(f"{len(line.holders)}/{line.slots}"), memory, Text(line.cores))
 
-    def verdict(self, of: int, failed: Sequence[str], took_s: float) -> None:
-        """The last line, and what was not true."""
-        true = of - len(failed)
-        if not failed:
+    def verdict(self, of: int, false: Sequence[str], skipped: int, took_s: float) -> None:
+        """The last lines: whether all was true, and what was not."""
+        self._write(Text())
+        if not false and not skipped:
             mark = Text(f"{self._marks.good} ", "green")
             self._write(mark + Text(f"all {of} steps checked and true in {took_s:.1f} s", "bold"))
             return
         mark = Text(f"{self._marks.bad} ", "bold red")
+        true = of - len(false) - skipped
         self._write(mark + Text(f"{true} of {of} steps true in {took_s:.1f} s", "bold"))
-        for title in failed:
+        for title in false:
             self._write(_indented(Text(f"not true: {title}", "red")))
+        if skipped:
+            self._write(_indented(Text(f"not reached: {skipped} steps after it", "red")))
 
     def kept(self, commands: Sequence[tuple[str, str]]) -> None:
         """What to try while everything runs on."""
@@ -161,7 +171,13 @@ class View:
         self._write(Text(text))
 
     def _write(self, what: RenderableType) -> None:
-        self._console.print(what)
+        if self._console.is_terminal:
+            self._console.print(what)
+            return
+        with self._console.capture() as captured:
+            self._console.print(what)
+        lines = (line.rstrip() for line in captured.get().splitlines())
+        self._console.file.write("".join(f"{line}\n" for line in lines))
         self._console.file.flush()
 
 
@@ -170,7 +186,7 @@ def _indented(what: RenderableType, by: int = INDENT) -> Padding:
 
 
 def _table(rows: Rows) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in rows.columns:
         is_number = column.endswith("#")
         table.add_column(

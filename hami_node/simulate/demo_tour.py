@@ -1,0 +1,70 @@
+"""What a step of the demo is: something to do and check, and what it has to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hami_node.model import Device
+from hami_node.simulate.demo_stage import GPU_NODE, Stage, StepFailed
+from hami_node.simulate.kubelet import Admission
+from hami_node.wire import names
+from hami_node.wire.node_codec import decode_register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A small table of texts; a column whose name ends in `#` holds numbers."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a true step has to show."""
+
+    lines: tuple[str, ...]
+    quote: str = ""
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the demo.
+
+    Attributes:
+        act: makes it happen and checks it. Raises StepFailed.
+        node: whose daemon is to blame when it is not true.
+        is_needed: without it the steps after it make no sense.
+    """
+
+    title: str
+    act: Callable[[Tour], Seen]
+    node: str = GPU_NODE
+    is_needed: bool = False
+
+
+class Tour:
+    """The stage, and what earlier steps leave for later ones."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Nothing has happened yet."""
+        self.stage = stage
+        self.cards: tuple[Device, ...] = ()
+        self.served: dict[str, Admission] = {}
+
+    def registered(self) -> tuple[Device, ...] | None:
+        """The cards in the GPU node's register annotation, decoded; None without one."""
+        text = self.stage.read_node(self.stage.gpu).annotations.get(names.NODE_REGISTER)
+        return decode_register(text) if text else None
+
+    def since(self, began_s: float) -> str:
+        """The time since then, in words."""
+        return f"{(self.stage.clock.monotonic() - began_s) * 1e3:.0f} ms"
+
+
+def check(is_true: object, otherwise: str) -> None:
+    """Raise StepFailed with these words unless it is true."""
+    if not is_true:
+        raise StepFailed(otherwise)

@@ -1,0 +1,164 @@
+"""`hami-node demo` as its user starts it: a process, its words, its exit code, nothing left."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hami_node.simulate import demo
+from hami_node.simulate.demo_steps import STEPS
+from tests.fakes.waiting import eventually
+
+DEMO = (sys.executable, "-m", "hami_node", "demo")
+LIMIT_S = 90.0
+LYING = """
+import sys
+from pathlib import Path
+from hami_node.cli import main
+hook = Path(sys.argv[sys.argv.index("--hook-path") + 1]) / "vgpu"
+(hook / "libvgpu.so").unlink()
+main()
+"""
+"""A daemon whose node lost the limiter: it registers and reports, and refuses every pod."""
+HALF = "import sys; from hami_node.cli import main; main([*sys.argv[1:], '--split-count', '5'])"
+"""A daemon that offers half of the slots."""
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A temporary folder whose path leaves room for the names of sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="hn-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def env_with(folder: Path, **more: str) -> Mapping[str, str]:
+    return {**os.environ, "TMPDIR": str(folder), **more}
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of processes that were started for this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it ended meanwhile
+    return [line for line in found if f"{folder}/" in line]
+
+
+def test_demo_shows_every_step_true_and_leaves_nothing(short_tmp: Path) -> None:
+    done = subprocess.run(
+        DEMO, env=env_with(short_tmp), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^✓ +(\d+)  ", done.stdout, re.MULTILINE) == [
+        str(number) for number in range(1, len(STEPS) + 1)
+    ]
+    assert f"all {len(STEPS)} steps checked and true" in done.stdout
+    assert "Simulated: the cards, kubelet, the API server" in done.stdout
+    assert "free 10960 MiB, asked 20000 MiB" in done.stdout
+    assert "\x1b" not in done.stdout, "nobody watches: plain text"
+    assert done.stderr == ""
+    assert list(short_tmp.iterdir()) == []
+    assert processes_of(short_tmp) == []
+
+
+def test_demo_is_true_whatever_the_environment_says(short_tmp: Path) -> None:
+    env = env_with(
+        short_tmp,
+        HAMI_NODE_BACKEND="nvml",
+        DEVICE_SPLIT_COUNT="3",
+        CONFIG_FILE="/nowhere",
+        HTTP_PROXY="http://127.0.0.1:1",
+        PYTHONIOENCODING="latin-1",
+    )
+    done = subprocess.run(
+        DEMO, env=env, capture_output=True, encoding="latin-1", timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ok all {len(STEPS)} steps checked and true" in done.stdout
+
+
+def test_demo_with_a_daemon_that_ends_fails_and_shows_its_words() -> None:
+    shown = io.StringIO()
+    command = (sys.executable, "-c", "raise SystemExit('no such library')")
+    assert demo.run(keep=False, command=command, stream=shown) == 1
+    text = shown.getvalue()
+    assert f"not true: {STEPS[0].title}" in text
+    assert "ended with code 1" in text
+    assert "no such library" in text
+    assert f"not reached: {len(STEPS) - 1} steps" in text
+
+
+def test_demo_with_a_daemon_that_offers_too_little_fails() -> None:
+    shown = io.StringIO()
+    command = (sys.executable, "-c", HALF)
+    assert demo.run(keep=False, command=command, stream=shown, limit_s=3.0) == 1
+    text = shown.getvalue()
+    assert f"not true: {STEPS[1].title}" in text
+    assert "expected: kubelet lists 40 healthy device IDs; not so within 3 s" in text
+    assert "event=kubelet_registered" in text, "the daemon's own log"
+
+
+def test_demo_with_a_daemon_that_serves_nobody_names_every_false_step() -> None:
+    shown = io.StringIO()
+    command = (sys.executable, "-c", LYING)
+    assert demo.run(keep=False, command=command, stream=shown, limit_s=3.0) == 1
+    false = re.findall(r"^ +not true: (.*)$", shown.getvalue(), re.MULTILINE)
+    sharing, kubelet, metrics = (STEPS[number].title for number in (3, 6, -1))
+    assert {sharing, kubelet, metrics} <= set(false)
+    assert not {step.title for step in STEPS[:3]} & set(false)
+    assert "install the limiter's files" in shown.getvalue()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
+    short_tmp: Path, end: signal.Signals
+) -> None:
+    output = short_tmp / "output"
+    work = short_tmp / "t"
+    work.mkdir()
+    with output.open("w") as out:
+        kept = subprocess.Popen(
+            [*DEMO, "--keep"], env=env_with(work), stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        eventually(lambda: "daemon.log" in output.read_text() or kept.poll(), LIMIT_S)
+        text = output.read_text()
+        assert "Everything runs on until Ctrl-C" in text
+        address = re.search(r"curl http://(127\.0\.0\.1:\d+)/readyz", text)
+        assert address is not None
+        connection = http.client.HTTPConnection(address[1], timeout=10)
+        connection.request("GET", "/readyz")
+        assert connection.getresponse().status == 200
+        connection.close()
+        found = re.search(r"inspect --kubeconfig (\S+)$", text, re.MULTILINE)
+        assert found is not None
+        inspected = subprocess.run(
+            [sys.executable, "-m", "hami_node", "inspect", "--kubeconfig", found[1], "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        assert '"pod": "notebook"' in inspected.stdout
+        kept.send_signal(end)
+        assert kept.wait(LIMIT_S) == 0
+    finally:
+        kept.kill()
+        kept.wait(LIMIT_S)
+    assert "everything was taken down" in output.read_text()
+    assert list(work.iterdir()) == []
+    assert processes_of(work) == []

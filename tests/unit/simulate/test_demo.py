@@ -1,0 +1,295 @@
+"""The demo's parts: what it believes, what it shows, and what it leaves behind."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hami_node.clock import SystemClock
+from hami_node.errors import ConfigError, WireError
+from hami_node.kubelet_api import deviceplugin_pb2 as api
+from hami_node.model import Device, Uuid, Vendor
+from hami_node.simulate import demo, demo_steps
+from hami_node.simulate.demo_cards import CardLine, Held
+from hami_node.simulate.demo_pods import Want, sentence
+from hami_node.simulate.demo_stage import (
+    LONGEST_TMP,
+    DaemonProcess,
+    Stage,
+    StepFailed,
+    daemon_env,
+    temporary_folder,
+)
+from hami_node.simulate.demo_tour import Rows, Seen, Step, Tour
+from hami_node.simulate.demo_view import Marks, View
+from hami_node.simulate.kubelet import Admission
+from hami_node.wire import names
+
+CARD = Device(
+    uuid=Uuid("GPU-1"), index=0, vendor=Vendor.NVIDIA, model="NVIDIA L40S", memory_mib=46068
+)
+WANT = Want(name="main", memory_mib=3000, cores=30)
+ENVS = {
+    f"{names.ENV_MEMORY_LIMIT}_0": "3000m",
+    names.ENV_CORE_LIMIT: "30",
+    names.ENV_VISIBLE_DEVICES: "GPU-1",
+}
+FOREVER = (
+    sys.executable,
+    "-c",
+    "import time; print('level=info event=up', flush=True); time.sleep(60)",
+)
+ENDS = (sys.executable, "-c", "print('good bye'); raise SystemExit(3)")
+
+
+def admission_of(envs: dict[str, str], ids: tuple[str, ...] = ("GPU-1-0",)) -> Admission:
+    response = api.ContainerAllocateResponse(envs=envs)
+    return Admission(responses={"main": response}, device_ids={"main": ids})
+
+
+def seen(tour: Tour) -> Seen:
+    del tour
+    return Seen(lines=("seen",))
+
+
+def not_so(tour: Tour) -> Seen:
+    del tour
+    raise StepFailed("it was not so")
+
+
+def unreadable(tour: Tour) -> Seen:
+    del tour
+    raise WireError("key", "text")
+
+
+def missing(tour: Tour) -> Seen:
+    del tour
+    raise KeyError("adj")
+
+
+def shown_by(*steps: Step) -> tuple[int, str]:
+    stream = io.StringIO()
+    return demo.run(keep=False, stream=stream, steps=steps), stream.getvalue()
+
+
+# -- what a step believes --------------------------------------------------------------------------
+def test_limits_of_a_container_that_got_its_own_are_shown() -> None:
+    row = demo_steps._limits_row("pod", WANT, admission_of(ENVS), CARD)
+    assert row == ("pod / main", "3000 MiB, 30 %", "3000m", "30", "0")
+
+
+@pytest.mark.parametrize(
+    ("admission", "why"),
+    [
+        (admission_of(ENVS | {f"{names.ENV_MEMORY_LIMIT}_0": "3001m"}), "got 3001m, 30"),
+        (admission_of(ENVS | {names.ENV_CORE_LIMIT: "0"}), "got 3000m, 0"),
+        (admission_of({names.ENV_VISIBLE_DEVICES: "GPU-1"}), "got None, None"),
+        (admission_of(ENVS | {names.ENV_VISIBLE_DEVICES: "GPU-2"}), "sees GPU-2"),
+        (admission_of(ENVS | {names.ENV_VISIBLE_DEVICES: "GPU-1,GPU-2"}), "sees GPU-1,GPU-2"),
+        (admission_of(ENVS, ids=("GPU-2-0",)), "on another card"),
+    ],
+    ids=["memory", "cores", "no limits", "other card", "one card more", "other id"],
+)
+def test_limits_that_are_not_the_containers_own_are_false(admission: Admission, why: str) -> None:
+    with pytest.raises(StepFailed, match=why):
+        demo_steps._limits_row("pod", WANT, admission, CARD)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("Allocate failed due to rpc error: code = X desc = no room", "no room"),
+        ("no plugin is registered", "no plugin is registered"),
+    ],
+    ids=["ours", "kubelet's"],
+)
+def test_sentence_is_what_the_plugin_said(refusal: str, words: str) -> None:
+    assert sentence(Admission(responses={}, device_ids={}, refusal=refusal)) == words
+
+
+# -- the run ---------------------------------------------------------------------------------------
+def test_run_with_true_steps_ends_with_0() -> None:
+    code, text = shown_by(Step(title="one", act=seen), Step(title="two", act=seen))
+    assert code == 0
+    assert "all 2 steps checked and true" in text
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [(not_so, "it was not so"), (unreadable, "WireError: key"), (missing, "KeyError: 'adj'")],
+    ids=["checked", "undecodable", "missing"],
+)
+def test_run_with_a_false_step_goes_on_and_ends_with_1(
+    act: Callable[[Tour], Seen], why: str
+) -> None:
+    code, text = shown_by(Step(title="one", act=act), Step(title="two", act=seen))
+    assert code == 1
+    assert why in text
+    assert "1 of 2 steps true" in text
+    assert "not true: one" in text
+    assert "not true: two" not in text
+
+
+def test_run_without_a_needed_step_leaves_the_rest_out() -> None:
+    code, text = shown_by(
+        Step(title="one", act=not_so, is_needed=True), Step(title="two", act=seen)
+    )
+    assert code == 1
+    assert "two  (not reached)" in text
+    assert "not reached: 1 steps" in text
+
+
+def test_run_shows_the_log_of_the_daemon_to_blame() -> None:
+    def blame(tour: Tour) -> Seen:
+        tour.stage.start_daemon(tour.stage.neuron)
+        tour.stage.neuron.daemon.process.wait(30)
+        raise StepFailed("no report")
+
+    stream = io.StringIO()
+    step = Step(title="neuron", act=blame, node="neuron-node")
+    assert demo.run(keep=False, command=ENDS, stream=stream, steps=(step,)) == 1
+    assert "last log lines of the daemon of neuron-node" in stream.getvalue()
+    assert "good bye" in stream.getvalue()
+
+
+# -- the stage -------------------------------------------------------------------------------------
+def test_stage_ends_its_daemons_and_removes_its_folder() -> None:
+    with Stage(SystemClock(), {}, FOREVER) as stage:
+        folder = stage.folder
+        stage.start_daemon(stage.gpu)
+        daemon = stage.gpu.daemon
+        assert stage.until(stage.gpu, "it logs", lambda: daemon.logged("up"))
+        assert daemon.exit_code is None
+        assert (folder / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert daemon.exit_code is not None
+    assert not folder.exists()
+
+
+def test_until_with_a_daemon_that_ended_says_so() -> None:
+    with Stage(SystemClock(), {}, ENDS) as stage:
+        stage.start_daemon(stage.gpu)
+        with pytest.raises(StepFailed, match=r"expected: a sign; but .* ended with code 3"):
+            stage.until(stage.gpu, "a sign", lambda: None)
+
+
+def test_until_without_the_sign_gives_up() -> None:
+    with Stage(SystemClock(), {}, FOREVER, limit_s=0.05) as stage:
+        stage.start_daemon(stage.gpu)
+        with pytest.raises(StepFailed, match=r"expected: a sign; not so within 0\.05 s"):
+            stage.until(stage.gpu, "a sign", lambda: False)
+
+
+def test_node_without_daemon_says_so() -> None:
+    with Stage(SystemClock(), {}) as stage, pytest.raises(StepFailed, match="was not started"):
+        stage.until(stage.gpu, "a sign", lambda: None)
+
+
+def test_temporary_folder_that_cannot_be_made_names_the_variable() -> None:
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        temporary_folder("/proc/nowhere")
+
+
+def test_temporary_folder_below_a_long_path_keeps_sockets_short(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * LONGEST_TMP)
+    folder = temporary_folder(str(long))
+    folder.rmdir()
+    assert len(str(folder)) < LONGEST_TMP
+    assert not long.exists()
+
+
+def test_daemon_env_keeps_only_what_does_not_set_the_daemon() -> None:
+    base = {
+        "PATH": "/bin",
+        "HAMI_NODE_BACKEND": "nvml",
+        "DEVICE_SPLIT_COUNT": "3",
+        "KUBECONFIG": "/real/cluster",
+        "CONFIG_FILE": "/etc/x",
+        "https_proxy": "http://proxy",
+        "PYTHONPATH": "/more",
+    }
+    env = daemon_env(base)
+    assert set(env) == {"PATH", "PYTHONPATH", "PYTHONUNBUFFERED"}
+    assert env["PYTHONPATH"].endswith(":/more")
+
+
+def test_logged_finds_the_whole_event_name(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("level=info event=metrics_served port=1\nlevel=info event=metrics\n")
+    with Stage(SystemClock(), {}, ENDS) as stage:
+        stage.start_daemon(stage.gpu)
+        daemon = replace(stage.gpu.daemon, log_file=log)
+    assert isinstance(daemon, DaemonProcess)
+    assert daemon.logged("metrics") == "level=info event=metrics"
+    assert daemon.metrics_port() == 1
+    assert daemon.logged("metric") is None
+
+
+# -- the view --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("encoding", "good"),
+    [("utf-8", "✓"), ("ascii", "ok"), ("latin-1", "ok"), ("no-such", "ok")],
+)
+def test_marks_can_be_written_in_the_encoding(encoding: str, good: str) -> None:
+    assert Marks.for_encoding(encoding).good == good
+
+
+def test_view_in_a_file_is_plain_text_without_trailing_space() -> None:
+    raw = io.BytesIO()
+    view = View(io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+    rows = Rows(columns=("name", "MiB#"), rows=(("a [bold]b", "7"), ("long name", "1000")))
+    with view.running(1, 2, "title"):
+        assert raw.getvalue() == b""
+    view.step_true(1, "title", Seen(lines=("a line",), quote="said " * 40, rows=rows), 0.5)
+    text = raw.getvalue().decode()
+    assert "\x1b" not in text
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    assert "✓  1  title  (0.50 s)\n      a line\n" in text
+    assert "a [bold]b     7\n" in text
+
+
+def test_view_on_a_terminal_shows_the_step_under_way() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with View(stream).running(3, 11, "kubelet restarts"):
+        pass
+    assert "[3/11] kubelet restarts" in stream.getvalue()
+
+
+def test_view_of_cards_shows_holders_below_their_card() -> None:
+    stream = io.StringIO()
+    held = Held(owner="train/main", memory_mib=2500, cores=40)
+    line = CardLine(
+        node="n",
+        card="0",
+        model="NVIDIA A10",
+        is_healthy=False,
+        slots=10,
+        memory_mib=10000,
+        cores="40/100 %",
+        holders=(held,),
+    )
+    View(stream).cards((line,))
+    found = [line.split() for line in stream.getvalue().splitlines() if line]
+    assert found[-2] == [
+        "n",
+        "0",
+        "A10",
+        "FAILED",
+        "1/10",
+        *["##......", "2500/10000", "MiB", "40/100", "%"],
+    ]
+    assert found[-1] == ["train/main", "1", "2500", "MiB", "40", "%"]
+
+
+def test_view_without_cards_shows_no_table() -> None:
+    stream = io.StringIO()
+    View(stream).cards(())
+    assert stream.getvalue() == ""
