@@ -25,7 +25,7 @@ from hami_node.cluster.light_import import import_light
 from hami_node.errors import ConfigError, Conflict, Forbidden, Gone, KubeError, NotFound
 from hami_node.logs import kv
 
-(_rest,) = import_light("kubernetes.client.rest")
+(_rest, _keepalive) = import_light("kubernetes.client.rest", "kubernetes.utils.keepalive")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -68,10 +68,11 @@ class Call:
         return f"{self.verb} {self.subject}"
 
 
-class _Details(msgspec.Struct):
-    """Part of a Status object."""
+class _Details(msgspec.Struct, rename="camel"):
+    """Part of a Status object; `causes` name the fields that are invalid."""
 
-    retryAfterSeconds: int = 0  # noqa: N815 - the API's own spelling
+    retry_after_seconds: int = 0
+    causes: list[object] | None = None
 
 
 class Status(msgspec.Struct):
@@ -106,18 +107,24 @@ def failure_of(call: Call, status: int, said: Status, retry_after: str = "") -> 
         return Forbidden(f"{text}; an admission rule of the cluster refuses it", status)
     if status == 404:
         return NotFound(text, status)
-    if status == 409 or (status == 422 and call.content_type == JSON_PATCH):
+    if status == 409 or (status == 422 and _is_failed_test(call, said)):
         return Conflict(text, status)
     if status == 410:
         return Gone(text, status)
     return KubeError(text, status, _retry_after_s(said, retry_after))
 
 
+def _is_failed_test(call: Call, said: Status) -> bool:
+    """Whether a 422 means that a JSON patch did not fit; an invalid result names its fields."""
+    has_causes = said.details is not None and bool(said.details.causes)
+    return call.content_type == JSON_PATCH and not has_causes
+
+
 def _retry_after_s(said: Status, header: str) -> float | None:
     if header.isdecimal():
         return float(header)
-    if said.details is not None and said.details.retryAfterSeconds > 0:
-        return float(said.details.retryAfterSeconds)
+    if said.details is not None and said.details.retry_after_seconds > 0:
+        return float(said.details.retry_after_seconds)
     return None
 
 
@@ -215,7 +222,10 @@ class Connection:
         configuration = load()
         self._load = load
         configuration.retries = False
-        configuration.keep_alive = True
+        # a peer that vanished is noticed within half a minute, also by a silent watch
+        configuration.socket_options = _keepalive.tcp_keepalive_socket_options(
+            idle=15, interval=5, count=3
+        )
         configuration.connection_pool_maxsize = 8
         self._configuration = configuration
         self._pool: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager

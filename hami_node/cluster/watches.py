@@ -1,8 +1,9 @@
 """Objects of the API server, kept current by LIST once and WATCH from then on.
 
-A watch is resumed where it broke; only a history that is gone (410) costs a new list. A connection
-that is silent for longer than the server's bookmarks take is dead. One object that can't be read
-costs that object only.
+A watch is resumed where it broke; only a history that is gone (410) or a long outage costs a new
+list. The server ends every watch after the time that we ask for, so one that outlives it is dead;
+bookmarks can't tell, for a quiet cluster sends none for hours. One object that can't be read costs
+that object only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from hami_node.wire.objects import decode_node, decode_pod
 
 log = logging.getLogger(__name__)
 
-_FRESH_LIST_AFTER: Final = 5  # answered failures in a row: our version may be of another history
+_FRESH_LIST_AFTER: Final = (
+    5  # failures in a row: the server may have come back with another history
+)
 _HASTY_S: Final = 0.5  # a watch that ends sooner, without an event, counts as a failure
 
 
@@ -57,13 +60,13 @@ class WatchTimes:
 
     Attributes:
         server_timeout_s: the server ends a watch after this time, up to a tenth less at random.
-        silence_s: a connection without a byte for so long is dead; bookmarks come every 60 s.
+        grace_s: a silent watch that lasts so much longer is dead. (TCP finds a dead peer earlier.)
         first_wait_s: after a failure; doubled with each further one, half of it at random.
         longest_wait_s: the most that a wait grows to.
     """
 
-    server_timeout_s: float = 300.0
-    silence_s: float = 90.0
+    server_timeout_s: float = 120.0
+    grace_s: float = 10.0
     first_wait_s: float = 0.2
     longest_wait_s: float = 15.0
 
@@ -170,8 +173,7 @@ class ResourceWatch(Generic[T]):
         """Note a failure and say how long to wait; the log hears the first of a row."""
         self._failures_in_a_row += 1
         self._count("failures")
-        is_answered = error.status > 0 and self._failures_in_a_row >= _FRESH_LIST_AFTER
-        if isinstance(error, Gone) or is_answered:
+        if isinstance(error, Gone) or self._failures_in_a_row >= _FRESH_LIST_AFTER:
             self._version = self._list_from = ""
         longest_s = self._times.first_wait_s * 2.0 ** min(self._failures_in_a_row - 1, 20)
         longest_s = min(longest_s, self._times.longest_wait_s)
@@ -185,13 +187,16 @@ class ResourceWatch(Generic[T]):
         return wait_s
 
     def _heard(self) -> None:
-        """The server spoke: the row of failures is over."""
-        with self._lock:
-            self._last_contact_s = self._clock.monotonic()
+        """The server served us: the row of failures is over."""
+        self._touch()
         if self._has_warned:
             fields = kv(resource=self._kind.resource, failures=self._failures_in_a_row)
             log.info("watch_recovered", extra=fields)
         self._failures_in_a_row, self._has_warned = 0, False
+
+    def _touch(self) -> None:
+        with self._lock:
+            self._last_contact_s = self._clock.monotonic()
 
     def _count(self, name: str) -> None:
         with self._lock:
@@ -258,17 +263,18 @@ class ResourceWatch(Generic[T]):
         Raises:
             KubeError: it ended badly; Gone when only a new list helps.
         """
-        server_s = self._times.server_timeout_s * self._random.uniform(0.9, 1.0)
+        server_s = max(1, round(self._times.server_timeout_s * self._random.uniform(0.9, 1.0)))
         query: Query = (
             *self._selector,
             ("allowWatchBookmarks", "true"),
             ("resourceVersion", self._version),
-            ("timeoutSeconds", str(max(1, round(server_s)))),
+            ("timeoutSeconds", str(server_s)),
         )
         began_s, frames = self._clock.monotonic(), 0
-        kind, silence_s = self._kind, self._times.silence_s
+        kind, silence_s = self._kind, server_s + self._times.grace_s
         with self._kube.watch(kind.path, kind.resource, query, silence_s) as stream:
             self._count("watches")
+            self._touch()
             self._hold(stream)
             try:
                 # looked at after `_hold`, so that an `interrupt` before it is not lost

@@ -85,13 +85,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             self._check_token()
-            reset_after = self._suffer(route)
+            fault = self._suffer(route)
             if route.verb == "watch":
                 self._note(route, 200)
-                self._watch(route)
+                self._watch(route, is_frozen=fault is Outcome.FREEZE)
                 return
             status, answer = self._serve(route, body)
-            if reset_after:
+            if fault is Outcome.RESET_AFTER:
                 self._note(route, 0)
                 self._reset()
                 return
@@ -125,8 +125,8 @@ class Handler(BaseHTTPRequestHandler):
         if wanted is not None and self.headers.get("Authorization", "").split(" ")[-1] != wanted:
             raise Refused(401, "Unauthorized", "Unauthorized")
 
-    def _suffer(self, route: Route) -> bool:
-        """Apply latency and a waiting fault; True when the connection is to break after serving."""
+    def _suffer(self, route: Route) -> Outcome | None:
+        """Apply latency and a waiting fault; what is left of it for after the serving."""
         api = self.server.api
         if api.faults.latency_s:
             api.stopped.wait(api.faults.latency_s)
@@ -134,12 +134,16 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(fault, int):
             reason = _REASONS.get(fault, "InternalError")
             raise Refused(fault, reason, f"simulated fault: {reason}")
-        if fault is Outcome.HANG:
-            api.faults.hang(lambda: api.stopped.is_set() or self.server.is_down)
+        if fault is Outcome.HANG or (fault is Outcome.FREEZE and route.verb != "watch"):
+            self._hang()
             raise ResetNow("hung, then cut")
         if fault is Outcome.RESET:
             raise ResetNow("reset on command")
-        return fault is Outcome.RESET_AFTER
+        return fault
+
+    def _hang(self) -> None:
+        api = self.server.api
+        api.faults.hang(lambda: api.stopped.is_set() or self.server.is_down)
 
     def _note(self, route: Route, status: int) -> None:
         self.server.api.note(
@@ -243,13 +247,17 @@ class Handler(BaseHTTPRequestHandler):
 
     # -- watch ---------------------------------------------------------------------------------
 
-    def _watch(self, route: Route) -> None:
+    def _watch(self, route: Route, *, is_frozen: bool) -> None:
         # taken before the answer begins: who has its headers can be dropped
         generation = self.server.api.watch_generation
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if is_frozen:
+            self._hang()
+            self._reset()
+            return
         try:
             is_in_order = self._stream(route, generation)
         except Refused as refusal:
@@ -273,19 +281,24 @@ class Handler(BaseHTTPRequestHandler):
             seen, present = api.store.select(resource, selects)
             for one in present:
                 self._event("ADDED", one)
+        told = seen
         while not (api.stopped.is_set() or self.server.is_down):
             now_seen, changes = api.store.changes_after(seen, resource)
             for change in changes:
                 event = change.seen_by(selects)
                 if event is not None:
                     self._event(*event)
+                    told = change.version
             seen = now_seen
             now = time.monotonic()
             if now >= deadline or generation != api.watch_generation:
                 return True
-            if now >= bookmark_at and query.get("allowWatchBookmarks") == "true":
+            if now >= bookmark_at:
                 bookmark_at = now + api.bookmark_interval_s
-                self._event("BOOKMARK", _bookmark(route, seen))
+                # as in a real server: nothing new, no bookmark
+                if seen > told and query.get("allowWatchBookmarks") == "true":
+                    self._event("BOOKMARK", _bookmark(route, seen))
+                    told = seen
             api.store.wait_for_change(seen, min(deadline, bookmark_at) - now)
         return False
 

@@ -17,6 +17,8 @@ class Outcome(StrEnum):
     """The request is served, then the connection is reset: the answer is lost."""
     HANG = "hang"
     """No answer until the fault is cleared or the server stops."""
+    FREEZE = "freeze"
+    """A watch that opens and then sends nothing, until cleared; like `hang` for other requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

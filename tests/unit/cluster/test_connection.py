@@ -28,8 +28,11 @@ def call(content_type: str = MERGE_PATCH) -> Call:
 
 
 def status(message: str, seconds: int = 0) -> bytes:
-    details = {"details": {"retryAfterSeconds": seconds}} if seconds else {}
-    return json.dumps({"kind": "Status", "message": message, **details}).encode()
+    """As a kube-apiserver 1.34 writes it: an invalid object comes with causes, a test without."""
+    details: dict[str, object] = {"retryAfterSeconds": seconds} if seconds else {}
+    if "is invalid" in message:
+        details["causes"] = [{"reason": "FieldValueInvalid", "field": "metadata.annotations"}]
+    return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
 
 
 POLICY = (
@@ -45,6 +48,7 @@ MEANINGS = {
     "410": (410, MERGE_PATCH, "too old resource version", Gone),
     "failed test": (422, JSON_PATCH, TESTED, Conflict),
     "invalid merge patch": (422, MERGE_PATCH, "annotations: too long", KubeError),
+    "invalid result": (422, JSON_PATCH, 'Node "n1" is invalid: metadata.annotations', KubeError),
     "policy, as 422": (422, JSON_PATCH, POLICY, Forbidden),
     "policy, as 403": (403, JSON_PATCH, POLICY, Forbidden),
     "webhook": (400, JSON_PATCH, 'admission webhook "x" denied the request: no', KubeError),

@@ -13,7 +13,7 @@ from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.waiting import eventually
 from tests.unit.cluster.conftest import pod
 
-QUICK = WatchTimes(silence_s=5.0, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = WatchTimes(first_wait_s=0.02, longest_wait_s=0.1)
 
 
 def test_view_of_a_node_holds_that_node_and_its_pods(server: ApiServer, kube: KubeClient) -> None:

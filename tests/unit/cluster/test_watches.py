@@ -16,7 +16,7 @@ from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.waiting import eventually
 from tests.unit.cluster.conftest import Connect, pod
 
-QUICK = WatchTimes(server_timeout_s=30.0, silence_s=5.0, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = WatchTimes(server_timeout_s=30.0, first_wait_s=0.02, longest_wait_s=0.1)
 
 
 @pytest.fixture
@@ -220,26 +220,39 @@ def test_outage_keeps_the_objects_and_converges_afterwards(
     follows(server, pods_of_n1, "1")
 
 
-def test_server_that_lost_its_versions_is_listed_anew(
-    server: ApiServer, pods_of_n1: ResourceWatch[Pod]
+@pytest.mark.parametrize("outcome", [504, "reset"])
+def test_five_failures_in_a_row_cost_a_new_list(
+    server: ApiServer, pods_of_n1: ResourceWatch[Pod], outcome: int | str
 ) -> None:
-    """After a restore from backup our version is of another history: errors, but no 410."""
-    server.fail_next("watch", "pods", 504, times=5)
+    """Restored from a backup, a server takes our version for one of the future and stays silent."""
+    server.fail_next("watch", "pods", outcome, times=5)
     server.drop_watches()
     eventually(lambda: pods_of_n1.counts().lists == 2)
     follows(server, pods_of_n1, "1")
 
 
-def test_silent_connection_is_given_up(
-    server: ApiServer, connect_to: Connect, run_watch: Callable[[ResourceWatch[Pod]], None]
+def test_watch_that_outlives_its_time_is_given_up(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
 ) -> None:
-    server.bookmark_interval_s = 60.0
-    times = WatchTimes(silence_s=0.2, first_wait_s=0.02, longest_wait_s=0.1)
-    watch = ResourceWatch(connect_to(), PODS, clock=RealClock(), times=times)
+    server.fail_next("watch", "pods", "freeze")
+    times = WatchTimes(server_timeout_s=1.0, grace_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
     run_watch(watch)
-    eventually(lambda: watch.counts().watches >= 3)
-    assert watch.counts().lists == 1
+    eventually(lambda: watch.counts().watches == 2)
+    assert watch.counts().failures == 1
     follows(server, watch, "1")
+    assert watch.counts().lists == 1
+
+
+def test_quiet_watch_that_the_server_ends_is_no_failure(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    """A real API server sends neither events nor bookmarks for hours when nothing changes."""
+    times = WatchTimes(server_timeout_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
+    run_watch(watch)
+    eventually(lambda: watch.counts().watches == 3)
+    assert (watch.counts().failures, watch.counts().lists) == (0, 1)
 
 
 def test_watch_that_is_never_answered_is_given_up(
@@ -405,7 +418,8 @@ def test_no_request_while_nothing_happens(
     watch = ResourceWatch(kube, PODS, clock=clock, times=QUICK)
     run_watch(watch)
     eventually(lambda: server.requests(verb="watch"))
-    for _ in range(3):  # each round ends with a bookmark
+    for number in range(3):  # what happens elsewhere arrives as a bookmark
         clock.advance(60.0)
+        server.create("nodes", {"metadata": {"name": f"other-{number}"}})
         eventually(lambda: watch.last_contact_age_s() == 0.0)
     assert [one.verb for one in server.requests()] == ["list", "watch"]

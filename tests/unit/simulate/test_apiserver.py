@@ -279,17 +279,23 @@ def test_watch_without_a_version_starts_with_everything(server: ApiServer) -> No
     watch.close()
 
 
-def test_watch_sends_bookmarks_only_when_asked(server: ApiServer) -> None:
+def test_watch_sends_a_bookmark_when_there_is_something_newer(server: ApiServer) -> None:
     ask(server, "POST", PODS, pod("a"))
     version = server.store.version
-    watch = Watch(server, f"resourceVersion={version}&allowWatchBookmarks=true")
+    watch = Watch(server, f"resourceVersion={version}&allowWatchBookmarks=true&timeoutSeconds=1")
+    server.create("nodes", {"metadata": {"name": "n"}})
     event = watch.next()
     assert event is not None
-    assert (event[0], event[1]["metadata"]["resourceVersion"]) == ("BOOKMARK", str(version))
+    assert (event[0], event[1]["metadata"]["resourceVersion"]) == ("BOOKMARK", str(version + 1))
+    assert watch.next() is None  # as in a real server: nothing new, no bookmark
     watch.close()
-    quiet = Watch(server, f"resourceVersion={version}&timeoutSeconds=1")
-    assert quiet.next() is None
-    quiet.close()
+
+
+def test_watch_sends_no_bookmark_that_was_not_asked_for(server: ApiServer) -> None:
+    watch = Watch(server, f"resourceVersion={server.store.version}&timeoutSeconds=1")
+    server.create("nodes", {"metadata": {"name": "n"}})
+    assert watch.next() is None
+    watch.close()
 
 
 def test_expired_watches_get_410_as_an_event(server: ApiServer) -> None:
@@ -369,6 +375,22 @@ def test_hang_ends_when_faults_are_cleared(server: ApiServer) -> None:
     server.faults.clear()
     thread.join(10.0)
     assert failed.is_set()
+
+
+def test_frozen_watch_opens_and_stays_silent(server: ApiServer) -> None:
+    server.fail_next("watch", "pods", "freeze")
+    watch = Watch(server, "resourceVersion=0&timeoutSeconds=1")
+    ask(server, "POST", PODS, pod("a"))
+    assert watch.status == 200
+    seen: list[str] = []
+    thread = threading.Thread(target=lambda: seen.extend(watch.rest()))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    server.faults.clear()
+    thread.join(10.0)
+    assert seen in ([], ["broken"])
+    watch.close()
 
 
 def test_unknown_outcome_is_refused(server: ApiServer) -> None:
