@@ -191,6 +191,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        del kind, error, trace
         self.stop.set()
         running = [node.process for node in self.nodes.values() if node.process is not None]
         for one in running:
