@@ -132,14 +132,23 @@ def check_reservation(
     if objection is not None:
         return objection
     ctx = context(ask, wishes, compat, policy=wishes.gpu_policy or "")
-    placements = {one.device_index: one.placement for one in reserved}
     live = dict(cards)
     for charge in collapse(replace(own, are_inits_over=True)) if own is not None else ():
         if charge.uuid in live:
             live[charge.uuid] = charged(live[charge.uuid], charge)
-    before = dict(live)
-    for place, grant in enumerate(grants):
-        charge = _charge_of(grant, placements.get(place))
+    placements = {one.device_index: one.placement for one in reserved}
+    charges = [_charge_of(grant, placements.get(place)) for place, grant in enumerate(grants)]
+    return _all_possible(live, grants, charges, ctx)
+
+
+def _all_possible(
+    before: Mapping[Uuid, DeviceUsage],
+    grants: tuple[Grant, ...],
+    charges: Sequence[Charge],
+    ctx: FitContext,
+) -> Objection | None:
+    live = dict(before)
+    for grant, charge in zip(grants, charges, strict=True):
         card = live[charge.uuid]
         if card.device.mode == Mode.MIG:
             objection = _possible_instance(before[charge.uuid], card, grant, charge, ctx)
@@ -147,7 +156,7 @@ def check_reservation(
             objection = _possible(card, grant, charge, ctx)
         if objection is not None:
             return objection
-        live[charge.uuid] = charged(live[charge.uuid], charge)
+        live[charge.uuid] = charged(card, charge)
     return None
 
 

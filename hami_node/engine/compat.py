@@ -38,8 +38,6 @@ class Compat:
         name: value of the setting `compat`.
         filters: order of the filters after the NUMA group; decides which reason is told.
         is_numa_first: cards are sorted by NUMA node first even without numa-bind.
-        are_policies_chained: a policy with a comma, or the bare word `numa`, is a list of keys.
-        is_mutex_sorted: the policy `mutex` alone visits idle cards first.
         slot_term_counts_cards: a request adds its count, not one, to a card's slot term.
         score_matches_vendor: a request counts only for cards of its vendor.
         is_zero_quota_a_limit: a quota of 0 blocks; else it means no limit.
@@ -55,8 +53,6 @@ class Compat:
     name: str
     filters: tuple[FilterName, ...]
     is_numa_first: bool
-    are_policies_chained: bool
-    is_mutex_sorted: bool
     slot_term_counts_cards: bool
     score_matches_vendor: bool
     is_zero_quota_a_limit: bool
@@ -73,8 +69,6 @@ V2_8: Final = Compat(
         _F.MIG,
     ),
     is_numa_first=True,
-    are_policies_chained=True,
-    is_mutex_sorted=True,
     slot_term_counts_cards=True,
     score_matches_vendor=False,
     is_zero_quota_a_limit=False,
@@ -92,8 +86,6 @@ V2_10: Final = Compat(
         _F.MIG,
     ),
     is_numa_first=False,
-    are_policies_chained=True,
-    is_mutex_sorted=True,
     slot_term_counts_cards=False,
     score_matches_vendor=True,
     is_zero_quota_a_limit=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Final, NamedTuple
 
 from hami_node.engine.filters import (
     BEFORE_NUMA,
@@ -17,13 +17,33 @@ from hami_node.engine.outline import NOBODY
 from hami_node.engine.place import Plan, place_on
 from hami_node.engine.seat import Catalogue, Seat
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Uuid, Vendor
+from hami_node.model import Ask, Device, Uuid, Vendor
 
 MOST_KEPT: Final = 200_000
 """Answers of one sort that an explainer keeps; beyond that it starts over."""
 
 Answer = Reason | bool
 """Of one card: why not; True when it fits; False when it is no card of the ask's vendor."""
+
+
+class _Limits(NamedTuple):
+    """Where the answers change for one kind of card: the most that may be used already."""
+
+    is_asked: bool
+    slots: int
+    memory_used_mib: int
+    cores_used: int
+    cores: int
+
+    @classmethod
+    def of(cls, device: Device, ask: Ask) -> _Limits:
+        return cls(
+            is_asked=device.vendor is ask.vendor,
+            slots=device.slots,
+            memory_used_mib=device.memory_mib - ask.memory_mib_on(device.memory_mib),
+            cores_used=device.cores - min(ask.cores, WHOLE_CARD),
+            cores=device.cores,
+        )
 
 
 class Explainer:
@@ -42,6 +62,7 @@ class Explainer:
         self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
         self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
         self._cards: dict[int, Answer] = {}
+        self._limits: dict[int, _Limits] = {}
         self._alike: dict[tuple[int, ...], Answer] = {}
         asks = [container.asks for container in ready.request.containers if container.asks]
         self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
@@ -104,20 +125,23 @@ class Explainer:
             return tuple([known[state] for state in states])
 
     def _card(self, state: int, ask: Ask) -> Answer:
+        """The answer for a card, worked out once for cards that no filter can tell apart."""
         kind, card, is_cordoned = self._catalogue.card(state)
-        device = card.device
-        if device.vendor is not ask.vendor:
+        limits = self._limits.get(kind)
+        if limits is None:
+            limits = self._limits[kind] = _Limits.of(card.device, ask)
+        if not limits.is_asked:
             return False
         # All that the filters look at in a card without a name and without MIG.
         alike = (
             kind,
-            device.healthy,
+            card.device.healthy,
             is_cordoned,
-            card.slots_used >= device.slots,
+            card.slots_used >= limits.slots,
             card.slots_used > 0,
-            device.memory_mib - card.memory_used_mib < ask.memory_mib_on(device.memory_mib),
-            device.cores - card.cores_used < min(ask.cores, WHOLE_CARD),
-            card.cores_used >= device.cores,
+            card.memory_used_mib > limits.memory_used_mib,
+            card.cores_used > limits.cores_used,
+            card.cores_used >= limits.cores,
         )
         answer = self._alike.get(alike)
         if answer is None:

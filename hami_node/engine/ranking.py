@@ -8,7 +8,7 @@ from typing import Final
 
 from hami_node.engine.compat import Compat
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Vendor
+from hami_node.model import Ask
 
 WEIGHT: Final = 10
 """Makes scores readable. Source: HAMi util.Weight."""
@@ -133,16 +133,15 @@ def visit_order(
 
     Source: seed 003 section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
     """
-    key = _key(policy, compat, is_numa_bound=is_numa_bound)
+    key = _key(policy, is_numa_first=compat.is_numa_first or is_numa_bound)
     return sorted(scored, key=lambda item: (*key(item), -item.place))
 
 
-def _key(policy: str, compat: Compat, *, is_numa_bound: bool) -> _Key:
-    if compat.are_policies_chained and ("," in policy or policy == NUMA):
-        return _chained(words(policy), is_numa_bound=is_numa_bound)
-    if compat.is_mutex_sorted and policy == MUTEX:
+def _key(policy: str, *, is_numa_first: bool) -> _Key:
+    if "," in policy or policy == NUMA:
+        return _chained(words(policy), is_numa_first=is_numa_first)
+    if policy == MUTEX:
         return lambda item: (item.card.slots_used, -_numa(item))
-    is_numa_first = compat.is_numa_first or is_numa_bound
     if policy == BINPACK:
         if is_numa_first:
             return lambda item: (_numa(item), -item.score)
@@ -152,9 +151,9 @@ def _key(policy: str, compat: Compat, *, is_numa_bound: bool) -> _Key:
     return lambda item: (item.score, -_numa(item))
 
 
-def _chained(chain: Sequence[str], *, is_numa_bound: bool) -> _Key:
+def _chained(chain: Sequence[str], *, is_numa_first: bool) -> _Key:
     known = [word for word in chain if word in (BINPACK, SPREAD, NUMA)] or [SPREAD]
-    if is_numa_bound:
+    if is_numa_first:
         known.insert(0, NUMA)
     keys = tuple(dict.fromkeys(known))
     return lambda item: (*(_CHAIN_KEYS[word](item) for word in keys), -item.card.device.index)
@@ -170,8 +169,3 @@ _CHAIN_KEYS: Final[dict[str, Callable[[Scored], float]]] = {
 def _numa(item: Scored) -> int:
     numa = item.card.device.numa
     return NO_NUMA if numa is None else numa
-
-
-def is_same_vendor(card: DeviceUsage, vendor: Vendor) -> bool:
-    """True for cards of that vendor: exactly, never by a part of the model's name."""
-    return card.device.vendor is vendor
