@@ -135,7 +135,18 @@ def _unreachable(call: Call, host: str, error: Exception) -> KubeError:
     # urllib3 counts a refused connection among the time-outs
     if isinstance(error, HttpTimeout) and not isinstance(error, NewConnectionError):
         return KubeError(f"can't {call}: {host} did not answer in time")
-    return KubeError(f"can't {call}: {host} can't be reached: {error}")
+    return KubeError(f"can't {call}: {host} can't be reached: {_plain_words(error)}")
+
+
+def _plain_words(error: BaseException) -> str:
+    """What the operating system said, without the layers around it: `Connection refused`."""
+    inner: BaseException | None = error
+    while inner is not None:
+        for one in (inner, *inner.args):
+            if isinstance(one, OSError) and one.strerror:
+                return one.strerror
+        inner = inner.__cause__ or inner.__context__
+    return str(error)
 
 
 @contextmanager

@@ -250,11 +250,17 @@ def test_refused_connection_is_transient_and_over_when_the_server_is_back(
 ) -> None:
     kube.read_node("n1")
     server.go_down()
-    with pytest.raises(KubeError, match=r"can't be reached.*refused") as caught:
+    with pytest.raises(KubeError, match=r"can't be reached: Connection refused$") as caught:
         kube.read_node("n1")
     assert caught.value.is_transient
     server.start()
     assert kube.read_node("n1").name == "n1"
+
+
+def test_reset_connection_says_so_in_plain_words(server: ApiServer, kube: KubeClient) -> None:
+    server.fail_next("get", "nodes", "reset")
+    with pytest.raises(KubeError, match=r"can't be reached: Connection reset by peer$"):
+        kube.read_node("n1")
 
 
 def test_without_retries_a_transient_failure_is_raised_at_once(
