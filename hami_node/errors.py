@@ -1,15 +1,10 @@
-"""The project's errors, by meaning. Foreign errors are mapped once, at their edge, with `from e`.
-
-`is_retryable` says whether the same call may succeed later without anybody changing anything.
-"""
+"""The project's errors, by meaning. Foreign errors are mapped once, at their edge, with `from e`."""
 
 from __future__ import annotations
 
 
 class HamiError(Exception):
     """Base of every error that the project raises on purpose."""
-
-    is_retryable = False
 
 
 class ConfigError(HamiError):
@@ -34,8 +29,6 @@ class WireError(HamiError):
 class BackendError(HamiError):
     """A vendor's driver or its simulation failed."""
 
-    is_retryable = True
-
 
 class DriverUnavailable(BackendError):
     """The driver library is not there or can't be started; the message names it and the cure."""
@@ -43,8 +36,6 @@ class DriverUnavailable(BackendError):
 
 class DriverChanged(DriverUnavailable):
     """The driver was replaced under a running session: only a new process can load its library."""
-
-    is_retryable = False
 
 
 class DeviceLost(BackendError):
@@ -57,9 +48,7 @@ class KubeError(HamiError):
     `status` is the HTTP status, 0 without one; `retry_after_s` the wait that the server asked for.
     """
 
-    def __init__(
-        self, message: str, status: int = 0, retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, message: str, status: int = 0, retry_after_s: float | None = None) -> None:
         """Keep the HTTP status and the server's wish beside the text."""
         super().__init__(message)
         self.status = status
@@ -90,8 +79,6 @@ class Gone(KubeError):
 class KubeletError(HamiError):
     """kubelet's socket does not answer or refuses."""
 
-    is_retryable = True
-
 
 class AllocationError(HamiError):
     """An Allocate call is refused; the text is what the user reads in the pod's status."""
@@ -107,5 +94,3 @@ class GrantMismatch(AllocationError):
 
 class LockHeld(HamiError):
     """The node lock belongs to another pod."""
-
-    is_retryable = True

@@ -69,6 +69,7 @@ class Device:
         numa: NUMA node; None when unknown.
         slots: how many containers may share the card.
         memory_mib: offered memory (scaled).
+        physical_memory_mib: what the card really has; None when only the offer is known.
         cores: offered cores in percent (scaled); for Neuron the bit mask of its cores.
         unhealthy_reason: why `healthy` is False, for people; "" when healthy.
         instance_type: EC2 instance type of a Neuron card's node; "" elsewhere.
@@ -84,6 +85,7 @@ class Device:
     unhealthy_reason: str = ""
     slots: int = 1
     memory_mib: int = 0
+    physical_memory_mib: int | None = None
     cores: int = 100
     pci_bus: str = ""
     instance_type: str = ""

@@ -61,6 +61,7 @@ class Gauges:
             tuple(
                 CardReading(
                     card=card,
+                    physical_memory_mib=card.physical_memory_mib,
                     slots_used=usage[card.uuid].slots_used,
                     memory_granted_mib=usage[card.uuid].memory_used_mib,
                     cores_granted=usage[card.uuid].cores_used,

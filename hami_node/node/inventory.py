@@ -40,7 +40,9 @@ def shape(cards: tuple[Device, ...], sharing: Sharing) -> tuple[Device, ...]:
         if card.uuid in sharing.hidden_uuids or card.index in sharing.hidden_indexes:
             continue
         if card.mode == Mode.MIG:
-            offered.append(replace(card, slots=sharing.split_count))
+            offered.append(
+                replace(card, slots=sharing.split_count, physical_memory_mib=card.memory_mib)
+            )
             continue
         offered.append(
             replace(
@@ -48,6 +50,7 @@ def shape(cards: tuple[Device, ...], sharing: Sharing) -> tuple[Device, ...]:
                 mode=sharing.mode,
                 slots=sharing.split_count,
                 memory_mib=int(card.memory_mib * sharing.memory_scaling),
+                physical_memory_mib=card.memory_mib,
                 cores=int(100 * sharing.core_scaling),
             )
         )

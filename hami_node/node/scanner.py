@@ -23,11 +23,9 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanState:
-    """How the last pass went. `finished_s` is on the monotonic clock, 0 before the first."""
+    """How the last pass went; no error also before the first."""
 
     error: str = ""
-    finished_s: float = 0.0
-    has_answered: bool = False
 
 
 class Scanner:
@@ -55,11 +53,6 @@ class Scanner:
         self.needs_new_process = False
         """True once the driver can only be used by another process."""
 
-    @property
-    def backend_name(self) -> str:
-        """For logs and metrics."""
-        return self._backend.name
-
     def share(self, sharing: Sharing) -> None:
         """Offer the cards with other settings from now on."""
         with self._pass:
@@ -82,7 +75,7 @@ class Scanner:
             if self.state.error:
                 log.info("backend_recovered", extra=kv(backend=self._backend.name))
             self._failures = 0
-            self.state = ScanState(finished_s=self._clock.monotonic(), has_answered=True)
+            self.state = ScanState()
             self._offer(self._physical)
 
     def run(self, stop: threading.Event) -> None:
@@ -104,7 +97,7 @@ class Scanner:
         self._failures += 1
         if self.state.error != error:
             log.error("backend_failed", extra=kv(backend=self._backend.name, error=error))
-        self.state = replace(self.state, error=error, finished_s=self._clock.monotonic())
+        self.state = ScanState(error=error)
         self._offer(
             tuple(replace(card, healthy=False, unhealthy_reason=error) for card in self._physical)
         )

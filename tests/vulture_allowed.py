@@ -1,1 +1,0 @@
-"""Names that only others call (grpc, click, protocols): not dead, though nobody here uses them."""
