@@ -1,4 +1,4 @@
-"""The project's errors, by meaning. Foreign errors are mapped once, at their edge, with `from e`."""
+"""The project's errors, by meaning. Foreign errors are mapped once, at their edge."""
 
 from __future__ import annotations
 
