@@ -123,6 +123,7 @@ class Fleet:
 
         Args:
             request: the pod; one that asks for nothing fits anywhere and is not for this method.
+                Grants of an earlier attempt have to be removed before.
             candidates: the nodes to choose from; None means all.
         """
         ready = plan(request, self.rules, self.quotas.quota(request.namespace))

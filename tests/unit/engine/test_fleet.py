@@ -256,7 +256,7 @@ def _check_answers(fleet: Fleet, quotas: QuotaBook, request: PodRequest, key: st
 
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 @pytest.mark.parametrize(
-    "seeds", [range(start, start + 40) for start in range(0, 200, 40)], ids=str
+    "seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str
 )
 def test_shortcuts_answer_like_looking_at_every_node(seeds: range, compat: Compat) -> None:
     for seed in seeds:

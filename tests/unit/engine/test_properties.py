@@ -36,7 +36,7 @@ from tests.unit.engine.cards import ask, card
 from tests.unit.engine.draws import Draw
 
 COMPATS = pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
-SEEDS = pytest.mark.parametrize("seeds", [range(0, 40), range(40, 80)], ids=str)
+SEEDS = pytest.mark.parametrize("seeds", [range(0, 25), range(25, 50)], ids=str)
 
 
 def _fleet(draw: Draw, compat: Compat) -> Fleet:
