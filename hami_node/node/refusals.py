@@ -20,6 +20,7 @@ _MEANING: Final[dict[Reason | Doubt, str]] = {
     Doubt.CORES_WITHOUT_LIMIT: "the reservation lifts the core limit the container asks for",
     Doubt.NEGATIVE: "the reservation holds a negative amount",
     Doubt.CONTRADICTION: "the reservation contradicts other grants on the card",
+    Doubt.NO_INSTANCE: "the card offers no such MIG instance",
     Doubt.CORES_TAKEN: "the reserved cores are held by others",
     Reason.NOT_HEALTHY: "the card is unhealthy",
     Reason.TOO_LITTLE_MEMORY: "the card has too little free memory",
