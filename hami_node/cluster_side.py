@@ -73,30 +73,37 @@ class ClusterSide:
             has_served=self._hook.has_served,
             clock=clock,
         )
-        self._keeper = LockKeeper(
-            lock=NodeLock(self._kube, clock),
-            kube=self._kube,
-            watched=self.view,
-            live=self.live,
-            resource=settings.resource_count,
-            on_removed=daemon.metrics.count_lock_removed,
-        )
+        self._keeper = self._build_keeper()
         self._auditor = NeuronAuditor(
             notify=self._notify, count=daemon.metrics.count_neuron_violation
         )
         self._allocator = self._build_allocator()
         self._reporter = self._build_reporter()
-        self._gauges = Gauges(
-            metrics=daemon.metrics,
-            inventory=daemon.inventory,
-            live=self.live,
-            is_limiter_missing=lambda: not self._hook.limiter().is_complete,
-            also=self._look_around,
-        )
+        self._gauges = self._build_gauges()
         self._config = daemon.config_watch
         self._server = self._build_server()
         daemon.metrics.set_simulated(daemon.backend.is_simulated)
         daemon.metrics.watch_pass_age(daemon.backend.name, daemon.backend.last_pass_age_s)
+
+    def _build_keeper(self) -> LockKeeper:
+        daemon = self._daemon
+        return LockKeeper(
+            lock=NodeLock(self._kube, daemon.clock),
+            kube=self._kube,
+            watched=self.view,
+            live=self.live,
+            resource=daemon.settings.resource_count,
+            on_removed=daemon.metrics.count_lock_removed,
+        )
+
+    def _build_gauges(self) -> Gauges:
+        return Gauges(
+            metrics=self._metrics,
+            inventory=self._daemon.inventory,
+            live=self.live,
+            is_limiter_missing=lambda: not self._hook.limiter().is_complete,
+            also=self._look_around,
+        )
 
     def _build_allocator(self) -> PodAllocator:
         daemon = self._daemon
