@@ -21,6 +21,7 @@ _MEANING: Final[dict[Reason | Doubt, str]] = {
     Doubt.NEGATIVE: "the reservation holds a negative amount",
     Doubt.CONTRADICTION: "the reservation contradicts other grants on the card",
     Doubt.NO_INSTANCE: "the card offers no such MIG instance",
+    Doubt.NO_INSTANCE: "the reservation is none of the card's MIG instances",
     Doubt.CORES_TAKEN: "the reserved cores are held by others",
     Reason.NOT_HEALTHY: "the card is unhealthy",
     Reason.TOO_LITTLE_MEMORY: "the card has too little free memory",

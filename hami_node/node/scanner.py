@@ -57,7 +57,7 @@ class Scanner:
         """Offer the cards with other settings from now on."""
         with self._pass:
             self._sharing = sharing
-            self._offer(self._physical)
+            self._offer(self._cards())
 
     def listen(self, on_change: Callable[[Change], None]) -> None:
         """Tell somebody else about changes from now on."""
@@ -98,8 +98,15 @@ class Scanner:
         if self.state.error != error:
             log.error("backend_failed", extra=kv(backend=self._backend.name, error=error))
         self.state = ScanState(error=error)
-        self._offer(
-            tuple(replace(card, healthy=False, unhealthy_reason=error) for card in self._physical)
+        self._offer(self._cards())
+
+    def _cards(self) -> tuple[Device, ...]:
+        """The last cards; all of them unhealthy while the backend fails."""
+        error = self.state.error
+        if not error:
+            return self._physical
+        return tuple(
+            replace(card, healthy=False, unhealthy_reason=error) for card in self._physical
         )
 
     def _offer(self, physical: tuple[Device, ...]) -> None:
