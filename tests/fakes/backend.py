@@ -1,0 +1,47 @@
+"""A backend whose next answers a test decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from hami_node.errors import BackendError
+from hami_node.model import Device, Uuid
+
+
+class FakeBackend:
+    """`ports.Backend`. `wait_for_event` returns at once after `signal`."""
+
+    name = "fake"
+    is_simulated = True
+
+    def __init__(self, *cards: Device) -> None:
+        self.cards = cards
+        self.error: BackendError | None = None
+        self.scans = 0
+        self.is_closed = False
+        self._event = threading.Event()
+
+    def scan(self) -> tuple[Device, ...]:
+        self.scans += 1
+        if self.error is not None:
+            raise self.error
+        return self.cards
+
+    def signal(self) -> None:
+        self._event.set()
+
+    def wait_for_event(self, timeout_s: float) -> bool:
+        came = self._event.wait(timeout_s)
+        self._event.clear()
+        return came
+
+    def pair_scores(self) -> Mapping[Uuid, Mapping[Uuid, int]]:
+        return {}
+
+    def last_pass_age_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._event.set()
