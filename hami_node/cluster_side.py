@@ -66,7 +66,7 @@ class ClusterSide:
         self.view = ClusterView.of_node(self._kube, settings.node_name, clock)
         self._events = EventWriter(self._kube, clock)
         self._hook = HookFolder(settings.hook_path)
-        self._resources = KubeletPodResources(settings.pod_resources_socket)
+        self._resources = KubeletPodResources(settings.pod_resources_socket, daemon.stop)
         self.live = LiveUse(
             watched=self.view,
             resource=settings.resource_count,

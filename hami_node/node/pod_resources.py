@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Final
 
 import grpc
 
@@ -11,17 +13,23 @@ from hami_node.kubelet_api import podresources_pb2 as api
 from hami_node.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
 from hami_node.ports import HeldContainer
 
-TIMEOUT_S = 2.0
+TIMEOUT_S: Final = 2.0
+RATE_WAIT_S: Final = 0.02
+"""kubelet allows all its clients together 100 calls a second, after a burst of 10."""
+RATE_TRIES: Final = 100
+_RATE_LIMITED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class KubeletPodResources:
     """ports.PodResources over kubelet's socket; a new kubelet is met by a new channel."""
 
-    def __init__(self, socket: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, socket: Path, stop: threading.Event, timeout_s: float = TIMEOUT_S) -> None:
         self._socket = socket
+        self._stop = stop
         self._timeout_s = timeout_s
         self._channel: grpc.Channel | None = None
         self._inode: int | None = None
+        self._answered: int | None = None
 
     def list(self) -> tuple[HeldContainer, ...]:
         """Every container that kubelet lists, in its order.
@@ -30,11 +38,12 @@ class KubeletPodResources:
             KubeletError: the socket can't be read.
         """
         try:
-            answer = self._stub().List(api.ListPodResourcesRequest(), timeout=self._timeout_s)
+            answer = self._answer()
         except (grpc.RpcError, OSError) as e:
             self.close()
             code = e.code().name if isinstance(e, grpc.Call) else str(e)
             raise KubeletError(f"pod-resources socket {self._socket}: {code}") from e
+        self._answered = self._inode
         return tuple(
             HeldContainer(
                 namespace=pod.namespace,
@@ -47,10 +56,11 @@ class KubeletPodResources:
         )
 
     def is_readable(self) -> bool:
-        """True if a list can be had now."""
+        """True if this socket has answered; asked often, so it costs a list only once a socket."""
         try:
-            self.list()
-        except KubeletError:
+            if self._answered != self._socket.stat().st_ino:
+                self.list()
+        except (KubeletError, OSError):
             return False
         return True
 
@@ -59,6 +69,22 @@ class KubeletPodResources:
         if self._channel is not None:
             self._channel.close()
         self._channel = None
+        self._answered = None
+
+    def _answer(self) -> api.ListPodResourcesResponse:
+        """One list; a call that kubelet turns away for its rate alone is made again."""
+        for tries_left in reversed(range(RATE_TRIES)):
+            try:
+                answer: api.ListPodResourcesResponse = self._stub().List(
+                    api.ListPodResourcesRequest(), timeout=self._timeout_s
+                )
+            except grpc.RpcError as e:
+                is_rate = isinstance(e, grpc.Call) and e.code() is _RATE_LIMITED
+                if not is_rate or not tries_left or self._stop.wait(RATE_WAIT_S):
+                    raise
+            else:
+                return answer
+        raise AssertionError("the last try returns or raises")
 
     def _stub(self) -> PodResourcesListerStub:
         inode = self._socket.stat().st_ino

@@ -26,7 +26,7 @@ class Lister(PodResourcesListerServicer):
         self.calls, self.refusals = 0, 0
         self.code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    def List(
+    def List(  # noqa: N802 - the name is kubelet's
         self, request: api.ListPodResourcesRequest, context: grpc.ServicerContext
     ) -> api.ListPodResourcesResponse:
         self.calls += 1
