@@ -162,7 +162,9 @@ def _story(daemon: Daemon) -> str:
             lines += [f"    {k}: {v}" for k, v in annotations.items()]
         lines += ["== events"]
         events = api.read("/api/v1/namespaces/default/events")["items"][-40:]
-        lines += [f"{e['involvedObject']['name']} {e['reason']}: {e['message']}" for e in events]
+        lines += [
+            f"{e['involvedObject']['name']} {e['reason']}: {e.get('message')}" for e in events
+        ]
     except (ApiError, httpx.TransportError) as error:
         lines = [f"the API server does not tell: {error}"]
     kubelet = cluster.log_tail("kubelet", 400).splitlines()

@@ -95,7 +95,8 @@ class Daemon:
         """Replace the pod: kubelet's back-off for crashed containers starts from nothing."""
         before = self.pod()["metadata"]
         self.api.delete(f"{_PODS}/{before['name']}", grace_s=5)
-        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"])
+        # after an outage the DaemonSet controller may be slow to look again
+        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"], limit_s=90)
         self.wait_ready()
 
     def run_image(self, image: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import grpc
 
@@ -11,38 +13,56 @@ from hami_node.kubelet_api import podresources_pb2, podresources_pb2_grpc
 from hami_node.wire import names
 from tests.e2e.machine import KUBELET_DIR
 
+T = TypeVar("T")
+
+_OURS: Final = names.RESOURCE_GPU
 _SOCKET: Final = f"unix://{KUBELET_DIR}/pod-resources/kubelet.sock"
 
 
+class KubeletAway(RuntimeError):
+    """kubelet's pod-resources socket does not answer."""
+
+
 def healthy_slices() -> Counter[str]:
-    """How many slices of each card kubelet may hand out, by the card's UUID."""
-    with grpc.insecure_channel(_SOCKET) as channel:
-        stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
-        answer = stub.GetAllocatableResources(
-            podresources_pb2.AllocatableResourcesRequest(), timeout=5
-        )
-    ids = [
-        one
-        for device in answer.devices
-        if device.resource_name == names.RESOURCE_GPU
-        for one in device.device_ids
-    ]
+    """How many slices of each card kubelet may hand out, by the card's UUID.
+
+    Raises:
+        KubeletAway: kubelet does not answer.
+    """
+    request = podresources_pb2.AllocatableResourcesRequest()
+    answer = _ask(lambda stub: stub.GetAllocatableResources(request, timeout=5))
+    ids = [one for d in answer.devices if d.resource_name == _OURS for one in d.device_ids]
     return Counter(one.rpartition("-")[0] for one in ids)
 
 
 def held_slices() -> dict[str, tuple[str, ...]]:
-    """The device IDs of every container that holds some, by `pod/container`."""
-    with grpc.insecure_channel(_SOCKET) as channel:
-        stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
-        answer = stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=5)
+    """The device IDs of every container that holds some, by `pod/container`.
+
+    Raises:
+        KubeletAway: kubelet does not answer.
+    """
+    request = podresources_pb2.ListPodResourcesRequest()
+    answer = _ask(lambda stub: stub.List(request, timeout=5))
     return {
         f"{pod.name}/{container.name}": tuple(
-            one
-            for device in container.devices
-            if device.resource_name == names.RESOURCE_GPU
-            for one in device.device_ids
+            one for d in container.devices if d.resource_name == _OURS for one in d.device_ids
         )
         for pod in answer.pod_resources
         for container in pod.containers
         if container.devices
     }
+
+
+def _ask(call: Callable[[podresources_pb2_grpc.PodResourcesListerStub], T]) -> T:
+    """Make a call; kubelet allows 100 a second from all its clients together."""
+    with grpc.insecure_channel(_SOCKET) as channel:
+        stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
+        for _ in range(50):
+            try:
+                return call(stub)
+            except grpc.RpcError as error:
+                code = error.code() if isinstance(error, grpc.Call) else None
+                if code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise KubeletAway(f"pod-resources: {code}") from error
+                time.sleep(0.05)
+    raise KubeletAway("pod-resources: turned away for its rate, 50 times")

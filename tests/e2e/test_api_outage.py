@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from hami_node.wire import names
+from hami_node.wire.node_codec import decode_register
 from tests.e2e.cards import Cards, lost, uuid_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
@@ -40,7 +41,14 @@ def test_outage_of_a_minute_changes_nothing_on_the_node(
     cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
     eventually(
         "the lost card is reported",
-        lambda: '"health":false' in daemon.annotations()[names.NODE_REGISTER],
+        lambda: (
+            [
+                d.uuid
+                for d in decode_register(daemon.annotations()[names.NODE_REGISTER])
+                if not d.healthy
+            ]
+            == [uuid_of(0)]
+        ),
         limit_s=40,
     )
     assert daemon.annotations()[names.NODE_HANDSHAKE] != before

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from hami_node.wire import names
 from tests.e2e import cards
 from tests.e2e.audit import Audit, Request
+from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import USER, Daemon
 from tests.e2e.pods import Box, Pods
 from tests.e2e.scheduler import Scheduler, Slice
@@ -18,8 +21,21 @@ def _for_pods(audit: Audit) -> list[Request]:
     return [r for r in audit.requests(USER) if not r.what.startswith("events")]
 
 
+@pytest.fixture
+def audit(cluster: Cluster, pods: Pods) -> Audit:
+    """From a moment on at which the daemon has asked for nothing for 5 seconds."""
+    assert pods
+
+    def quiet() -> Audit | None:
+        one = Audit(cluster.root / "log/audit.jsonl")
+        time.sleep(5)
+        return one if not one.requests(USER) else None
+
+    return eventually("the daemon is at rest", quiet, limit_s=60) or pytest.fail("never at rest")
+
+
 def test_pod_with_lock_costs_two_requests(
-    daemon: Daemon, pods: Pods, scheduler: Scheduler, cluster_audit: Audit
+    daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
     pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
     before = daemon.annotations()[names.NODE_HANDSHAKE]
@@ -28,14 +44,14 @@ def test_pod_with_lock_costs_two_requests(
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
     time.sleep(1)  # what comes late is counted too
     is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
-    made = [(r.verb, r.what) for r in _for_pods(cluster_audit)]
+    made = [(r.verb, r.what) for r in _for_pods(audit)]
     wanted = [("patch", "pods/counted"), ("patch", "nodes/e2e-node")]
     print(f"requests for one pod: {made}")
     assert sorted(made) == sorted([*wanted, *[("patch", "nodes/e2e-node")] * is_reported])
 
 
 def test_pod_without_lock_costs_one_request(
-    daemon: Daemon, pods: Pods, scheduler: Scheduler, cluster_audit: Audit
+    daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
     pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
     before = daemon.annotations()[names.NODE_HANDSHAKE]
@@ -43,7 +59,7 @@ def test_pod_without_lock_costs_one_request(
     pods.wait_running("counted")
     time.sleep(1)  # what comes late is counted too
     is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
-    made = [(r.verb, r.what) for r in _for_pods(cluster_audit)]
+    made = [(r.verb, r.what) for r in _for_pods(audit)]
     print(f"requests for one pod: {made}")
     assert sorted(made) == sorted(
         [("patch", "pods/counted"), *[("patch", "nodes/e2e-node")] * is_reported]
