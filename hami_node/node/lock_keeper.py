@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 30.0
 RETRY_S: Final = 2.0
+SETTLE_S: Final = 1.0
+"""A lock younger than this belongs to an Allocate under way, which frees it itself."""
 
 
 class LockKeeper:
@@ -34,6 +36,7 @@ class LockKeeper:
         live: LiveUse,
         resource: str,
         on_removed: Callable[[str], None] = lambda _: None,
+        settle_s: float = SETTLE_S,
     ) -> None:
         """Wire the parts. `on_removed` is told why a lock was removed."""
         self._lock = lock
@@ -42,6 +45,7 @@ class LockKeeper:
         self._live = live
         self._resource = resource
         self._on_removed = on_removed
+        self._settle_s = settle_s
         self._wake = threading.Event()
 
     def owner(self) -> str:
@@ -79,6 +83,8 @@ class LockKeeper:
         while not stop.is_set():
             self._wake.wait(wait_s)
             self._wake.clear()
+            if not self._is_settled(stop):
+                continue
             try:
                 self.look()
                 wait_s = INTERVAL_S
@@ -86,6 +92,15 @@ class LockKeeper:
                 log.warning("lock_not_checked", extra=kv(error=str(e)))
                 wait_s = RETRY_S
                 stop.wait(RETRY_S)
+
+    def _is_settled(self, stop: threading.Event) -> bool:
+        """True if one and the same lock stands for the settling time; a new one wakes us again."""
+        before = self._text()
+        return before is not None and not stop.wait(self._settle_s) and self._text() == before
+
+    def _text(self) -> str | None:
+        node = self._watched.node()
+        return node.annotations.get(names.NODE_LOCK) if node is not None else None
 
     def look(self) -> None:
         """Remove a lock that nobody needs.
@@ -104,13 +119,16 @@ class LockKeeper:
 
     def _is_done(self, namespace: str, name: str) -> bool:
         """True if the pod needs no lock any more: over, served in full, refused or deleted."""
-        pods = [pod for pod in self._live.pods() if (pod.namespace, pod.name) == (namespace, name)]
-        if not pods:
-            try:
-                pods = [self._kube.read_pod(namespace, name)]
-            except NotFound:
-                return True
-        pod = pods[0]
+        for pod in self._live.pods():
+            if (pod.namespace, pod.name) == (namespace, name) and not self._needs_none(pod):
+                return False
+        try:
+            # The lock names no uid: what the watch shows may be an older pod of that name.
+            return self._needs_none(self._kube.read_pod(namespace, name))
+        except NotFound:
+            return True
+
+    def _needs_none(self, pod: Pod) -> bool:
         if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return True
         slots = read_reservation(pod, self._resource).slots

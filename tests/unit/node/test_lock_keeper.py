@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -171,3 +172,35 @@ def test_run_looks_after_every_wake_and_ends() -> None:
     kept.wake()
     thread.join(10.0)
     assert not thread.is_alive()
+
+
+class OneRound(threading.Event):
+    """A stop that lets one settling time pass, during which something happens."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._happens()
+        self.set()
+        return False
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (f"{YOUNG},default,p", ["stale"]),
+        (f"{YOUNG},default,next", []),
+        (None, []),
+    ],
+    ids=["stands", "taken-by-the-next", "freed-by-allocate"],
+)
+def test_run_leaves_a_lock_alone_that_changes_while_it_settles(
+    later: str | None, told: list[str]
+) -> None:
+    cluster, heard = locked(f"{YOUNG},default,p", SERVED), list[str]()
+    kept = keeper(cluster, told=heard)
+    kept.wake()
+    kept.run(OneRound(lambda: cluster.set_node({names.NODE_LOCK: later} if later else {})))
+    assert heard == told
