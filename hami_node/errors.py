@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hami_node.model import Pod
+
 
 class HamiError(Exception):
     """Base of every error that the project raises on purpose."""
@@ -85,7 +87,12 @@ class AllocationError(HamiError):
 
 
 class NoPendingPod(AllocationError):
-    """No pod, or more than one, could be meant by the call."""
+    """No pod, or more than one, could be meant by the call; `candidates` are those pods."""
+
+    def __init__(self, message: str, candidates: tuple[Pod, ...] = ()) -> None:
+        """Keep the pods, so that each can be told."""
+        super().__init__(message)
+        self.candidates = candidates
 
 
 class GrantMismatch(AllocationError):

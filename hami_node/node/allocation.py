@@ -27,7 +27,7 @@ from hami_node.model import Ask, Vendor
 from hami_node.node.identity import Candidate, Identity
 from hami_node.node.inventory import Inventory, uuid_of
 from hami_node.node.loans import lenders, lent
-from hami_node.node.pod_writer import PodWriter
+from hami_node.node.pod_writer import REFUSED_EVENT, PodWriter
 from hami_node.node.refusals import RECREATE, sentence
 from hami_node.node.reservations import LiveUse
 from hami_node.node.response import ContainerResponse, HookFolder, Slice, build
@@ -140,6 +140,14 @@ class PodAllocator:
             if isinstance(e, AllocationError):
                 raise
             raise AllocationError(f"{_name(claim)}{e}: {RECREATE}") from e
+        except Exception as e:  # whatever broke: kubelet gets a sentence, the pod its phase
+            log.exception("allocate_broken")
+            refusal = AllocationError(
+                f"{_name(claim)}hami-node failed inside ({type(e).__name__}), see its log: "
+                f"{RECREATE}"
+            )
+            self._refuse(claim.candidate, refusal)
+            raise refusal from e
         finally:
             took_s = self._clock.monotonic() - began_s
             self._on_result(claim.result, took_s)
@@ -216,6 +224,9 @@ class PodAllocator:
         """Tell the pod, unless it is unknown, or runs and only asked again."""
         name = candidate.name if candidate is not None else None
         log.warning("allocate_refused", extra=kv(container=name, error=str(error)))
+        if isinstance(error, NoPendingPod):
+            for pod in error.candidates:
+                self._writer.tell(pod, REFUSED_EVENT, str(error))
         if candidate is not None and not candidate.is_repeat:
             self._identity.was_refused(candidate.pod)
             self._writer.fail(candidate.pod, str(error))

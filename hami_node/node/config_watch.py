@@ -11,6 +11,9 @@ from typing import Final
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
+
+from hami_node.logs import kv
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +41,7 @@ class ConfigWatch:
         """Watch until stopped."""
         if not self._paths:
             return
-        observer = Observer()
-        for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
-            observer.schedule(_Waker(self._wake), str(folder))
-        observer.start()
+        observer = self._watch_folders()
         self._wake.set()  # a file may have changed since it was read for the first time
         while not stop.is_set():
             if self._wake.wait(CHECK_INTERVAL_S):
@@ -51,8 +51,22 @@ class ConfigWatch:
             if now != self._seen and not stop.is_set():
                 self._seen = now
                 self._on_change()
-        observer.stop()
-        observer.join(1.0)
+        if observer is not None:
+            observer.stop()
+            observer.join(1.0)
+
+    def _watch_folders(self) -> BaseObserver | None:
+        """Be told of changes; without inotify the files are only looked at now and then."""
+        observer = Observer()
+        try:
+            for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
+                observer.schedule(_Waker(self._wake), str(folder))
+            observer.start()
+        except OSError as e:
+            cure = "raise fs.inotify.max_user_instances; files are polled until then"
+            log.warning("config_not_watched", extra=kv(error=str(e), cure=cure))
+            return None
+        return observer
 
     def wake(self) -> None:
         """Look now."""

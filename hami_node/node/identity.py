@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from hami_node.errors import KubeletError, NoPendingPod, NotFound
+from hami_node.errors import KubeError, KubeletError, NoPendingPod, NotFound
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
 from hami_node.node.loans import lenders
@@ -130,12 +130,13 @@ class Identity:
             held = _by_pod(self._resources.list(), self._resource)
         except KubeletError as e:
             log.warning("identity_by_lock", extra=kv(error=str(e)))
+            self._live.settle(())  # without kubelet's word the API server's counts
             return self._by_lock(tuple(pods.values()), count)
-        found = [
-            candidate
-            for key, containers in held.items()
-            if (candidate := self._unserved(key, containers, pods)) is not None
-        ]
+        self._live.settle(key for key, containers in held.items() if any(containers.values()))
+        found = self._waiting(held, pods)
+        if not found:
+            # A pod of the same name that ended may hide the one that kubelet means.
+            found = self._hidden(held, pods)
         if not found and device_ids:
             return self._repeat(held, pods, device_ids)
         if len(found) > 1:
@@ -146,6 +147,41 @@ class Identity:
                 if (candidate := self._unserved_now(one.pod, held)) is not None
             ]
         return _the_one(found, count, self._resource)
+
+    def _waiting(
+        self, held: Mapping[tuple[str, str], _Held], pods: Mapping[tuple[str, str], Pod]
+    ) -> list[Candidate]:
+        """Every listed container that waits. A pod that can't be read counts if no other does."""
+        found: list[Candidate] = []
+        unread: KubeError | None = None
+        for key, containers in held.items():
+            try:
+                candidate = self._unserved(key, containers, pods)
+            except KubeError as e:
+                log.warning("pod_not_read", extra=kv(pod="/".join(key), error=str(e)))
+                unread = e
+                continue
+            if candidate is not None:
+                found.append(candidate)
+        if not found and unread is not None:
+            raise unread
+        return found
+
+    def _hidden(
+        self, held: Mapping[tuple[str, str], _Held], pods: Mapping[tuple[str, str], Pod]
+    ) -> list[Candidate]:
+        """Listed pods whose namesake in the watch is over or was refused, read anew."""
+        found = []
+        for key, containers in held.items():
+            pod = pods.get(key)
+            if pod is None or not (pod.is_over or pod.uid in self._refused):
+                continue
+            if containers and all(containers.values()):
+                continue
+            candidate = self._read_next(key, containers)
+            if candidate is not None and candidate.pod.uid != pod.uid:
+                found.append(candidate)
+        return found
 
     def _unserved(
         self, key: tuple[str, str], held: _Held, pods: Mapping[tuple[str, str], Pod]
@@ -182,21 +218,25 @@ class Identity:
         if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return None
         reservation = read_reservation(pod, self._resource)
-        are_inits_done = any(held.values())
-        for container in pod.containers:
+        for place, container in enumerate(pod.containers):
             count = count_of(container, self._resource)
             if not count:
                 continue
             if container.kind is ContainerKind.INIT:
-                is_served = are_inits_done or self._is_init_served(pod, container, reservation)
+                # kubelet serves in order: whatever holds something after it says that it is over
+                is_served = any(
+                    held.get(later.name) for later in pod.containers[place + 1 :]
+                ) or self._is_unlisted_served(pod, container, reservation)
+            elif container.name in held:
+                is_served = bool(held[container.name])
             else:
-                is_served = bool(held.get(container.name))
+                is_served = self._is_unlisted_served(pod, container, reservation)
             if not is_served:
                 return _candidate(pod, container, reservation, count)
         return None
 
-    def _is_init_served(self, pod: Pod, container: Container, reservation: Reservation) -> bool:
-        """Plain init containers are not in kubelet's list: their slot, or their folder, tells."""
+    def _is_unlisted_served(self, pod: Pod, container: Container, reservation: Reservation) -> bool:
+        """For containers that kubelet does not list (plain inits): slot or folder tells."""
         slots = reservation.slots
         if slots is not None and slots.grants_of(container.name) is not None:
             return not slots.is_waiting(container.name)
@@ -276,7 +316,8 @@ def _the_one(found: Sequence[Candidate], count: int, resource: str) -> Candidate
     listed = ", ".join(sorted(one.name for one in found))
     raise NoPendingPod(
         f"{len(found)} containers could be meant ({listed}) and hami-node does not guess: create "
-        "the pods again, one at a time"
+        "the pods again, one at a time",
+        candidates=tuple(one.pod for one in found),
     )
 
 
@@ -295,6 +336,11 @@ def _candidate(
             lender = container.name
             if not is_repeat and not slots.is_waiting(lender):
                 problem = "its reservation was used up before"
+        elif container.kind is ContainerKind.SIDECAR:
+            problem = (
+                "the scheduler reserved nothing for this sidecar, which runs beside the others: "
+                "give its limits to an app container, or use a scheduler that knows sidecars"
+            )
         else:
             lender = next(iter(lenders(slots, pod, count)), "")
             if not lender:

@@ -8,9 +8,8 @@ short.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -67,6 +66,19 @@ class _Serving:
     kubelet: _SocketId
 
 
+class _SocketHandler(FileSystemEventHandler):
+    """Wakes the life cycle when a socket comes or goes."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Called in watchdog's thread."""
+        if str(event.src_path).endswith(".sock"):
+            self._wake()
+
+
 class Lifecycle:
     """Keeps one resource registered until told to stop. `run` is the thread's body."""
 
@@ -101,7 +113,7 @@ class Lifecycle:
         self._on_failed = on_failed
         self._wake = threading.Event()
         self._restart = threading.Event()
-        self._numbers = itertools.count(1)
+        self._check_s = CHECK_INTERVAL_S
         self.registered = threading.Event()
         """Set while kubelet has accepted the current socket and asked for its list."""
 
@@ -117,6 +129,7 @@ class Lifecycle:
     def run(self) -> None:
         """Serve and register, again and again, until stopped; then leave no socket behind."""
         observer = self._watch_folder()
+        self._check_s = CHECK_INTERVAL_S if observer is not None else LIST_CHECK_S
         serving: _Serving | None = None
         failures = 0
         try:
@@ -124,7 +137,7 @@ class Lifecycle:
                 try:
                     serving = self._replace(serving)
                     failures = 0
-                except KubeletError as e:
+                except (KubeletError, OSError) as e:
                     failures += 1
                     self._on_failed(str(e))
                     pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
@@ -136,20 +149,20 @@ class Lifecycle:
             self.registered.clear()
             if serving is not None:
                 _retire(serving, DRAIN_S)
-            observer.stop()
-            observer.join(CHECK_INTERVAL_S)
+            if observer is not None:
+                observer.stop()
+                observer.join(CHECK_INTERVAL_S)
 
-    def _watch_folder(self) -> BaseObserver:
-        lifecycle = self
-
-        class Handler(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                if str(event.src_path).endswith(".sock"):
-                    lifecycle.wake()
-
+    def _watch_folder(self) -> BaseObserver | None:
+        """Be told of changed sockets; without inotify they are looked at all the time instead."""
         observer = Observer()
-        observer.schedule(Handler(), str(self._dir))
-        observer.start()
+        try:
+            observer.schedule(_SocketHandler(self.wake), str(self._dir))
+            observer.start()
+        except OSError as e:
+            cure = "raise fs.inotify.max_user_instances; the folder is polled until then"
+            log.warning("folder_not_watched", extra=kv(folder=self._dir, error=str(e), cure=cure))
+            return None
         return observer
 
     def _replace(self, old: _Serving | None) -> _Serving:
@@ -201,12 +214,12 @@ class Lifecycle:
                     log.info("kubelet_awaited", extra=kv(socket=path, error=e.strerror or str(e)))
                     told = True
                 # bind() is seen before listen(): a socket that is there may refuse for a moment
-                self._pause(CONNECT_RETRY_S if path.exists() else CHECK_INTERVAL_S)
+                self._pause(CONNECT_RETRY_S if path.exists() else self._check_s)
         raise KubeletError("stopped while waiting for kubelet")
 
     def _serve(self, kubelet: _SocketId) -> _Serving:
         name = self._resource.replace("/", "-").replace(".", "-")
-        path = self._dir / f"hami-{name}-{os.getpid()}-{next(self._numbers)}.sock"
+        path = self._dir / f"hami-{name}-{secrets.token_hex(4)}.sock"
         path.unlink(missing_ok=True)
         plugin = self._make_plugin()
         server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="plugin"))
@@ -246,7 +259,7 @@ class Lifecycle:
                 self.registered.clear()
                 log.info("registration_lost", extra=kv(resource=self._resource, why=why))
                 return
-            self._pause(CHECK_INTERVAL_S if is_listed else LIST_CHECK_S)
+            self._pause(self._check_s if is_listed else LIST_CHECK_S)
 
     def _lost(self, serving: _Serving) -> str:
         if self._restart.is_set():

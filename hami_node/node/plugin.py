@@ -47,13 +47,13 @@ class AllocatorSlot:
         self._allocator = allocator
         self._ready.set()
 
-    def take(self) -> Allocator:
-        """The allocator.
+    def take(self, wait_s: float | None = None) -> Allocator:
+        """The allocator; `wait_s` None waits as long as an Allocate may.
 
         Raises:
             AllocationError: the daemon could not list its pods in time.
         """
-        self._ready.wait(self._wait_s)
+        self._ready.wait(self._wait_s if wait_s is None else wait_s)
         if self._allocator is None:
             raise AllocationError(
                 "hami-node has just started and the API server has not answered for "
@@ -134,7 +134,7 @@ class DevicePlugin(DevicePluginServicer):
             must = list(one.must_include_deviceIDs)
             available = list(one.available_deviceIDs)
             try:
-                chosen = self._allocator.take().prefer(available, must, one.allocation_size)
+                chosen = self._allocator.take(wait_s=0).prefer(available, must, one.allocation_size)
             except HamiError as e:
                 log.info("preference_unknown", extra=kv(error=str(e)))
                 rest = [name for name in available if name not in must]

@@ -27,6 +27,7 @@ class KubeletPodResources:
         self._socket = socket
         self._stop = stop
         self._timeout_s = timeout_s
+        self._one_at_a_time = threading.Lock()  # held over the call: a channel is not shared
         self._channel: grpc.Channel | None = None
         self._inode: int | None = None
         self._answered: int | None = None
@@ -37,10 +38,14 @@ class KubeletPodResources:
         Raises:
             KubeletError: the socket can't be read.
         """
+        with self._one_at_a_time:
+            return self._list()
+
+    def _list(self) -> tuple[HeldContainer, ...]:
         try:
             answer = self._answer()
         except (grpc.RpcError, OSError) as e:
-            self.close()
+            self._drop()
             code = e.code().name if isinstance(e, grpc.Call) else str(e)
             raise KubeletError(f"pod-resources socket {self._socket}: {code}") from e
         self._answered = self._inode
@@ -66,6 +71,10 @@ class KubeletPodResources:
 
     def close(self) -> None:
         """Drop the channel; the next call makes another."""
+        with self._one_at_a_time:
+            self._drop()
+
+    def _drop(self) -> None:
         if self._channel is not None:
             self._channel.close()
         self._channel = None
@@ -89,7 +98,7 @@ class KubeletPodResources:
     def _stub(self) -> PodResourcesListerStub:
         inode = self._socket.stat().st_ino
         if self._channel is None or inode != self._inode:
-            self.close()
+            self._drop()
             self._inode = inode
             # kubelet's list can pass gRPC's 4 MiB default on a node with many pods
             self._channel = grpc.insecure_channel(

@@ -53,6 +53,7 @@ class PodWriter:
     def commit(self, candidate: Candidate, resource: str) -> None:
         """Empty the served slot and, with the last one, set the phase and free the lock."""
         if candidate.is_borrowing:
+            self._confirm(candidate)
             self._live.served(candidate.pod)
             return
         for attempt in range(PATCH_TRIES):
@@ -74,6 +75,17 @@ class PodWriter:
         self._live.patched(patched)
         if _is_last(candidate):
             self._free_lock(patched)
+
+    def _confirm(self, candidate: Candidate) -> None:
+        """A loan writes nothing that would fail on another pod, so the pod is read instead."""
+        pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
+        if pod.uid != candidate.pod.uid or any(
+            pod.annotations.get(key) != candidate.pod.annotations.get(key)
+            for key in (names.POD_ALLOCATED, names.POD_TO_ALLOCATE)
+        ):
+            raise GrantMismatch(
+                f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
+            )
 
     def _read_again(self, candidate: Candidate, resource: str) -> Candidate:
         """The pod as it is now; its slot must still wait with the same grants."""
@@ -105,6 +117,8 @@ class PodWriter:
             and candidate.pod.annotations.get(names.POD_TO_ALLOCATE) != expected
         ):
             reservation = read_reservation(pod, resource)
+            if reservation.slots is None:
+                raise GrantMismatch(f"{candidate.name}: {reservation.problem}: {RECREATE}")
             return replace(candidate, pod=pod, reservation=reservation)
         return candidate
 
@@ -145,6 +159,11 @@ def _served_patch(candidate: Candidate) -> JsonPatch:
     old = annotations.get(names.POD_TO_ALLOCATE, "")
     patch: list[Mapping[str, object]] = [
         {"op": "test", "path": "/metadata/uid", "value": candidate.pod.uid},
+        {
+            "op": "test",
+            "path": _path(names.POD_ALLOCATED),
+            "value": annotations.get(names.POD_ALLOCATED, ""),
+        },
         {"op": "test", "path": _path(names.POD_TO_ALLOCATE), "value": old},
         {"op": "replace", "path": _path(names.POD_TO_ALLOCATE), "value": _served_text(candidate)},
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,8 +21,9 @@ from hami_node.wire.slots import SlotMap, assign_slots
 
 log = logging.getLogger(__name__)
 
-UNSEEN_S: Final = 30.0
-"""How long our own patch of a pod that the watch has never shown counts."""
+UNSEEN_S: Final = 300.0
+"""How long our own patch of a pod that the watch has never shown counts: longer than a watch may
+be dead without a sign."""
 
 
 def count_of(container: Container, resource: str) -> int:
@@ -101,16 +102,31 @@ class LiveUse:
         self._patched: dict[str, tuple[Pod, float]] = {}
         self._seen: set[str] = set()
         self._known: dict[str, tuple[tuple[str, ...], PodGrants]] = {}
+        self._held: dict[str, dict[str, ContainerGrants]] = {}
+        self._gone: dict[str, tuple[tuple[str, str], PodGrants]] = {}
+        self._names: dict[str, tuple[str, str]] = {}
 
     def patched(self, pod: Pod) -> None:
         """Our patch was answered with this pod."""
         with self._lock:
             self._patched[pod.uid] = (pod, self._clock.monotonic())
+            key = (pod.namespace, pod.name)
+            self._gone = {uid: one for uid, one in self._gone.items() if one[0] != key}
+
+    def settle(self, listed: Iterable[tuple[str, str]]) -> None:
+        """kubelet's word on who holds device IDs: (namespace, name) of each such pod.
+
+        A pod that was deleted by force is gone from the API server while its containers run; it
+        holds its cards until kubelet lists it no more.
+        """
+        with self._lock:
+            keys = frozenset(listed)
+            self._gone = {uid: one for uid, one in self._gone.items() if one[0] in keys}
 
     def served(self, pod: Pod) -> None:
         """A container of this pod was served without a change of its annotations."""
         with self._lock:
-            self._known.pop(pod.uid, None)
+            self._known.pop(pod.uid, None)  # read again: a folder may have been made
 
     def pods(self) -> tuple[Pod, ...]:
         """The newest known state of every pod on this node."""
@@ -120,7 +136,10 @@ class LiveUse:
     def cards(self, devices: Iterable[Device], leave_out: str = "") -> Mapping[Uuid, DeviceUsage]:
         """Usage of each card by served containers of all pods but the one left out (by uid)."""
         usage = NodeUsage(devices)
-        for uid, grants in self.holders().items():
+        holders = self.holders()
+        with self._lock:
+            gone = {uid: grants for uid, (_, grants) in self._gone.items()}
+        for uid, grants in (gone | holders).items():
             if uid != leave_out:
                 usage.add(uid, grants)
         return usage.cards
@@ -130,9 +149,18 @@ class LiveUse:
         with self._lock:
             pods = self._newest()
             current = {pod.uid: pod for pod in pods if not pod.is_over}
-            self._known = {uid: one for uid, one in self._known.items() if uid in current}
+            self._forget({pod.uid for pod in pods}, current.keys())
             held = {pod.uid: self._grants(pod) for pod in current.values()}
+            self._names = {pod.uid: (pod.namespace, pod.name) for pod in current.values()}
         return {uid: grants for uid, grants in held.items() if any(grants.containers)}
+
+    def _forget(self, present: set[str], current: KeysView[str]) -> None:
+        """Drop what ended; what vanished without an end is remembered for `settle`."""
+        for uid, (_, grants) in self._known.items():
+            if uid not in present and uid in self._names and any(grants.containers):
+                self._gone[uid] = (self._names[uid], grants)
+        self._known = {uid: one for uid, one in self._known.items() if uid in current}
+        self._held = {uid: one for uid, one in self._held.items() if uid in current}
 
     def of_pod(self, pod: Pod) -> PodGrants:
         """What containers of one pod that have slots of their own were served."""
@@ -167,20 +195,27 @@ class LiveUse:
         if known is not None and known[0] == marks:
             return known[1]
         grants = self._read(pod)
-        if grants is None:
-            # Somebody broke the annotations of a pod that holds cards: what it held, it holds.
-            grants = known[1] if known is not None else PodGrants(containers=())
         self._known[pod.uid] = (marks, grants)
         return grants
 
-    def _read(self, pod: Pod) -> PodGrants | None:
-        if not pod.annotations.get(names.POD_ALLOCATED) or not counts_of(pod, self._resource):
+    def _read(self, pod: Pod) -> PodGrants:
+        """What the annotations say, but never less or other than what was seen held before.
+
+        Whoever owns a pod may write its annotations; what its containers hold stays what it is.
+        """
+        if not counts_of(pod, self._resource):
             return PodGrants(containers=())  # whoever asks for no card holds none, whatever it says
-        reservation = read_reservation(pod, self._resource)
-        if reservation.slots is None:
-            log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
-            return self._at_most(pod) if pod.uid not in self._known else None
-        return _pod_grants(pod, self._served(pod, reservation.slots))
+        held = self._held.setdefault(pod.uid, {})
+        if pod.annotations.get(names.POD_ALLOCATED):
+            reservation = read_reservation(pod, self._resource)
+            if reservation.slots is not None:
+                for name, grants in self._served(pod, reservation.slots).items():
+                    held.setdefault(name, grants)
+            else:
+                log.warning("reservation_unclear", extra=kv(pod=pod.key, why=reservation.problem))
+                if not held:
+                    return self._at_most(pod)
+        return _pod_grants(pod, held)
 
     @staticmethod
     def _at_most(pod: Pod) -> PodGrants:

@@ -97,7 +97,8 @@ def build(part: Slice, limiter: Limiter, style: ResponseStyle) -> ContainerRespo
         limit_mib = grant.memory_mib or part.cards[grant.uuid].memory_mib
         envs[f"{names.ENV_MEMORY_LIMIT}_{i}"] = f"{limit_mib}m"
     inside = style.hook_path / "vgpu"
-    envs[names.ENV_CORE_LIMIT] = str(grants[0].cores if grants else 0)
+    # one limit counts for all cards of a container: the least that any grant allows
+    envs[names.ENV_CORE_LIMIT] = str(min((grant.cores for grant in grants), default=0))
     envs[names.ENV_CACHE] = str(inside / f"{part.folder_name}.cache")
     if style.is_oversubscribed:
         envs[names.ENV_OVERSUBSCRIBE] = "true"

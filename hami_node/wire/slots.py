@@ -17,6 +17,9 @@ from typing import Final
 from hami_node.model import ContainerGrants, ContainerKind, Pod
 from hami_node.wire.pod_codec import encode_grants
 
+MAX_SEARCHED: Final = 256
+"""With more slots than any pod has, only what has kept its place or order is understood: the
+search goes one level deeper for each."""
 MAX_ALTERNATIVES: Final = 8
 """Enough to show a person that a reservation has several meanings."""
 
@@ -180,6 +183,8 @@ def _embeddings(
     `latest[k]` is the last place where the k-th can stand so that the rest still fits: no branch
     of the search is ever given up, so the first few answers cost little whatever the input.
     """
+    if len(filled) > MAX_SEARCHED:
+        return
     latest = [0] * len(wanted)
     at = len(filled)
     for k in range(len(wanted) - 1, -1, -1):

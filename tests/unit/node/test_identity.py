@@ -206,12 +206,11 @@ OLD = Generation.V2_7
         Turn(generation=NEW, rest=("s", "a", "b"), wanted="s", lender="s"),
         Turn(generation=NEW, rest=("a", "b"), first=True, wanted="a", lender="a"),
         Turn(generation=OLD, rest=("a", "b"), wanted="i", lender="a"),
-        Turn(generation=OLD, rest=("a", "b"), folders=("i",), wanted="s", lender="a"),
         Turn(
             generation=OLD, rest=("a", "b"), folders=("i", "s"), first=True, wanted="a", lender="a"
         ),
     ],
-    ids=["new-init", "new-sidecar", "new-app", "old-init", "old-sidecar", "old-app"],
+    ids=["new-init", "new-sidecar", "new-app", "old-init", "old-app"],
 )
 def test_find_containers_of_a_pod_come_in_kubelets_order(turn: Turn) -> None:
     pod = reserved_pod("p", BOXES, SLOT, turn.generation)
@@ -314,3 +313,35 @@ def test_grants_of_a_candidate_without_slots_are_none() -> None:
     found = identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
     assert found.grants == ()
     assert "did not come through the scheduler" in found.problem
+
+
+def test_find_init_after_a_sidecar_that_runs_is_not_taken_for_the_app() -> None:
+    boxes = [
+        Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR),
+        Box(name="i", memory_mib=200, kind=INIT),
+        Box(name="a", memory_mib=300),
+    ]
+    slots = {box.name: [Part(uuid=uuid(0), memory_mib=box.memory_mib or 0)] for box in boxes}
+    pod = reserved_pod("p", boxes, slots, Generation.V2_10)
+    rest = ";" + "".join(map(str, slots["i"])) + ";" + "".join(map(str, slots["a"])) + ";"
+    pod = noted(pod, rest=rest)
+    listed = held("p", s=("x-0",), a=NONE)
+    found = identity(FakeCluster(pod), FakeResources(*listed)).find(("x-1",))
+    assert (found.container.name, found.lender) == ("i", "i")
+
+
+def test_find_sidecar_without_a_slot_is_never_lent_the_apps() -> None:
+    boxes = [Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR), Box(name="a")]
+    pod = reserved_pod("p", boxes, {"a": ONE}, Generation.V2_7)
+    found = identity(FakeCluster(pod), FakeResources(*held("p", s=NONE, a=NONE))).find(("x-1",))
+    assert found.container.name == "s"
+    assert "reserved nothing for this sidecar" in found.problem
+
+
+def test_find_new_pod_behind_an_ended_one_of_the_same_name() -> None:
+    old = replace(waiting("web-0"), uid="uid-old", phase="Failed")
+    new = replace(waiting("web-0"), uid="uid-new")
+    cluster = FakeCluster(new)
+    cluster.shown = {("default", "web-0"): old}
+    found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",))
+    assert found.pod.uid == "uid-new"

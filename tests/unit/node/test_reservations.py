@@ -119,22 +119,52 @@ def test_live_use_own_patch_counts_until_the_watch_shows_it() -> None:
     assert used(live) == [0, 0], "and now it is newer"
 
 
-def test_live_use_patched_pod_that_was_deleted_is_forgotten_at_once() -> None:
+def test_live_use_pod_deleted_by_force_holds_until_kubelet_lists_it_no_more() -> None:
     cluster = FakeCluster(a_pod(is_served=False, resource_version="5"))
     live = live_use(cluster)
     live.patched(a_pod(resource_version="7"))
     assert used(live) == [1000, 0]
     cluster.show()
+    assert used(live) == [1000, 0]
+    live.settle([("default", "p")])
+    assert used(live) == [1000, 0], "its containers still run"
+    live.settle([])
     assert used(live) == [0, 0]
 
 
-def test_live_use_patched_pod_never_shown_counts_for_half_a_minute() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {names.POD_ALLOCATED: None},
+        {names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,1,0:;"},
+        {names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,99999,100:;"},
+        {names.POD_TO_ALLOCATE: f"{uuid(0)},NVIDIA,1000,0:;"},
+        {names.POD_ALLOCATED: "rubbish,,:"},
+    ],
+    ids=["removed", "shrunk", "grown", "put-back", "broken"],
+)
+def test_live_use_what_was_served_stays_whatever_its_owner_writes(
+    changes: dict[str, str | None],
+) -> None:
+    pod = a_pod(resource_version="5")
+    cluster = FakeCluster(pod)
+    live = live_use(cluster)
+    assert used(live) == [1000, 0]
+    edited = {key: value for key, value in {**pod.annotations, **changes}.items() if value}
+    cluster.show(replace(pod, annotations=edited, resource_version="6"))
+    assert used(live) == [1000, 0]
+
+
+def test_live_use_patched_pod_never_shown_counts_longer_than_a_watch_is_silent() -> None:
     clock = FakeClock()
     live = live_use(FakeCluster(), clock)
     live.patched(a_pod(resource_version="7"))
-    clock.advance(29)
+    clock.advance(299)
+    live.settle([])
     assert used(live) == [1000, 0]
     clock.advance(2)
+    used(live)
+    live.settle([])
     assert used(live) == [0, 0]
 
 

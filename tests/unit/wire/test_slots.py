@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -396,3 +397,14 @@ def test_assign_slots_any_slots_never_give_a_container_more_than_it_asks_for(
         assert all(len(slot) == counts[name] for name, slot in one.granted.items())
         assert all(one.remaining[place] == one.granted[name] for name, place in one.waiting.items())
         assert sorted(one.waiting.values()) == [i for i, slot in enumerate(left) if slot]
+
+
+def test_assign_slots_of_a_thousand_containers_is_refused_not_searched() -> None:
+    names = [f"c{i}" for i in range(1100)]
+    pod = Pod(
+        uid="u", namespace="d", name="p", containers=tuple(Container(name=one) for one in names)
+    )
+    one = Grant(uuid=Uuid("A"), vendor=Vendor.NVIDIA, memory_mib=1, cores=0)
+    allocated = [(one,)] * 1099 + [(replace(one, uuid=Uuid("B")),)]
+    found = assign_slots(pod, dict.fromkeys(names, 1), allocated, [(one,)] * 1098)
+    assert isinstance(found, SlotMismatch)
