@@ -32,13 +32,13 @@ LIMIT_S = 10.0
 class Registry(RegistrationServicer):
     """A kubelet that only registers, or refuses; it asks for no list unless told."""
 
-    def __init__(self, folder: Path, *, lists: bool = True) -> None:
+    def __init__(self, folder: Path, *, lists: bool = True, socket: Path | None = None) -> None:
         self._folder, self._lists = folder, lists
         self.requests: list[api.RegisterRequest] = []
         self.refusals = 0
         self._server = grpc.server(ThreadPoolExecutor(4))
         add_RegistrationServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{folder / 'kubelet.sock'}")
+        self._server.add_insecure_port(f"unix:{socket or folder / 'kubelet.sock'}")
         self._server.start()
         self._channels: list[grpc.Channel] = []
         self._streams: list[object] = []
@@ -171,6 +171,20 @@ def test_restart_old_server_answers_until_the_new_one_was_asked_for_its_list(
     finally:
         running.close()
         registry.close()
+
+
+def test_kubelet_socket_replaced_in_one_step_is_noticed_and_registered_with(
+    running: Running, folder: Path
+) -> None:
+    assert running.lifecycle.registered.wait(LIMIT_S)
+    (folder / "new").mkdir()
+    other = Registry(folder, socket=folder / "new" / "kubelet.sock")
+    try:
+        (folder / "new" / "kubelet.sock").replace(folder / "kubelet.sock")
+        eventually(lambda: other.requests)
+        assert running.lifecycle.registered.wait(LIMIT_S)
+    finally:
+        other.close()
 
 
 def test_end_leaves_no_socket_behind(folder: Path, registry: Registry) -> None:
