@@ -18,7 +18,6 @@ COUNT: Final = 8
 SPLIT: Final = 10  # the product's default
 
 NVML_GPU_IS_LOST: Final = 15
-XID_OFF_THE_BUS: Final = 79
 
 
 def uuid_of(index: int) -> str:

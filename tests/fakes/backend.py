@@ -18,12 +18,10 @@ class FakeBackend:
     def __init__(self, *cards: Device) -> None:
         self.cards = cards
         self.error: BackendError | None = None
-        self.scans = 0
         self.is_closed = False
         self._event = threading.Event()
 
     def scan(self) -> tuple[Device, ...]:
-        self.scans += 1
         if self.error is not None:
             raise self.error
         return self.cards

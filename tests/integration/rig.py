@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +46,6 @@ class Rig:
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
         self.daemon: Daemon | None = None
-        self._threads_before = set(threading.enumerate())
 
     # -- the machine -------------------------------------------------------------------------------
     def write_cards(self, **faults: Any) -> None:
@@ -246,8 +243,3 @@ class Rig:
 def inside(answer: Admission, container: str = "main") -> dict[str, str]:
     """The environment that a container got."""
     return dict(answer.responses[container].envs)
-
-
-def is_root() -> bool:
-    """Whether permissions are checked for this process at all."""
-    return os.geteuid() == 0

@@ -155,7 +155,7 @@ def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
         )
         assert '"pod": "notebook"' in inspected.stdout
         kept.send_signal(end)
-        assert kept.wait(LIMIT_S) == 0
+        assert kept.wait(LIMIT_S) == 0, output.read_text()
     finally:
         kept.kill()
         kept.wait(LIMIT_S)

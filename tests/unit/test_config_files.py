@@ -234,7 +234,13 @@ def test_unknown_keys_of_the_own_entry_are_named() -> None:
 
 
 TEXT = st.text(alphabet="a1é./ -", max_size=6)
-SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
+)
 JSON = SCALAR | st.lists(SCALAR, max_size=3) | st.dictionaries(TEXT, SCALAR, max_size=3)
 KEYS = ["name", "devicesplitcount", "devicememoryscaling", "filterdevices", "libcudaloglevel"]
 
