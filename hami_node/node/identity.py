@@ -217,6 +217,9 @@ class Identity:
             return None
         if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return None
+        asking = [one for one in pod.containers if count_of(one, self._resource)]
+        if not asking or held.get(asking[-1].name):
+            return None  # kubelet serves in order: the last is served, so all are
         reservation = read_reservation(pod, self._resource)
         for place, container in enumerate(pod.containers):
             count = count_of(container, self._resource)

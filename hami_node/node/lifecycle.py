@@ -114,6 +114,7 @@ class Lifecycle:
         self._wake = threading.Event()
         self._restart = threading.Event()
         self._check_s = CHECK_INTERVAL_S
+        self._retiring: list[threading.Thread] = []
         self.registered = threading.Event()
         """Set while kubelet has accepted the current socket and asked for its list."""
 
@@ -149,6 +150,8 @@ class Lifecycle:
             self.registered.clear()
             if serving is not None:
                 _retire(serving, DRAIN_S)
+            for thread in self._retiring:
+                thread.join(DRAIN_S)
             if observer is not None:
                 observer.stop()
                 observer.join(CHECK_INTERVAL_S)
@@ -186,7 +189,10 @@ class Lifecycle:
             extra=kv(resource=self._resource, socket=new.path.name, took_ms=round(took_s * 1e3, 1)),
         )
         if old is not None:
-            threading.Thread(target=self._retire_after, args=(old, new), daemon=True).start()
+            self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+            thread = threading.Thread(target=self._retire_after, args=(old, new), daemon=True)
+            self._retiring.append(thread)
+            thread.start()
         return new
 
     def _retire_after(self, old: _Serving, new: _Serving) -> None:

@@ -29,6 +29,7 @@ class KubeletPodResources:
         self._timeout_s = timeout_s
         self._one_at_a_time = threading.Lock()  # held over the call: a channel is not shared
         self._channel: grpc.Channel | None = None
+        self._lister: PodResourcesListerStub
         self._inode: int | None = None
         self._answered: int | None = None
 
@@ -105,7 +106,8 @@ class KubeletPodResources:
                 f"unix:{self._socket}",
                 options=[("grpc.max_receive_message_length", 64 * 1024 * 1024)],
             )
-        return PodResourcesListerStub(self._channel)
+            self._lister = PodResourcesListerStub(self._channel)
+        return self._lister
 
 
 def _ids_by_resource(container: api.ContainerResources) -> dict[str, tuple[str, ...]]:

@@ -105,6 +105,9 @@ class LiveUse:
         self._held: dict[str, dict[str, ContainerGrants]] = {}
         self._gone: dict[str, tuple[tuple[str, str], PodGrants]] = {}
         self._names: dict[str, tuple[str, str]] = {}
+        self._usage = NodeUsage()
+        self._devices: tuple[Device, ...] = ()
+        self._counted: dict[str, PodGrants] = {}
 
     def patched(self, pod: Pod) -> None:
         """Our patch was answered with this pod."""
@@ -133,16 +136,26 @@ class LiveUse:
         with self._lock:
             return self._newest()
 
-    def cards(self, devices: Iterable[Device], leave_out: str = "") -> Mapping[Uuid, DeviceUsage]:
+    def cards(self, devices: tuple[Device, ...], leave_out: str = "") -> Mapping[Uuid, DeviceUsage]:
         """Usage of each card by served containers of all pods but the one left out (by uid)."""
-        usage = NodeUsage(devices)
         holders = self.holders()
         with self._lock:
-            gone = {uid: grants for uid, (_, grants) in self._gone.items()}
-        for uid, grants in (gone | holders).items():
-            if uid != leave_out:
-                usage.add(uid, grants)
-        return usage.cards
+            wanted = {uid: grants for uid, (_, grants) in self._gone.items()} | holders
+            wanted.pop(leave_out, None)
+            self._count(devices, wanted)
+            return self._usage.cards
+
+    def _count(self, devices: tuple[Device, ...], wanted: Mapping[str, PodGrants]) -> None:
+        """Bring the kept usage up to date: only what changed since the last call is counted."""
+        if devices != self._devices:
+            self._devices = devices
+            self._usage.replace_devices(devices)
+        for uid in self._counted.keys() - wanted.keys():
+            self._usage.remove(uid)
+        for uid, grants in wanted.items():
+            if self._counted.get(uid) is not grants:
+                self._usage.add(uid, grants)
+        self._counted = dict(wanted)
 
     def holders(self) -> dict[str, PodGrants]:
         """What each pod holds now, by uid; pods that hold nothing are left out."""
