@@ -96,7 +96,7 @@ class Daemon:
         before = self.pod()["metadata"]
         self.api.delete(f"{_PODS}/{before['name']}", grace_s=5)
         # after an outage the DaemonSet controller may be slow to look again
-        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"], limit_s=90)
+        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"], limit_s=180)
         self.wait_ready()
 
     def run_image(self, image: str) -> None:
