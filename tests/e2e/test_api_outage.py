@@ -24,24 +24,13 @@ _CARD = uuid_of(5)
 def _bring_back(cluster: Cluster) -> None:
     """Start the API server; its other clients anew, for they take a minute to find it again.
 
-    The daemon is not told: how soon it finds back is what is tested.
+    The daemon is not told: how soon it finds back is what is tested. It needs kube-proxy: while
+    that has not asked again, every connection to the service's address is refused.
     """
     cluster.start("kube-apiserver")
     cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
     for name in ("kube-controller-manager", "kube-proxy"):
         cluster.restart(name)
-
-
-def _end_outage(cluster: Cluster) -> None:
-    """The API server is back. Others start anew: their own back-off is not what is tested.
-
-    An API server that ends takes itself out of its service, and until kube-proxy has asked again
-    every connection to the service's address is refused.
-    """
-    cluster.start("kube-apiserver")
-    cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
-    cluster.restart("kube-proxy")
-    cluster.restart("kube-controller-manager")
 
 
 @pytest.mark.timeout(300)
