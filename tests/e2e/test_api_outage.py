@@ -29,11 +29,11 @@ def _bring_back(cluster: Cluster) -> None:
     """
     cluster.start("kube-apiserver")
     cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
-    for name in ("kube-controller-manager", "kube-proxy"):
+    for name in ("kube-controller-manager", "kube-proxy", "kubelet"):
         cluster.restart(name)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_outage_of_a_minute_changes_nothing_on_the_node(
     cluster: Cluster, daemon: Daemon, pods: Pods, scheduler: Scheduler, cards: Cards
 ) -> None:
@@ -68,13 +68,14 @@ def test_outage_of_a_minute_changes_nothing_on_the_node(
     eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
     pod = pods.create("next", Box(name="c0", cards=1, memory_mib=3000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=3000),)}, is_locked=True)
-    pods.wait_running("next")
+    # kubelet's own back-off: it may look for new pods a minute or two after the outage
+    pods.wait_running("next", limit_s=180)
     assert pods.inside("next", "c0").memory_limits == ("3000m",)
     assert not scheduler.lock_owner()
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_daemon_started_without_api_server_still_offers_its_cards(
     cluster: Cluster, daemon: Daemon
 ) -> None:
