@@ -97,7 +97,7 @@ class Daemon:
         self.api.delete(f"{_PODS}/{before['name']}", grace_s=5)
         # after an outage the DaemonSet controller may be slow to look again
         eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"], limit_s=180)
-        self.wait_ready()
+        self.wait_ready(180)  # and kubelet slow to see the new pod
 
     def run_image(self, image: str) -> None:
         """Change the image, as an upgrade does, and wait until the new pod is ready."""

@@ -29,7 +29,7 @@ def _bring_back(cluster: Cluster) -> None:
     """
     cluster.start("kube-apiserver")
     cluster.wait("kube-apiserver", cluster.is_api_ready, 60)
-    for name in ("kube-controller-manager", "kube-proxy", "kubelet"):
+    for name in ("kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"):
         cluster.restart(name)
 
 
