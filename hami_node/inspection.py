@@ -15,7 +15,6 @@ import msgspec
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
-from hami_node.node.reservations import are_inits_over, read_reservation
 from hami_node.wire import names
 from hami_node.wire.handshake import decode_handshake
 from hami_node.wire.lock import decode_lock
@@ -24,6 +23,7 @@ from hami_node.wire.neuron_codec import decode_neuron_register
 from hami_node.wire.node_codec import decode_register
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.reservation import are_inits_over, read_reservation
 
 MAX_EXCERPT: Final = 200
 """Characters shown of an annotation that makes no sense."""

@@ -16,14 +16,10 @@ from hami_node.errors import KubeError, KubeletError, NoPendingPod, NotFound
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
 from hami_node.node.loans import lenders
-from hami_node.node.reservations import (
-    LiveUse,
-    Reservation,
-    count_of,
-    read_reservation,
-)
+from hami_node.node.reservations import LiveUse
 from hami_node.ports import HeldContainer, Kube, PodResources
 from hami_node.wire import names
+from hami_node.wire.reservation import Reservation, count_of, read_reservation
 
 log = logging.getLogger(__name__)
 

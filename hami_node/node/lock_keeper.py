@@ -11,10 +11,11 @@ from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.reservations import LiveUse, read_reservation
+from hami_node.node.reservations import LiveUse
 from hami_node.ports import Kube, Watched
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
+from hami_node.wire.reservation import read_reservation
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from hami_node.engine.neuron_check import (
 from hami_node.errors import WireError
 from hami_node.logs import kv
 from hami_node.model import ContainerKind, Node, Pod
-from hami_node.node.reservations import count_of
 from hami_node.ports import EventNote
 from hami_node.wire import names
 from hami_node.wire.handshake import encode_neuron_reported
 from hami_node.wire.json_text import encode_json_text
 from hami_node.wire.neuron_codec import decode_neuron_ids, encode_neuron_register
+from hami_node.wire.reservation import count_of
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.node.identity import Candidate
 from hami_node.node.refusals import RECREATE
-from hami_node.node.reservations import LiveUse, read_reservation
+from hami_node.node.reservations import LiveUse
 from hami_node.ports import EventNote, JsonPatch, Kube
 from hami_node.wire import names
+from hami_node.wire.reservation import read_reservation
 
 log = logging.getLogger(__name__)
 

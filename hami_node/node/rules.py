@@ -8,6 +8,7 @@ from hami_node import settings as config
 from hami_node.engine.compat import COMPATS, Compat
 from hami_node.node.inventory import Sharing
 from hami_node.node.response import ResponseStyle
+from hami_node.request_rules import request_config_of, resource_names_of
 from hami_node.settings import Settings
 from hami_node.wire.requests import RequestConfig, ResourceNames
 
@@ -42,21 +43,8 @@ def rules_of(settings: Settings) -> Rules:
     )
     return Rules(
         resource=settings.resource_count,
-        resource_names=ResourceNames(
-            gpu=settings.resource_count,
-            gpu_memory=settings.resource_memory,
-            gpu_memory_percent=settings.resource_memory_percent,
-            gpu_cores=settings.resource_cores,
-            gpu_priority=settings.resource_priority,
-            neuron=settings.neuron_resource,
-            neuron_core=settings.neuron_core_resource,
-        ),
-        request_config=RequestConfig(
-            default_memory_mib=settings.default_memory_mib,
-            default_cores=settings.default_cores,
-            memory_factor=settings.memory_factor,
-            default_count=settings.default_count,
-        ),
+        resource_names=resource_names_of(settings),
+        request_config=request_config_of(settings),
         compat=COMPATS[settings.compat.value],
         style=ResponseStyle(
             hook_path=settings.hook_path,

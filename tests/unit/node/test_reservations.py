@@ -7,10 +7,11 @@ import pytest
 
 from hami_node.model import Container, ContainerKind, Pod
 from hami_node.node.loans import lenders, lent
-from hami_node.node.reservations import LiveUse, count_of, read_reservation
+from hami_node.node.reservations import LiveUse
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from hami_node.wire.requests import checked_asks_of
+from hami_node.wire.reservation import count_of, read_reservation
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import FakeClock
 from tests.fakes.live_kube import FakeCluster
