@@ -13,9 +13,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from hami_node import __version__, logs
-from hami_node.cli_options import IGNORED_KEY, SettingsCommand, run_options
+from hami_node.cli_options import IGNORED_KEY, SettingsCommand, options_of
 from hami_node.config import ConfigSources, Settings, environment, load, plain
 from hami_node.errors import ConfigError, HamiError, KubeError
+from hami_node.settings import Role
 from hami_node.wire.names import RESOURCE_GPU
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
     return run_daemon(settings, sources)
 
 
+def _run_extender(settings: Settings, sources: ConfigSources) -> int:
+    from hami_node.extender_app import run_extender
+
+    return run_extender(settings, sources)
+
+
 def _run_demo(keep: bool) -> int:
     from hami_node.simulate.demo import run
 
@@ -66,6 +73,7 @@ class Parts:
     """What the commands call, loaded when called; tests give their own as click's `obj`."""
 
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
+    run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
     run_demo: Callable[[bool], int] = _run_demo
     connect: Callable[[Path | None], Kube] = _connect
     now: Callable[[], float] = _now
@@ -103,6 +111,7 @@ def main() -> None:
     \b
     See it work, without a cluster or a GPU:   hami-node demo
     Serve the cards of this node:              hami-node run --config-file device-config.yaml
+    Decide which pod gets which slice:         hami-node extender
     Who holds which slice of which card:       hami-node inspect
     Is this configuration right:               hami-node check-config device-config.yaml
 
@@ -168,9 +177,49 @@ main.add_command(
     SettingsCommand(
         "run",
         callback=_run,
-        params=run_options(),
+        params=options_of(Role.DAEMON),
         help=_run.__doc__,
         short_help="Serve the cards of this node.",
+    )
+)
+
+
+def _extend(config_file: Path | None, **given: str | None) -> None:
+    """Decide which pod gets which slice: kube-scheduler's extender, and the webhook.
+
+    \b
+    KUBECONFIG=~/.kube/config hami-node extender --http-bind 127.0.0.1:9080 \\
+        --config-file device-config.yaml
+    hami-node extender --http-bind :8443 --cert-file tls.crt --key-file tls.key --leader-elect
+
+    \b
+    Serves POST /filter, /bind and /webhook, GET /healthz, /readyz, /metrics and /version.
+    A setting comes from a flag, else from the environment (HAMI_NODE_...), else from
+    device-config.yaml, else it has its default.
+
+    Flags of HAMi's scheduler are taken in HAMi's spelling; one without effect here is named once in
+    the log.
+    """
+    context = click.get_current_context()
+    parts = context.ensure_object(Parts)
+    sources = ConfigSources(
+        flags={name: text for name, text in given.items() if text is not None},
+        env=parts.env(),
+        config_file=config_file,
+        ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
+        role=Role.EXTENDER,
+    )
+    settings = _loaded(sources)
+    context.exit(parts.run_extender(settings, sources))
+
+
+main.add_command(
+    SettingsCommand(
+        "extender",
+        callback=_extend,
+        params=options_of(Role.EXTENDER),
+        help=_extend.__doc__,
+        short_help="Schedule: kube-scheduler's extender and the webhook.",
     )
 )
 

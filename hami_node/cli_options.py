@@ -12,12 +12,13 @@ from hami_node.config import (
     DEFAULT_NODE_CONFIG,
     ENV_PREFIX,
     IGNORED_FLAGS,
+    IGNORED_SCHEDULER_FLAGS,
     NODE_CONFIG_FILE_ENV,
     Settings,
     plain,
 )
 from hami_node.config_values import allowed
-from hami_node.settings import GROUPS, Names, names_of
+from hami_node.settings import GROUPS, Names, Role, names_of, settings_of
 
 IGNORED_KEY: Final = "hami_node.ignored_flags"
 """Where the flags without effect are gathered, in click's `meta`."""
@@ -76,20 +77,26 @@ class SettingsCommand(click.Command):
                 formatter.write_dl(records, col_max=34)
 
 
-def run_options() -> list[click.Parameter]:
-    """All options of `run`."""
-    settings = [SettingOption(name, names) for name, names in names_of().items()]
-    return [*settings, *_file_options(), *(_ignored_option(name) for name in IGNORED_FLAGS)]
+def options_of(role: Role) -> list[click.Parameter]:
+    """All options of `run` or of `extender`."""
+    every = names_of()
+    settings = [SettingOption(name, every[name]) for name in settings_of(role)]
+    files = [_config_option(), *(_node_options() if role is Role.DAEMON else ())]
+    ignored = IGNORED_FLAGS if role is Role.DAEMON else IGNORED_SCHEDULER_FLAGS
+    return [*settings, *files, *(_ignored_option(name) for name in ignored)]
 
 
-def _file_options() -> list[click.Option]:
+def _config_option() -> click.Option:
+    return click.Option(
+        ["config_file", "--config-file", "--device-config-file"],
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help=f"HAMi's device-config.yaml. [env {CONFIG_FILE_ENV}]",
+    )
+
+
+def _node_options() -> list[click.Option]:
     return [
-        click.Option(
-            ["config_file", "--config-file", "--device-config-file"],
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help=f"HAMi's device-config.yaml. [env {CONFIG_FILE_ENV}]",
-        ),
         click.Option(
             ["node_config_file", "--node-config-file"],
             metavar="FILE",

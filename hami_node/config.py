@@ -23,7 +23,7 @@ from hami_node.config_files import (
 )
 from hami_node.config_values import value_from_text
 from hami_node.errors import ConfigError
-from hami_node.settings import BackendKind, Settings, changed_fields, names_of, plain
+from hami_node.settings import BackendKind, Role, Settings, changed_fields, names_of, plain
 
 __all__ = [
     "ConfigSources",
@@ -68,6 +68,24 @@ IGNORED_FLAGS: Final = (
     "v",
 )
 """HAMi's flags that change nothing here."""
+IGNORED_SCHEDULER_FLAGS: Final = (
+    "debug",
+    "kube-burst",
+    "kube-qps",
+    "kube-timeout",
+    "leader-elect-lease-duration",
+    "leader-elect-renew-deadline",
+    "leader-elect-resource-lock",
+    "leader-elect-retry-period",
+    "legacy-metrics",
+    "logtostderr",
+    "node-label-selector",
+    "node-lock-retry-timeout",
+    "node-lock-timeout",
+    "profiling",
+    "v",
+)
+"""Flags of HAMi's scheduler that change nothing here."""
 IGNORED_ENV: Final = (
     "CDI_ANNOTATION_PREFIX",
     "DEVICE_ID_STRATEGY",
@@ -111,6 +129,7 @@ class ConfigSources:
         config_file: device-config.yaml.
         node_config_file: config.json; the default place counts only if something is there.
         ignored_flags: flags that were given and change nothing.
+        role: the program that asks; only a daemon reads its node's entry and needs a node name.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -118,10 +137,12 @@ class ConfigSources:
     config_file: Path | None = None
     node_config_file: Path | None = None
     ignored_flags: tuple[str, ...] = ()
+    role: Role = Role.DAEMON
 
     def files(self) -> tuple[Path, ...]:
         """The files to watch for changes, there or not yet there."""
-        named = (self.device_config(), self.node_config())
+        is_daemon = self.role is Role.DAEMON
+        named = (self.device_config(), self.node_config() if is_daemon else None)
         return tuple(path for path in named if path is not None)
 
     def device_config(self) -> Path | None:
@@ -175,6 +196,7 @@ def resolve(sources: ConfigSources) -> Resolved:
         node_config=_from_node_file(sources, node_name),
         env=env,
         flags=flags,
+        role=sources.role,
     )
 
 
@@ -184,6 +206,7 @@ def combine(
     node_config: FileValues = NO_VALUES,
     env: FileValues = NO_VALUES,
     flags: FileValues = NO_VALUES,
+    role: Role = Role.DAEMON,
 ) -> Resolved:
     """Lay the sources over each other, the stronger above the weaker."""
     layers = (
@@ -200,7 +223,7 @@ def combine(
     ignored = tuple(sorted({name for _, layer in layers for name in layer.ignored}))
     settings = replace(Settings(**values), ignored=ignored)
     errors = [error for _, layer in reversed(layers) for error in layer.errors]
-    errors += _contradictions(settings)
+    errors += _contradictions(settings, role)
     return Resolved(settings=settings, origins=origins, errors=tuple(errors))
 
 
@@ -246,6 +269,8 @@ def _from_file(path: Path | None, decode: Callable[[bytes, str], FileValues]) ->
 
 def _from_node_file(sources: ConfigSources, node_name: str) -> FileValues:
     path = sources.node_config()
+    if sources.role is not Role.DAEMON:
+        return NO_VALUES
     if path == DEFAULT_NODE_CONFIG and not path.exists():
         return NO_VALUES
     return _from_file(path, lambda data, source: read_node_config(data, source, node_name))
@@ -255,15 +280,9 @@ def _env_path(env: Mapping[str, str], name: str) -> Path | None:
     return Path(env[name]) if env.get(name) else None
 
 
-def _contradictions(settings: Settings) -> list[ConfigError]:
+def _contradictions(settings: Settings, role: Role) -> list[ConfigError]:
     """Rules between settings."""
-    errors = []
-    if not settings.node_name:
-        cure = "set NODE_NAME (in a pod from the field spec.nodeName) or --node-name"
-        errors.append(ConfigError("environment", "NODE_NAME", "", cure))
-    if settings.backend is BackendKind.SIMULATED and settings.simulated_file is None:
-        cure = "--backend simulated needs a file with cards"
-        errors.append(ConfigError("command line", "--simulated-file", "", cure))
+    errors = _of_daemon(settings) if role is Role.DAEMON else _of_extender(settings)
     owners: dict[str, str] = {}
     for name in _RESOURCES:
         resource, flag = getattr(settings, name), name.replace("_", "-")
@@ -271,4 +290,26 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
             cure = f"{owners[resource]} has the same name; every resource needs its own"
             errors.append(ConfigError("settings", flag, resource, cure))
         owners.setdefault(resource, flag)
+    return errors
+
+
+def _of_daemon(settings: Settings) -> list[ConfigError]:
+    errors = []
+    if not settings.node_name:
+        cure = "set NODE_NAME (in a pod from the field spec.nodeName) or --node-name"
+        errors.append(ConfigError("environment", "NODE_NAME", "", cure))
+    if settings.backend is BackendKind.SIMULATED and settings.simulated_file is None:
+        cure = "--backend simulated needs a file with cards"
+        errors.append(ConfigError("command line", "--simulated-file", "", cure))
+    return errors
+
+
+def _of_extender(settings: Settings) -> list[ConfigError]:
+    errors = []
+    if (settings.cert_file is None) != (settings.key_file is None):
+        missing = "--cert-file" if settings.cert_file is None else "--key-file"
+        errors.append(ConfigError("command line", missing, "", "give certificate and key, or none"))
+    if settings.http_bind == "off":
+        cure = "an extender has to be asked somewhere: HOST:PORT"
+        errors.append(ConfigError("command line", "--http-bind", "off", cure))
     return errors

@@ -60,6 +60,13 @@ class CorePolicy(StrEnum):
     DISABLE = "disable"
 
 
+class Role(StrEnum):
+    """Which program the settings are for."""
+
+    DAEMON = "run"
+    EXTENDER = "extender"
+
+
 class BackendKind(StrEnum):
     """Where the NVIDIA cards come from."""
 
@@ -72,6 +79,13 @@ class Compat(StrEnum):
 
     V2_8 = "2.8"
     V2_10 = "2.10"
+
+
+class NodePolicy(StrEnum):
+    """Which node a pod goes to when several fit."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
 
 
 T = TypeVar("T")
@@ -124,6 +138,20 @@ Address = Annotated[
         description="HOST:PORT, :PORT, or off",
     ),
 ]
+ObjectName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z",
+        description="a Kubernetes name: lower-case letters, digits, - and .",
+    ),
+]
+GpuPolicy = Annotated[
+    str,
+    Meta(
+        pattern=r"^(binpack|spread|topology-aware|mutex|numa)(,(binpack|spread|topology-aware|mutex|numa))*\Z",
+        description="binpack, spread, topology-aware, mutex, numa, or several with commas",
+    ),
+]
 Scaling = Annotated[float, Meta(gt=0, le=100)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Mebibytes = Annotated[int, Meta(ge=0, le=2**31)]
@@ -136,6 +164,7 @@ class Settings:
     """The effective settings of one process. Empty text and None mean "not set"."""
 
     node_name: str = setting("", "This node's name in Kubernetes.", env=("NODE_NAME",))
+
     kubeconfig: Path | None = setting(
         None,
         "Credentials for the API server; without it the pod's service account.",
@@ -241,10 +270,16 @@ class Settings:
         names.RESOURCE_NEURON_CORE, "Resource: Neuron cores.", yaml="awsneuron.resourceCoreName"
     )
     default_count: Annotated[int, Meta(ge=0, le=1024)] = setting(
-        1, "Cards of a container that asks for memory or cores only.", yaml="defaultGPUNum"
+        1,
+        "Cards of a container that asks for memory or cores only.",
+        flags=("default-gpu",),
+        yaml="defaultGPUNum",
     )
     default_memory_mib: Mebibytes = setting(
-        0, "Memory of a container that names none, MiB; 0: the whole card.", yaml="defaultMemory"
+        0,
+        "Memory of a container that names none, MiB; 0: the whole card.",
+        flags=("default-mem",),
+        yaml="defaultMemory",
     )
     default_cores: Percent = setting(
         0, "Cores of a container that names none, percent.", yaml="defaultCores"
@@ -294,7 +329,47 @@ class Settings:
     report_interval_s: Annotated[float, Meta(gt=0, le=55)] = setting(
         30.0, "Time between two reports to the API server, seconds; schedulers give up after 60."
     )
+
     compat: Compat = setting(Compat.V2_8, "Generation of scheduling rules.")
+
+    scheduler_name: ObjectName = setting(
+        "hami-scheduler", "The kube-scheduler profile that asks this extender."
+    )
+    force_overwrite_default_scheduler: bool = setting(
+        True, "Webhook: take over pods with cards that name the scheduler default-scheduler."
+    )
+    node_scheduler_policy: NodePolicy = setting(
+        NodePolicy.BINPACK, "Order of nodes for pods that name none."
+    )
+    gpu_scheduler_policy: GpuPolicy = setting(
+        "spread",
+        "Order of cards for pods that name none: binpack, spread, topology-aware, mutex, numa, or "
+        "several with commas.",
+    )
+
+    http_bind: Address = setting(
+        "127.0.0.1:9080", "Address of /filter, /bind and /webhook; HTTPS once a certificate is set."
+    )
+    cert_file: Path | None = setting(
+        None, "Certificate of the HTTPS server (PEM); read again when it changes."
+    )
+    key_file: Path | None = setting(None, "Key of that certificate (PEM).")
+    lock_wait_s: Annotated[float, Meta(ge=0, le=60)] = setting(
+        10.0, "How long a bind waits for a node lock that another pod holds, seconds."
+    )
+    node_lock_timeout_s: Annotated[float, Meta(ge=10, le=3600)] = setting(
+        300.0, "A node lock and an unbound reservation older than this are nobody's, seconds."
+    )
+    leader_elect: bool = setting(
+        False, "Serve only while holding the Lease: needed with more than one replica."
+    )
+    lease_name: ObjectName = setting("hami-node-extender", "Name of that Lease.")
+    lease_namespace: ObjectName = setting(
+        "hami-system", "Namespace of that Lease.", env=("POD_NAMESPACE",)
+    )
+    replica_name: str = setting(
+        "", "This replica's name in the Lease; the host's name by default.", env=("POD_NAME",)
+    )
 
     plugin_dir: Path = setting(
         Path("/var/lib/kubelet/device-plugins"), "kubelet's folder of device plugin sockets."
@@ -318,15 +393,34 @@ class Settings:
 
 GROUPS: Final = {
     "node_name": "Node",
+    "kubeconfig": "API server",
     "backend": "Cards",
     "split_count": "Sharing",
     "resource_count": "Resources and requests",
     "hook_path": "What a container gets",
     "register_format": "Reports",
+    "compat": "Rules",
+    "scheduler_name": "Scheduling",
+    "http_bind": "Extender",
     "plugin_dir": "Paths",
     "metrics_address": "Metrics and logs",
 }
 """Title of each group of settings by its first field, for the help text and the documents."""
+
+_SHARED: Final = frozenset({"API server", "Resources and requests", "Rules", "Metrics and logs"})
+_EXTENDER: Final = frozenset({"Scheduling", "Extender"})
+
+
+def settings_of(role: Role) -> tuple[str, ...]:
+    """The settings that a program reads, in order of declaration; files may hold all."""
+    found = []
+    title = ""
+    for name in names_of():
+        title = GROUPS.get(name, title)
+        is_extenders = title in _EXTENDER
+        if title in _SHARED or is_extenders == (role is Role.EXTENDER):
+            found.append(name)
+    return tuple(found)
 
 
 def names_of() -> dict[str, Names]:

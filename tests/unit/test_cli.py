@@ -66,9 +66,13 @@ def test_help_explains_with_examples(recorder: Recorder, command: str) -> None:
     assert not recorder.started
 
 
-def test_help_of_run_shows_every_setting_with_its_environment(recorder: Recorder) -> None:
-    text = " ".join(call(recorder, "run", "--help").output.split())
-    for name, outside in names_of().items():
+@pytest.mark.parametrize("role", list(Role))
+def test_help_shows_every_setting_of_the_program_with_its_environment(
+    recorder: Recorder, role: Role
+) -> None:
+    text = " ".join(call(recorder, role, "--help").output.split())
+    for name in settings_of(role):
+        outside = names_of()[name]
         assert f"--{name.replace('_', '-')}" in text
         assert f"HAMI_NODE_{name.upper()}" in text
         assert outside.doc in text

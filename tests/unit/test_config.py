@@ -236,7 +236,8 @@ def test_every_setting_says_what_it_is_and_what_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in names_of() if n not in ("kubeconfig", "simulated_file")]
+    "name",
+    [n for n in names_of() if n not in ("kubeconfig", "simulated_file", "cert_file", "key_file")],
 )
 def test_every_default_is_allowed(name: str) -> None:
     value = plain(Settings(node_name="n1"))[name.replace("_", "-")]
