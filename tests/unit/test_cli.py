@@ -13,7 +13,7 @@ from hami_node.cli import Parts, main
 from hami_node.config import ConfigSources, Settings
 from hami_node.errors import KubeError
 from hami_node.ports import Kube
-from hami_node.settings import BackendKind, names_of
+from hami_node.settings import BackendKind, Role, names_of, settings_of
 from hami_node.wire import names
 from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
 
