@@ -47,7 +47,16 @@ def test_pod_with_lock_costs_two_requests(
     made = [(r.verb, r.what) for r in _for_pods(audit)]
     wanted = [("patch", "pods/counted"), ("patch", "nodes/e2e-node")]
     print(f"requests for one pod: {made}")
-    assert sorted(made) == sorted([*wanted, *[("patch", "nodes/e2e-node")] * is_reported])
+    assert _without_late_watch(made) == sorted(
+        [*wanted, *[("patch", "nodes/e2e-node")] * is_reported]
+    )
+
+
+def _without_late_watch(made: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Without the one read that Allocate makes when kubelet is faster than the daemon's watch."""
+    read = ("get", "pods/counted")
+    assert made.count(read) <= 1, made
+    return sorted(one for one in made if one != read)
 
 
 def test_pod_without_lock_costs_one_request(
@@ -61,6 +70,6 @@ def test_pod_without_lock_costs_one_request(
     is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
     made = [(r.verb, r.what) for r in _for_pods(audit)]
     print(f"requests for one pod: {made}")
-    assert sorted(made) == sorted(
+    assert _without_late_watch(made) == sorted(
         [("patch", "pods/counted"), *[("patch", "nodes/e2e-node")] * is_reported]
     )
