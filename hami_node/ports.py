@@ -104,6 +104,21 @@ class Kube(Protocol):
         """Write an Event; the caller decides whether a failure matters."""
 
 
+class ExtenderKube(Kube, Protocol):
+    """What the extender needs of the Kubernetes API beyond a daemon."""
+
+    def patch_pod_exactly(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str | None],
+        labels: Mapping[str, str | None] | None = None,
+    ) -> Pod:
+        """Set annotations and labels of this very pod in this version. Raises Conflict."""
+
+    def bind_pod(self, namespace: str, name: str, uid: str, node_name: str) -> None:
+        """Bind a pod to a node. Raises Conflict when it is bound or is another pod by now."""
+
+
 class Watched(Protocol):
     """Current objects as a watch sees them. Snapshots; never blocks on the network."""
 

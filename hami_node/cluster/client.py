@@ -32,7 +32,7 @@ from hami_node.cluster.paths import (
     resource_of,
     segment,
 )
-from hami_node.errors import KubeError, WireError
+from hami_node.errors import Conflict, KubeError, WireError
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, JsonPatch
@@ -139,6 +139,29 @@ class KubeClient:
         body = {"metadata": {"annotations": dict(annotations)}}
         path, subject = pod_path(namespace, name), f"pods/{namespace}/{name}"
         return _pod(self._patch(path, "pods", subject, body, MERGE_PATCH))
+
+    def patch_pod_exactly(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str | None],
+        labels: Mapping[str, str | None] | None = None,
+    ) -> Pod:
+        """Set (or with None remove) annotations and labels of this very pod in this very version.
+
+        Raises Conflict when the pod was written since, or is another one of that name by now.
+        """
+        metadata: dict[str, object] = {"uid": pod.uid, "annotations": dict(annotations)}
+        if pod.resource_version:
+            metadata["resourceVersion"] = pod.resource_version
+        if labels:
+            metadata["labels"] = dict(labels)
+        path, subject = pod_path(pod.namespace, pod.name), f"pods/{pod.key}"
+        try:
+            return _pod(self._patch(path, "pods", subject, {"metadata": metadata}, MERGE_PATCH))
+        except KubeError as error:
+            if error.status == 422 and "uid" in str(error):
+                raise Conflict(str(error), error.status) from error  # a field that never changes
+            raise
 
     def json_patch_pod(self, namespace: str, name: str, patch: JsonPatch) -> Pod:
         """Apply a JSON patch to a pod. Raises Conflict when a `test` fails."""

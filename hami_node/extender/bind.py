@@ -1,0 +1,255 @@
+"""POST /bind: lock the node where it needs that, set the phase, bind; undo on each failure."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.cluster.node_lock import NodeLock
+from hami_node.errors import Conflict, HamiError, KubeError, LockHeld, NotFound, WireError
+from hami_node.extender.filter import Outlets
+from hami_node.extender.messages import BindArgs, decode_bind_args, encode_error
+from hami_node.extender.reservations import ReservationWriter
+from hami_node.extender.rules import request_of
+from hami_node.extender.state import ClusterState
+from hami_node.logs import kv
+from hami_node.model import Node, Pod, Vendor
+from hami_node.ports import Clock, EventNote, ExtenderKube
+from hami_node.wire import names
+
+log = logging.getLogger(__name__)
+
+SUCCEEDED: Final = "BindingSucceed"
+FAILED: Final = "BindingFailed"
+"""Reasons of the Events, as HAMi names them."""
+LOOK_S: Final = 0.05
+"""How often a held lock is looked at in the watch's cache; no request is made for it."""
+
+FindPod = Callable[[str, str], Pod | None]
+"""A pod by namespace and name, as the watch has it."""
+
+
+class BindRefusedError(HamiError):
+    """The pod can't be bound as asked; the text says why and what helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindParts:
+    """What binding works with.
+
+    Attributes:
+        kube: the API.
+        state: who holds what.
+        writer: of reservations.
+        lock: of nodes.
+        find_pod: the watch's cache.
+        clock: for the wait.
+        stop: ends waits.
+        lock_wait_s: longest wait for a lock that another pod holds.
+    """
+
+    kube: ExtenderKube
+    state: ClusterState
+    writer: ReservationWriter
+    lock: NodeLock
+    find_pod: FindPod
+    clock: Clock
+    stop: threading.Event
+    lock_wait_s: float = 10.0
+
+
+class PodBinder:
+    """Answers /bind. Thread-safe; calls for different pods run side by side."""
+
+    def __init__(self, parts: BindParts, outlets: Outlets) -> None:
+        """Work with `parts`, tell `outlets`."""
+        self._parts, self._out = parts, outlets
+
+    def answer(self, body: bytes) -> bytes:
+        """The answer to one call.
+
+        Raises:
+            WireError: the body is no bind call.
+            NotLeading: another replica decides.
+        """
+        self._out.require_lead()
+        args = decode_bind_args(body)
+        try:
+            self.bind(args)
+        except (BindRefusedError, LockHeld, KubeError) as e:
+            self._out.on_result("lock-held" if isinstance(e, LockHeld) else "failed")
+            self._tell(args, FAILED, str(e))
+            log.warning("bind_failed", extra=kv(pod=args.key, node=args.node, error=str(e)))
+            return encode_error(str(e))
+        self._out.on_result("bound")
+        self._tell(args, SUCCEEDED, f"Successfully binding node [{args.node}] to {args.key}")
+        return encode_error("")
+
+    def bind(self, args: BindArgs) -> None:
+        """Bind one pod.
+
+        Raises:
+            BindRefusedError: there is no reservation that could be bound.
+            LockHeld: the node's lock was not freed in time.
+            KubeError: the API server refuses or can't be reached.
+            NotLeading: another replica decides.
+        """
+        pod = self._pod(args)
+        if pod.node_name:
+            if pod.node_name == args.node:
+                return  # an earlier call whose answer was lost
+            raise BindRefusedError(f"pod {args.key} is bound to node {pod.node_name} already")
+        if not self._asks(pod):
+            self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
+            return
+        node = self._reserved_node(pod, args)
+        is_locked = False
+        try:
+            is_locked = self._lock_if_needed(node, pod)
+            self._out.require_lead()
+            self._parts.writer.start_binding(pod)
+            self._out.require_lead()
+        except BaseException:
+            self._undo(pod, args.node, is_locked=is_locked)
+            raise
+        self._bind_reserved(pod, args, is_locked=is_locked)
+
+    def _pod(self, args: BindArgs) -> Pod:
+        """The pod with its reservation, from the watch or, where that lags, from the API server."""
+        pod = self._parts.find_pod(args.namespace, args.name)
+        is_known = pod is not None and pod.uid == args.uid
+        if pod is None or not is_known or not pod.annotations.get(names.POD_NODE):
+            pod = self._parts.kube.read_pod(args.namespace, args.name)
+            self._parts.state.pod_changed(None, pod)
+        if pod.uid != args.uid:
+            raise BindRefusedError(f"pod {args.key} is another one by now ({pod.uid})")
+        return pod
+
+    def _asks(self, pod: Pod) -> bool:
+        try:
+            return not request_of(pod, self._parts.state.rules).is_empty
+        except WireError as e:
+            raise BindRefusedError(f"the pod can't be served: {e}") from e
+
+    def _reserved_node(self, pod: Pod, args: BindArgs) -> Node:
+        state = self._parts.state
+        holder = state.reservation_of(args.uid)
+        node = state.node(args.node)
+        if node is None:
+            why = f"node {args.node} does not exist"
+        elif not holder:
+            why = "it has no reservation (any more); it has to be filtered again"
+        elif holder != args.node:
+            why = f"its reservation is on node {holder}, not on {args.node}"
+        elif cards := state.overcommitted(args.uid):
+            why = f"its reservation no longer fits: {', '.join(cards)} is full, sick or gone"
+        else:
+            return node
+        self._undo(pod, args.node, is_locked=False)
+        raise BindRefusedError(f"pod {args.key} can't be bound to {args.node}: {why}")
+
+    # -- the node lock -----------------------------------------------------------------------------
+    def _lock_if_needed(self, node: Node, pod: Pod) -> bool:
+        """Take the lock where the daemon can't tell pods apart without; wait while it is held.
+
+        Raises:
+            LockHeld: it was not freed in time.
+            KubeError: the API server refuses or can't be reached.
+        """
+        parts = self._parts
+        if node.annotations.get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES:
+            return False
+        request = request_of(pod, parts.state.rules)
+        if not any(ask.vendor is Vendor.NVIDIA for one in request.containers for ask in one.asks):
+            return False  # AWS's plugin knows no lock
+        deadline_s = parts.clock.monotonic() + parts.lock_wait_s
+        while True:
+            seen = parts.state.node(node.name) or node
+            try:
+                parts.lock.acquire(node.name, pod.namespace, pod.name, self._is_done, seen=seen)
+            except LockHeld:
+                if not self._wait_for_lock(node.name, deadline_s):
+                    raise
+            else:
+                return True
+
+    def _wait_for_lock(self, node: str, deadline_s: float) -> bool:
+        """Wait until the watch shows another lock, or none; False when the time is over."""
+        parts = self._parts
+        before = self._lock_text(node)
+        while parts.clock.monotonic() < deadline_s:
+            if parts.stop.wait(LOOK_S):
+                return False
+            self._out.require_lead()
+            if self._lock_text(node) != before or before is None:
+                return True
+        return False
+
+    def _lock_text(self, node: str) -> str | None:
+        seen = self._parts.state.node(node)
+        return None if seen is None else seen.annotations.get(names.NODE_LOCK)
+
+    def _is_done(self, namespace: str, name: str) -> bool:
+        """True if the lock's pod needs it no more: deleted, over, served or refused."""
+        try:
+            pod = self._parts.kube.read_pod(namespace, name)
+        except NotFound:
+            return True
+        phase = pod.annotations.get(names.POD_BIND_PHASE)
+        return pod.is_over or phase in (names.PHASE_SUCCESS, names.PHASE_FAILED)
+
+    # -- the binding -------------------------------------------------------------------------------
+    def _bind_reserved(self, pod: Pod, args: BindArgs, *, is_locked: bool) -> None:
+        try:
+            self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
+        except KubeError as e:
+            if self._is_bound(args, e):
+                return
+            self._undo(pod, args.node, is_locked=is_locked)
+            raise
+
+    def _is_bound(self, args: BindArgs, error: KubeError) -> bool:
+        """After a failure: whether the pod is bound to this node all the same.
+
+        Raises:
+            KubeError: nobody can tell; then everything stays until the watch shows it.
+        """
+        if not error.is_transient and not isinstance(error, Conflict):
+            return False
+        try:
+            now = self._parts.kube.read_pod(args.namespace, args.name)
+        except NotFound:
+            return False
+        except KubeError as e:
+            raise KubeError(f"{error}; whether it was bound can't be told: {e}", e.status) from e
+        return now.uid == args.uid and now.node_name == args.node
+
+    def _undo(self, pod: Pod, node: str, *, is_locked: bool) -> None:
+        """Free lock and reservation; what can't be written now is left to the sweeper."""
+        parts = self._parts
+        parts.state.release(pod.uid)
+        steps: list[tuple[str, Callable[[], object]]] = []
+        if is_locked:
+            steps.append(("lock", lambda: parts.lock.release(node, pod.namespace, pod.name)))
+        if pod.annotations.get(names.POD_NODE):
+            steps.append(("reservation", lambda: parts.writer.clear(pod)))
+        for what, step in steps:
+            try:
+                step()
+            except KubeError as e:
+                log.warning("undo_failed", extra=kv(pod=pod.key, what=what, error=str(e)))
+
+    def _tell(self, args: BindArgs, reason: str, message: str) -> None:
+        note = EventNote(
+            kind="Pod",
+            namespace=args.namespace,
+            name=args.name,
+            uid=args.uid,
+            reason=reason,
+            message=message,
+            is_warning=reason == FAILED,
+        )
+        self._out.notify(note)

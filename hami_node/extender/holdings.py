@@ -1,0 +1,109 @@
+"""What a pod holds by its annotations, whoever wrote them: 2.4 to 2.10, or we. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hami_node.engine.usage import PodGrants
+from hami_node.errors import WireError
+from hami_node.model import ContainerGrants, ContainerKind, MigReservation, Pod
+from hami_node.wire import names
+from hami_node.wire.mig_codec import decode_mig_allocations
+from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.requests import ResourceNames
+from hami_node.wire.reservation import are_inits_over, counts_of, read_reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A pod's grants on a node. `is_bound` is False while it only has a reservation."""
+
+    node: str
+    is_bound: bool
+    grants: PodGrants
+
+
+def marks_of(pod: Pod) -> tuple[str | bool, ...]:
+    """Everything of a pod that its holding is made of: equal marks, equal holding."""
+    said = pod.annotations
+    return (
+        pod.is_over,
+        pod.node_name,
+        said.get(names.POD_NODE, ""),
+        said.get(names.POD_TIME, ""),
+        said.get(names.POD_ALLOCATED, ""),
+        said.get(names.POD_NEURON_ALLOCATED, ""),
+        said.get(names.POD_MIG_ALLOCATIONS, ""),
+        are_inits_over(pod),
+    )
+
+
+def holding_of(pod: Pod, resources: ResourceNames) -> Holding | None:
+    """What the pod holds; None for nothing. Never raises.
+
+    A reservation that does not match the pod's containers counts in full once the pod is bound:
+    rather a refused pod than a full card. Before that it counts for nothing.
+    """
+    node = pod.node_name or pod.annotations.get(names.POD_NODE, "")
+    if pod.is_over or not node:
+        return None
+    nvidia = _nvidia(pod, resources)
+    neuron = _neuron(pod, resources)
+    if not any(nvidia) and not any(neuron):
+        return None
+    kinds = tuple(one.kind for one in pod.containers)
+    width = max(len(nvidia), len(neuron))
+    containers = tuple(_at(nvidia, place) + _at(neuron, place) for place in range(width))
+    return Holding(
+        node=node,
+        is_bound=bool(pod.node_name),
+        grants=PodGrants(
+            containers=containers,
+            kinds=kinds if width == len(kinds) else (ContainerKind.APP,) * width,
+            mig=_mig(pod),
+            are_inits_over=are_inits_over(pod),
+        ),
+    )
+
+
+def _at(slots: tuple[ContainerGrants, ...], place: int) -> ContainerGrants:
+    return slots[place] if place < len(slots) else ()
+
+
+def _nvidia(pod: Pod, resources: ResourceNames) -> tuple[ContainerGrants, ...]:
+    if not pod.annotations.get(names.POD_ALLOCATED) or not counts_of(pod, resources.gpu):
+        return ()  # whoever asks for no card holds none, whatever it says
+    slots = read_reservation(pod, resources.gpu).slots
+    if slots is not None:
+        return tuple(slots.granted.get(one.name, ()) for one in pod.containers)
+    return _at_most(pod, names.POD_ALLOCATED)
+
+
+def _neuron(pod: Pod, resources: ResourceNames) -> tuple[ContainerGrants, ...]:
+    text = pod.annotations.get(names.POD_NEURON_ALLOCATED)
+    asks = counts_of(pod, resources.neuron) or counts_of(pod, resources.neuron_core)
+    if not text or not asks:
+        return ()
+    try:
+        slots = decode_grants(text, names.POD_NEURON_ALLOCATED)
+    except WireError:
+        return ()  # nothing in it can be counted
+    return slots if len(slots) == len(pod.containers) or pod.node_name else ()
+
+
+def _at_most(pod: Pod, key: str) -> tuple[ContainerGrants, ...]:
+    """All that an unclear reservation of a bound pod may hold."""
+    if not pod.node_name:
+        return ()
+    try:
+        return decode_grants(pod.annotations[key], key)
+    except WireError:
+        return ()  # nothing in it can be counted
+
+
+def _mig(pod: Pod) -> tuple[MigReservation, ...]:
+    """The MIG reservations; unreadable ones are left out, which makes their card unhealthy."""
+    try:
+        return decode_mig_allocations(pod.annotations.get(names.POD_MIG_ALLOCATIONS, ""))
+    except WireError:
+        return ()

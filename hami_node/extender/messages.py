@@ -1,0 +1,165 @@
+"""kube-scheduler's extender JSON: arguments in, answers out. Pure.
+
+The keys are Go's field names; like Go, arguments are read whatever the case of their keys. Source:
+k8s.io/kube-scheduler/extender/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from hami_node.errors import WireError
+from hami_node.model import Node, Pod
+from hami_node.wire.objects import decode_node, decode_pod
+
+T = TypeVar("T")
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER: Final = msgspec.json.Encoder()
+_NULL: Final = b"null"
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenNode:
+    """A node as the caller described it, decoded and as it came."""
+
+    node: Node
+    raw: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterArgs:
+    """A pod and its candidates: names, or whole nodes from callers that simulate; None is null."""
+
+    pod: Pod
+    node_names: tuple[str, ...] | None
+    nodes: tuple[GivenNode, ...] | None
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of the nodes to choose from."""
+        if self.node_names is not None:
+            return self.node_names
+        return tuple(given.node.name for given in self.nodes or ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindArgs:
+    """A pod to bind."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterAnswer:
+    """The nodes that will do, and why the others won't.
+
+    Attributes:
+        node_names: names that will do; None where the caller sent whole nodes.
+        nodes: nodes that will do, as they came; None where the caller sent names.
+        failed: why, by node; waiting or preemption may help.
+        unresolvable: why, by node; neither will help.
+        error: the filter itself failed.
+    """
+
+    node_names: Sequence[str] | None = None
+    nodes: Sequence[msgspec.Raw] | None = None
+    failed: Mapping[str, str] | None = None
+    unresolvable: Mapping[str, str] | None = None
+    error: str = ""
+
+
+def decode_filter_args(body: bytes) -> FilterArgs:
+    """Read /filter's body.
+
+    Raises:
+        WireError: not such an object; names the member.
+    """
+    members = _members(body)
+    pod_raw = members.get("pod", _NULL)
+    if pod_raw == _NULL:
+        raise WireError("Pod", "", "is missing")
+    pod = decode_pod(pod_raw)
+    if not (pod.name and pod.namespace and pod.uid):
+        raise WireError("Pod", pod.key, "has no name, namespace or uid")
+    names = _decoded(members.get("nodenames", _NULL), list[str], "NodeNames")
+    listed = _decoded(members.get("nodes", _NULL), _NodeList, "Nodes")
+    nodes = None
+    if listed is not None:
+        nodes = tuple(
+            GivenNode(node=decode_node(bytes(raw)), raw=raw) for raw in listed.items or ()
+        )
+    return FilterArgs(
+        pod=pod, node_names=None if names is None else tuple(dict.fromkeys(names)), nodes=nodes
+    )
+
+
+def decode_bind_args(body: bytes) -> BindArgs:
+    """Read /bind's body.
+
+    Raises:
+        WireError: not such an object; names the member.
+    """
+    members = _members(body)
+    wanted = {"podname": "PodName", "podnamespace": "PodNamespace", "poduid": "PodUID"}
+    found: dict[str, str] = {}
+    for key, shown in {**wanted, "node": "Node"}.items():
+        value = _decoded(members.get(key, _NULL), str, shown)
+        if not value:
+            raise WireError(shown, "", "is missing")
+        found[key] = value
+    return BindArgs(
+        name=found["podname"],
+        namespace=found["podnamespace"],
+        uid=found["poduid"],
+        node=found["node"],
+    )
+
+
+def encode_filter_answer(answer: FilterAnswer) -> bytes:
+    """Write /filter's answer."""
+    nodes = None if answer.nodes is None else {"items": list(answer.nodes)}
+    return _ENCODER.encode(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if answer.node_names is None else list(answer.node_names),
+            "FailedNodes": dict(answer.failed or {}),
+            "FailedAndUnresolvableNodes": dict(answer.unresolvable or {}),
+            "Error": answer.error,
+        }
+    )
+
+
+def encode_error(error: str) -> bytes:
+    """Write /bind's answer; "" is success."""
+    return _ENCODER.encode({"Error": error})
+
+
+def _members(body: bytes) -> dict[str, bytes]:
+    try:
+        return {key.lower(): bytes(raw) for key, raw in _MEMBERS.decode(body).items()}
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
+        raise WireError("body", body[:80].decode("utf-8", "replace"), str(e)) from e
+
+
+def _decoded(raw: bytes, kind: type[T], member: str) -> T | None:
+    try:
+        return None if raw == _NULL else msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
+        raise WireError(member, raw[:80].decode("utf-8", "replace"), str(e)) from e
