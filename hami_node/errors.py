@@ -101,3 +101,7 @@ class GrantMismatch(AllocationError):
 
 class LockHeld(HamiError):
     """The node lock belongs to another pod."""
+
+
+class NotLeading(HamiError):
+    """Another replica decides; the caller should ask that one."""
