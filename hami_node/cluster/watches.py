@@ -24,6 +24,7 @@ from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock
 from hami_node.wire.objects import decode_node, decode_pod
+from hami_node.wire.quotas import ResourceQuota, decode_resource_quota
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,13 @@ PODS: Final[WatchedKind[Pod]] = WatchedKind(
 )
 NODES: Final[WatchedKind[Node]] = WatchedKind(
     resource="nodes", path="/api/v1/nodes", decode=decode_node, key_of=lambda node: ("", node.name)
+)
+
+QUOTAS: Final[WatchedKind[ResourceQuota]] = WatchedKind(
+    resource="resourcequotas",
+    path="/api/v1/resourcequotas",
+    decode=decode_resource_quota,
+    key_of=lambda quota: (quota.namespace, quota.name),
 )
 
 
@@ -116,6 +124,7 @@ class ResourceWatch(Generic[T]):
         self._failures_in_a_row = 0
         self._has_warned = False
         self._synced = threading.Event()
+        self._relist = threading.Event()
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._last_contact_s: float | None = None
@@ -142,6 +151,12 @@ class ResourceWatch(Generic[T]):
         with self._lock:
             return WatchCounts(**self._counts)
 
+    def relist(self) -> None:
+        """Take a fresh list before anything else counts; not synced until it is there."""
+        self._synced.clear()
+        self._relist.set()
+        self.interrupt()
+
     def interrupt(self) -> None:
         """End the read that `run` waits in; call it after setting `run`'s stop event."""
         with self._lock:
@@ -156,12 +171,16 @@ class ResourceWatch(Generic[T]):
         while not stop.is_set():
             wait_s = 0.0
             try:
+                if self._relist.is_set():
+                    self._relist.clear()
+                    self._version = self._list_from = ""
                 if not self._version:
                     self._list(stop)
-                if not stop.is_set():
+                if not stop.is_set() and not self._relist.is_set():
                     self._watch(stop)
             except KubeError as error:
-                wait_s = 0.0 if stop.is_set() else self._failed(error)
+                was_ended = stop.is_set() or self._relist.is_set()
+                wait_s = 0.0 if was_ended else self._failed(error)
             except Exception as error:
                 # the last line of a thread: whatever it was, it is logged and we list anew
                 log.exception("watch_broken", extra=kv(resource=self._kind.resource))
@@ -223,7 +242,8 @@ class ResourceWatch(Generic[T]):
         self.cache.replace(found)
         self._advance(version)
         self._heard()
-        self._synced.set()
+        if not self._relist.is_set():
+            self._synced.set()
         self.cache.tell()
 
     def _read_items(self, items: Iterable[bytes], found: dict[Key, T]) -> None:
@@ -278,15 +298,17 @@ class ResourceWatch(Generic[T]):
             self._hold(stream)
             try:
                 # looked at after `_hold`, so that an `interrupt` before it is not lost
-                lines = iter(()) if stop.is_set() else stream.lines()
+                is_over = stop.is_set() or self._relist.is_set()
+                lines = iter(()) if is_over else stream.lines()
                 for line in lines:
-                    if stop.is_set():
+                    if stop.is_set() or self._relist.is_set():
                         return
                     self._take(read_frame(line))
                     frames += 1
             finally:
                 self._hold(None)
-        if not frames and self._clock.monotonic() - began_s < _HASTY_S and not stop.is_set():
+        was_ended = stop.is_set() or self._relist.is_set()
+        if not frames and self._clock.monotonic() - began_s < _HASTY_S and not was_ended:
             raise KubeError(f"the watch of {kind.resource} ended at once")
         self._heard()
 

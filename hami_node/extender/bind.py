@@ -27,6 +27,8 @@ FAILED: Final = "BindingFailed"
 """Reasons of the Events, as HAMi names them."""
 LOOK_S: Final = 0.05
 """How often a held lock is looked at in the watch's cache; no request is made for it."""
+LATE_S: Final = 0.5
+"""After so long the API server is asked again about a lock that the watch does not show."""
 
 FindPod = Callable[[str, str], Pod | None]
 """A pod by namespace and name, as the watch has it."""
@@ -180,11 +182,12 @@ class PodBinder:
         """Wait until the watch shows another lock, or none; False when the time is over."""
         parts = self._parts
         before = self._lock_text(node)
-        while parts.clock.monotonic() < deadline_s:
+        began_s = parts.clock.monotonic()
+        while (now_s := parts.clock.monotonic()) < deadline_s:
             if parts.stop.wait(LOOK_S):
                 return False
             self._out.require_lead()
-            if self._lock_text(node) != before or before is None:
+            if self._lock_text(node) != before or (before is None and now_s - began_s > LATE_S):
                 return True
         return False
 

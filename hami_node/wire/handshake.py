@@ -75,3 +75,8 @@ def encode_neuron_reported(unix_s: float) -> str:
 def encode_requesting(unix_s: float) -> str:
     """What the extender writes: `Requesting_2006-01-02 15:04:05`, the form since HAMi 2.5."""
     return f"{names.HANDSHAKE_REQUESTING}{format_dashed(unix_s)}"
+
+
+def encode_deleted(unix_s: float) -> str:
+    """What the extender writes when it gives a silent node up: `Deleted_2006-01-02 15:04:05`."""
+    return f"{names.HANDSHAKE_DELETED}{format_dashed(unix_s)}"
