@@ -142,3 +142,5 @@ ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 ENV_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 # user -> daemon, plugin: a true value asks for no limiter; plugin/server.go
 ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
+# user -> dynamic linker: libraries loaded before the limiter, refused by the webhook; ld.so(8)
+ENV_PRELOAD: Final = "LD_PRELOAD"
