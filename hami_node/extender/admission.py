@@ -124,10 +124,12 @@ def _forged(pod: Pod) -> str:
     found = [one for one in GRANT_ANNOTATIONS if one in pod.annotations]
     if not found:
         return ""
-    what = f"annotation {found[0]} is" if len(found) == 1 else f"annotations {', '.join(found)} are"
+    is_one = len(found) == 1
+    what = f"annotation {found[0]} is" if is_one else f"annotations {', '.join(found)} are"
     return (
-        f"{what} written by the scheduler when it reserves devices, never by a user: remove them "
-        "from metadata.annotations (a template copied out of a live pod carries them along)"
+        f"{what} written by the scheduler when it reserves devices, never by a user: remove "
+        f"{'it' if is_one else 'them'} from metadata.annotations (a template copied out of a live "
+        "pod carries such annotations along)"
     )
 
 

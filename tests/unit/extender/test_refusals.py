@@ -45,9 +45,23 @@ def test_grant_annotation_of_a_user_is_refused(key: str, obj: Json) -> None:
     assert (code, message) == (
         403,
         f"annotation {key} is written by the scheduler when it reserves devices, never by a user: "
-        "remove them from metadata.annotations (a template copied out of a live pod carries them "
-        "along)",
+        "remove it from metadata.annotations (a template copied out of a live pod carries such "
+        "annotations along)",
     )
+
+
+def test_all_grant_annotations_are_named_in_one_sentence() -> None:
+    code, message = refusal(pod(container(), annotations=dict.fromkeys(GRANT_ANNOTATIONS, "x")))
+    assert code == 403
+    assert message.startswith("annotations hami.io/vgpu-node, hami.io/vgpu-time, ")
+    assert "remove them from" in message
+    assert all(key in message for key in GRANT_ANNOTATIONS)
+
+
+@pytest.mark.parametrize("prefix", ["hami.io/", "nvidia.com/"])
+def test_other_annotations_of_ours_are_no_grants(prefix: str) -> None:
+    obj = pod(container(SHARE), annotations={f"{prefix}note": "x", names.USE_GPU_UUID: "GPU-1"})
+    assert ask(obj)["allowed"]
 
 
 @pytest.mark.parametrize(
