@@ -22,7 +22,7 @@ from hami_node.config import ConfigSources, resolve
 from hami_node.errors import ConfigError
 from hami_node.logs import configure, kv
 from hami_node.metrics import Metrics
-from hami_node.node.config_watch import ConfigWatch
+from hami_node.config_watch import ConfigWatch
 from hami_node.node.inventory import Inventory, refuse_oversize, shape
 from hami_node.node.lifecycle import Lifecycle, remove_stale_sockets
 from hami_node.node.plugin import AllocatorSlot, DevicePlugin

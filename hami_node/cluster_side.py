@@ -7,15 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.registry import CollectorRegistry
-
 from hami_node.backends.nvml import NvmlBackend
 from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.views import ClusterView
 from hami_node.logs import kv
-from hami_node.metrics_server import MetricsServer, Probes
+from hami_node.metrics_server import MetricsServer, Probes, registry_of
 from hami_node.model import Pod, Uuid
 from hami_node.node.allocation import PodAllocator
 from hami_node.node.gauges import Gauges
@@ -171,8 +169,7 @@ class ClusterSide:
         )
         return MetricsServer(
             settings.metrics_address,
-            self._daemon.metrics,
-            CollectorRegistry(),
+            registry_of(self._daemon.metrics),
             probes,
             lambda: plain(self._daemon.settings),
         )

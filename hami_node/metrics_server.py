@@ -75,13 +75,19 @@ def _exposed(family: Family, samples: tuple[Sample, ...]) -> Metric:
     return plain
 
 
+def registry_of(metrics: Metrics) -> CollectorRegistry:
+    """A registry that exposes these numbers."""
+    registry = CollectorRegistry()
+    registry.register(MetricsCollector(metrics))
+    return registry
+
+
 class MetricsServer:
     """Serves in threads of its own between `start` and `close`."""
 
     def __init__(
         self,
         address: str,
-        metrics: Metrics,
         registry: CollectorRegistry,
         probes: Probes,
         config: Callable[[], Mapping[str, object]],
@@ -91,7 +97,6 @@ class MetricsServer:
         Raises:
             ConfigError: the address can not be bound.
         """
-        registry.register(MetricsCollector(metrics))
         ProcessCollector(registry=registry)
         host, _, port = address.rpartition(":")
         host = host.strip("[]")

@@ -235,6 +235,12 @@ class ClusterState:
             )
             return tuple(sorted(wrong))
 
+    def sizes(self) -> tuple[int, int]:
+        """(nodes that offer cards, pods that hold cards)."""
+        with self._lock:
+            offering = sum(1 for offer in self._offers.values() if offer.devices)
+            return offering, sum(1 for counted in self._pods.values() if counted.node)
+
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
         """Every card of every node with what is taken of it."""
         with self._lock:

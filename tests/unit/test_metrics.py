@@ -18,7 +18,7 @@ from prometheus_client.registry import CollectorRegistry
 from hami_node.errors import ConfigError
 from hami_node.metric_families import FAMILIES, Kind
 from hami_node.metrics import AllocationReading, CardReading, Metrics
-from hami_node.metrics_server import MetricsCollector, MetricsServer, Probes
+from hami_node.metrics_server import MetricsCollector, MetricsServer, Probes, registry_of
 from hami_node.model import Device, Uuid, Vendor
 
 
@@ -233,7 +233,7 @@ class Served:
             ready={"kubelet": lambda: self.ready},
         )
         self.server = MetricsServer(
-            "127.0.0.1:0", metrics, CollectorRegistry(), probes, lambda: {"split-count": 10}
+            "127.0.0.1:0", registry_of(metrics), probes, lambda: {"split-count": 10}
         ).start()
 
     def _wait(self) -> str:
@@ -324,11 +324,11 @@ def test_garbage_request_does_no_harm(served: Served) -> None:
 def test_taken_port_is_refused_with_the_cure(served: Served, metrics: Metrics) -> None:
     address = f"127.0.0.1:{served.server.port}"
     with pytest.raises(ConfigError, match=r"metrics-address.*choose another address"):
-        MetricsServer(address, metrics, CollectorRegistry(), Probes(), dict)
+        MetricsServer(address, registry_of(metrics), Probes(), dict)
 
 
 def test_port_alone_listens_for_ipv4(metrics: Metrics) -> None:
-    server = MetricsServer(":0", metrics, CollectorRegistry(), Probes(), dict).start()
+    server = MetricsServer(":0", registry_of(metrics), Probes(), dict).start()
     try:
         socket.create_connection(("127.0.0.1", server.port), 20).close()
     finally:

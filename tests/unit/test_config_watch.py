@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.node.config_watch import ConfigWatch
+from hami_node.config_watch import ConfigWatch
 from tests.fakes.waiting import eventually
 
 
