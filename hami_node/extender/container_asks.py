@@ -128,8 +128,8 @@ def _cure(resource: str, rules: WebhookRules) -> str:
     cures = {
         names.gpu: "write a whole number of cards, such as 1",
         names.gpu_memory: f"write {unit} as a plain whole number, such as 3000",
-        names.gpu_memory_percent: "write a whole number from 0 to 100",
-        names.gpu_cores: "write percent of one card, a whole number from 0 to 100",
+        names.gpu_memory_percent: "write percent of a card's memory, such as 50 for one half",
+        names.gpu_cores: "write percent of one card as a whole number, such as 30",
         names.gpu_priority: "write 0 for high or 1 for low",
         names.neuron: "write a whole number of devices, such as 1",
         names.neuron_core: (

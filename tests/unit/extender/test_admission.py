@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import fields
+from pathlib import Path
 
+import pytest
+import yaml
+
+from hami_node.extender.admission import GRANT_ANNOTATIONS
 from hami_node.extender.webhook import WebhookRules
 from hami_node.settings import CorePolicy
 from hami_node.simulate.patches import json_patch
@@ -254,3 +259,15 @@ def test_hidden_cards_overwrite_what_a_container_without_cards_says(
     alone = admitted(pod(container(None, env=env)), rules)
     assert [one["value"] for one in env_of(alone)] == expected
     assert alone["spec"]["schedulerName"] == "default-scheduler"
+
+
+# -- What the manifests send here ------------------------------------------------------------------
+def test_manifest_sends_every_pod_that_the_rules_concern() -> None:
+    page = (Path(__file__).parents[3] / "daemonset/extender/webhook.yaml").read_text()
+    (webhook,) = yaml.safe_load(page)["webhooks"]
+    (condition,) = webhook["matchConditions"]
+    said = condition["expression"]
+    assert [key for key in GRANT_ANNOTATIONS if f"'{key}'" not in said] == []
+    ours = [getattr(ResourceNames(), one.name) for one in fields(ResourceNames)]
+    assert {key: said.count(f"'{key}'") for key in ours} == dict.fromkeys(ours, 4)
+    assert webhook["failurePolicy"] == "Fail"

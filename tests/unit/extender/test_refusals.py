@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -205,6 +206,41 @@ def test_problems_are_told_together() -> None:
     code, message = refusal(obj)
     assert code == 403
     assert [part.split(" ")[0] for part in message.split("; ")] == ["pod", "container", "container"]
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pod(container(), annotations={names.POD_ALLOCATED: "x"}),
+        pod(container({GPU: "1", MEM: "4Gi"})),
+        pod(container({GPU: "1", PCT: "150"})),
+        pod(container({GPU: "1", PRIO: "2"})),
+        pod(container(SHARE), nodeName="n1"),
+        pod(container(SHARE, securityContext={"privileged": True})),
+        pod(container(SHARE, env=[{"name": "LD_PRELOAD", "value": "/x.so"}])),
+        pod(
+            container(SHARE),
+            container(None, "b", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        ),
+        pod(container(SHARE), annotations={names.POD_SCORING_WEIGHTS: "slot=1"}),
+        pod(),
+    ],
+    ids=[
+        "grant",
+        "value",
+        "percent",
+        "priority",
+        "node",
+        "privileged",
+        "env",
+        "shown",
+        "weights",
+        "empty",
+    ],
+)
+def test_sentence_stands_in_the_documents_as_it_is_said(obj: Json) -> None:
+    page = (Path(__file__).parents[3] / "docs/webhook.md").read_text()
+    assert f"| {refusal(obj)[1]} |" in page
 
 
 def test_message_stays_short_however_much_is_wrong() -> None:
