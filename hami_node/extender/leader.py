@@ -1,0 +1,307 @@
+"""Which replica decides: a Lease in the cluster, and our own clock as the fence.
+
+A record counts as expired when it has not changed for its duration by our monotonic clock, so the
+replicas' wall clocks may differ. A leader believes in itself for a shorter time than the others
+wait (`renew_deadline_s` < `duration_s`), counted from before it sent its last renewal.
+Source: the algorithm of client-go, tools/leaderelection.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from hami_node.errors import Conflict, HamiError, KubeError, NotFound
+from hami_node.logs import kv
+from hami_node.ports import Clock
+
+log: Final = logging.getLogger(__name__)
+
+MAX_FOREIGN_DURATION_S: Final = 120.0
+"""A record that claims to be good for longer is a mistake that must not stop the scheduler."""
+MAX_TRANSITIONS: Final = 2**31 - 1
+RELEASE_ATTEMPTS: Final = 3
+
+Json = Mapping[str, object]
+
+
+class Leases(Protocol):
+    """The calls that are needed. Every call has to be bounded in time.
+
+    Raises (every method): KubeError or one of its kinds.
+    """
+
+    def read_lease(self, namespace: str, name: str) -> Json:
+        """GET. Raises NotFound."""
+
+    def create_lease(self, namespace: str, lease: Json) -> Json:
+        """POST. Raises Conflict when it is there."""
+
+    def update_lease(self, namespace: str, name: str, lease: Json) -> Json:
+        """PUT. Raises Conflict when somebody wrote it since it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """Seconds. The difference of the first two is what clocks and calls may be late."""
+
+    duration_s: float = 8.0
+    renew_deadline_s: float = 6.0
+    retry_s: float = 1.5
+
+    def __post_init__(self) -> None:
+        """Refuse times with which two replicas could lead."""
+        if not 0 < self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise ValueError("0 < retry_s < renew_deadline_s < duration_s must hold")
+
+
+class Leader:
+    """Takes and keeps the Lease. `run` is a thread's body; all the rest may be called anywhere."""
+
+    def __init__(
+        self,
+        kube: Leases,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        times: LeaseTimes | None = None,
+        on_change: Callable[[bool], None] = lambda _is_leading: None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Prepare; nothing is asked before `run`.
+
+        Args:
+            kube: the API; a client of its own whose calls end well before `renew_deadline_s`.
+            namespace: where the Lease is; it is made when it is missing.
+            name: of the Lease.
+            identity: this replica's name in it. Not "".
+            clock: wall time goes into the record, monotonic time decides.
+            times: how long a record is good, and how often it is renewed.
+            on_change: told by `run`'s thread; must return at once.
+            jitter: 0 to 1, so that replicas do not ask at the same moment.
+        """
+        if not identity:
+            raise ValueError("an empty identity stands for nobody in a Lease")
+        self._kube, self._namespace, self._name = kube, namespace, name
+        self._identity, self._clock, self._times = identity, clock, times or LeaseTimes()
+        self._on_change, self._jitter = on_change, jitter
+        # Written by run's thread alone, each at one stroke, so that readers need no lock.
+        self._renewed_at: float | None = None
+        self._holder = ""
+        # Of run's thread only.
+        self._announced = False
+        self._is_failing = False
+        self._fresh: Json | None = None
+        self._observed: tuple[Json, float] | None = None
+        self._stamps: deque[str] = deque(maxlen=32)
+
+    def is_leading(self) -> bool:
+        """True while the last successful renewal was begun less than `renew_deadline_s` ago."""
+        renewed_at = self._renewed_at
+        return (
+            renewed_at is not None
+            and self._clock.monotonic() - renewed_at < self._times.renew_deadline_s
+        )
+
+    def holder(self) -> str:
+        """Who held the Lease when it was last seen; "" for nobody."""
+        return self._holder
+
+    def run(self, stop: threading.Event) -> None:
+        """Take part until stopped, then give the Lease back. Nothing but `stop` ends it."""
+        while not stop.is_set():
+            stop.wait(self.step())
+        self.release()
+
+    def step(self) -> float:
+        """Try once to take or renew the Lease; seconds until the next try."""
+        try:
+            wait_s = self._campaign()
+        except Conflict:  # somebody was faster: look who
+            self._fresh = None
+            wait_s = self._times.retry_s * (0.1 + self._jitter() / 10)
+        except Exception as error:  # noqa: BLE001 - ended by a bug, it would end all scheduling
+            self._fail(error)
+            wait_s = self._times.retry_s * (0.5 + self._jitter() / 2)
+        self._announce()
+        return wait_s
+
+    def release(self) -> None:
+        """Stop leading and let the next one take over at once."""
+        was_held, self._renewed_at = self._renewed_at is not None, None
+        # Before the record says so: the next one may begin with that write.
+        self._announce(logging.INFO)
+        if not was_held:
+            return
+        for _ in range(RELEASE_ATTEMPTS):
+            try:
+                lease = self._kube.read_lease(self._namespace, self._name)
+                if not self._is_ours(_spec_of(lease)):
+                    return
+                self._kube.update_lease(self._namespace, self._name, self._released(lease))
+            except NotFound:
+                return
+            except HamiError as error:
+                log.warning("lease_not_released", extra=kv(error=error))
+            else:
+                self._holder = ""
+                log.info("leader_released", extra=kv(identity=self._identity))
+                return
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _campaign(self) -> float:
+        lease, self._fresh = self._fresh, None
+        try:
+            lease = lease or self._kube.read_lease(self._namespace, self._name)
+        except NotFound:
+            return self._take_after(self._seen_time_left(), None)
+        spec = _spec_of(lease)
+        if self._is_ours(spec):
+            self._take(lease)
+            return self._times.retry_s
+        self._renewed_at = None
+        self._observe(spec)
+        return self._take_after(self._seen_time_left(), lease)
+
+    def _take_after(self, left_s: float, lease: Json | None) -> float:
+        if left_s > 0:
+            polled_s = self._times.retry_s * (1 + self._jitter() / 5)
+            return min(polled_s, left_s + self._times.retry_s * self._jitter() / 10)
+        self._take(lease)
+        return self._times.retry_s
+
+    def _observe(self, spec: Json) -> None:
+        if self._observed is None or self._observed[0] != spec:
+            self._observed = (spec, self._clock.monotonic())
+        holder = _holder_of(spec)
+        if holder != self._holder:
+            log.info("leader_observed", extra=kv(holder=holder, identity=self._identity))
+            self._holder = holder
+
+    def _seen_time_left(self) -> float:
+        """Seconds until the record that was seen last is nobody's, also if it was deleted since.
+
+        Whoever wrote it leads on until it fails to renew.
+        """
+        if self._observed is None:
+            return 0.0
+        spec, since = self._observed
+        if not _holder_of(spec):
+            return 0.0
+        return since + self._duration_of(spec) - self._clock.monotonic()
+
+    def _duration_of(self, spec: Json) -> float:
+        given = spec.get("leaseDurationSeconds")
+        if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
+            return self._times.duration_s
+        return min(float(given), MAX_FOREIGN_DURATION_S)
+
+    def _is_ours(self, spec: Json) -> bool:
+        """Also after an answer was lost: but not what another process wrote under our name."""
+        return _holder_of(spec) == self._identity and spec.get("renewTime") in self._stamps
+
+    def _take(self, lease: Json | None) -> None:
+        """Write ourselves in."""
+        start = self._clock.monotonic()
+        wanted = self._held(lease)
+        if lease is None:
+            written = self._kube.create_lease(self._namespace, wanted)
+        else:
+            written = self._kube.update_lease(self._namespace, self._name, wanted)
+        self._renewed_at = start
+        self._holder, self._fresh, self._is_failing = self._identity, written, False
+
+    def _held(self, lease: Json | None) -> Json:
+        spec = _spec_of(lease) if lease is not None else {}
+        stamp = _micro_time(self._clock.now())
+        is_renewal = self._is_ours(spec)
+        self._stamps.append(stamp)
+        count = spec.get("leaseTransitions")
+        transitions = count if isinstance(count, int) and 0 <= count < MAX_TRANSITIONS else 0
+        is_change = lease is not None and _holder_of(spec) != self._identity
+        mine: dict[str, object] = {
+            **spec,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._times.duration_s),
+            "renewTime": stamp,
+            "acquireTime": spec.get("acquireTime") or stamp if is_renewal else stamp,
+            "leaseTransitions": transitions + 1 if is_change else transitions,
+        }
+        return self._document(lease, mine)
+
+    def _released(self, lease: Json) -> Json:
+        stamp = _micro_time(self._clock.now())
+        spec = {
+            **_spec_of(lease),
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "renewTime": stamp,
+            "acquireTime": stamp,
+        }
+        return self._document(lease, spec)
+
+    def _document(self, lease: Json | None, spec: Json) -> Json:
+        meta: object = {"namespace": self._namespace, "name": self._name}
+        if lease is not None:
+            meta = lease.get("metadata")
+            if not isinstance(meta, Mapping) or not meta.get("resourceVersion"):
+                # Without it an update would overwrite whoever was faster.
+                raise KubeError("the API server sent a Lease without a resourceVersion")
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": meta,
+            "spec": spec,
+        }
+
+    def _fail(self, error: Exception) -> None:
+        """Say it once per row of failures."""
+        self._fresh = None
+        was_failing, self._is_failing = self._is_failing, True
+        if was_failing:
+            return
+        cure = "tried again; as long as no replica can renew the Lease, none decides"
+        fields = kv(lease=f"{self._namespace}/{self._name}", error=error, cure=cure)
+        trace = None if isinstance(error, HamiError) else error
+        log.warning("lease_not_renewed", extra=fields, exc_info=trace)
+
+    def _announce(self, loss_level: int = logging.WARNING) -> None:
+        now = self.is_leading()
+        if now == self._announced:
+            return
+        self._announced = now
+        if now:
+            log.info("leader_acquired", extra=kv(identity=self._identity))
+        else:
+            fields = kv(identity=self._identity, holder=self._holder)
+            log.log(loss_level, "leader_lost", extra=fields)
+        try:
+            self._on_change(now)
+        except Exception:  # an election must outlive its listener
+            log.exception("leader_change_not_handled", extra=kv(is_leading=now))
+
+
+def _spec_of(lease: Json) -> Json:
+    spec = lease.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
+
+
+def _holder_of(spec: Json) -> str:
+    """Whoever stands there; what is no text is somebody all the same."""
+    holder = spec.get("holderIdentity")
+    return "" if holder is None else str(holder)
+
+
+def _micro_time(unix_s: float) -> str:
+    """`2006-01-02T15:04:05.000000Z`, the only form that the API takes."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
