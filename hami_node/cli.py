@@ -13,14 +13,17 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from hami_node import __version__, logs
-from hami_node.cli_options import IGNORED_KEY, SettingsCommand, options_of
+from hami_node.cli_certify import certify
+from hami_node.cli_options import IGNORED_KEY, SettingsCommand, kubeconfig_of, options_of
 from hami_node.config import ConfigSources, Settings, environment, load, plain
 from hami_node.errors import ConfigError, HamiError, KubeError
 from hami_node.settings import Role
 from hami_node.wire.names import RESOURCE_GPU
 
 if TYPE_CHECKING:
+    from hami_node.cluster.client import KubeClient
     from hami_node.config_check import CheckedFile
+    from hami_node.extender.certificate_secret import Api
     from hami_node.inspection import Problem
     from hami_node.model import Node, Pod
     from hami_node.ports import Kube
@@ -55,11 +58,11 @@ def _run_demo(keep: bool) -> int:
     return run(keep=keep)
 
 
-def _connect(kubeconfig: Path | None) -> Kube:
+def _connect(kubeconfig: Path | None) -> KubeClient:
     from hami_node.clock import SystemClock
     from hami_node.cluster.client import connect
 
-    return connect(kubeconfig, component="inspect", clock=SystemClock()).with_retries()
+    return connect(kubeconfig, component="command", clock=SystemClock()).with_retries()
 
 
 def _now() -> float:
@@ -76,6 +79,7 @@ class Parts:
     run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
     run_demo: Callable[[bool], int] = _run_demo
     connect: Callable[[Path | None], Kube] = _connect
+    api: Callable[[Path | None], Api] = _connect
     now: Callable[[], float] = _now
     env: Callable[[], Mapping[str, str]] = environment
 
@@ -112,6 +116,7 @@ def main() -> None:
     See it work, without a cluster or a GPU:   hami-node demo
     Serve the cards of this node:              hami-node run --config-file device-config.yaml
     Decide which pod gets which slice:         hami-node extender
+    Make the extender's certificate:           hami-node certify
     Who holds which slice of which card:       hami-node inspect
     Is this configuration right:               hami-node check-config device-config.yaml
 
@@ -224,6 +229,9 @@ main.add_command(
 )
 
 
+main.add_command(certify)
+
+
 @main.command(short_help="Show who holds which slice of which card.")
 @click.option("--node", "node_name", metavar="NAME", help="Show this node only.")
 @click.option(
@@ -274,7 +282,7 @@ def inspect(
     if files:
         nodes, pods, problems = _saved(files, node_name)
     else:
-        kube = parts.connect(kubeconfig or _kubeconfig(parts.env()))
+        kube = parts.connect(kubeconfig or kubeconfig_of(parts.env()))
         nodes = (kube.read_node(node_name),) if node_name else kube.list_nodes()
         pods, problems = kube.list_pods(node_name), ()
     view = inspection.inspect(nodes, pods, resource_name, parts.now())
@@ -305,14 +313,6 @@ def _saved(
     if node_name and not nodes:
         raise click.UsageError(f"node {node_name!r} is not in what was saved")
     return tuple(nodes), tuple(pods), tuple(problems)
-
-
-def _kubeconfig(env: Mapping[str, str]) -> Path | None:
-    named = env.get("KUBECONFIG", "").split(":")[0]
-    if named:
-        return Path(named)
-    usual = Path(env.get("HOME", "/root")) / ".kube" / "config"
-    return usual if usual.is_file() else None
 
 
 @main.command("check-config", short_help="Check configuration files, also for one node.")

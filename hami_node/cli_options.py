@@ -1,7 +1,8 @@
-"""The options of `run`, made from the declarations in `settings`: flags, HAMi's spellings, help."""
+"""The options of `run` and `extender`, made from the declarations in `settings`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,3 +126,12 @@ def _ignored_option(name: str) -> click.Option:
 def _note_ignored(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.meta.setdefault(IGNORED_KEY, []).append(str(option.name).replace("_", "-"))
+
+
+def kubeconfig_of(env: Mapping[str, str]) -> Path | None:
+    """The kubeconfig that kubectl would use; None when there is none."""
+    named = env.get("KUBECONFIG", "").split(":")[0]
+    if named:
+        return Path(named)
+    usual = Path(env.get("HOME", "/root")) / ".kube" / "config"
+    return usual if usual.is_file() else None

@@ -15,6 +15,11 @@ _VERBS: Final = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
+_PREFIXES: Final = (
+    ["api", "v1"],
+    ["apis", "coordination.k8s.io", "v1"],
+    ["apis", "admissionregistration.k8s.io", "v1"],
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ def route_of(method: str, target: str) -> Route:
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     parts = [unquote(part) for part in url.path.strip("/").split("/")]
-    for prefix in (["api", "v1"], ["apis", "coordination.k8s.io", "v1"]):
+    for prefix in _PREFIXES:
         if parts[: len(prefix)] == prefix:
             break
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import threading
 import uuid
@@ -40,6 +41,13 @@ KINDS: Final = {
             kind="Lease",
             api_version="coordination.k8s.io/v1",
             is_namespaced=True,
+        ),
+        Kind(resource="secrets", kind="Secret", api_version="v1", is_namespaced=True),
+        Kind(
+            resource="mutatingwebhookconfigurations",
+            kind="MutatingWebhookConfiguration",
+            api_version="admissionregistration.k8s.io/v1",
+            is_namespaced=False,
         ),
     )
 }
@@ -85,13 +93,15 @@ class Store:
     condition: threading.Condition = field(default_factory=threading.Condition)
     version: int = 1000
     oldest: int = 1000
-    _objects: dict[tuple[str, str, str], Json] = field(default_factory=dict)
+    _objects: dict[str, dict[tuple[str, str], Json]] = field(
+        default_factory=lambda: {resource: {} for resource in KINDS}
+    )
     _history: list[Change] = field(default_factory=list)
 
     def read(self, resource: str, namespace: str, name: str) -> Json:
         """One object. Raises Refused (404)."""
         with self.condition:
-            found = self._objects.get((resource, namespace, name))
+            found = self._objects[resource].get((namespace, name))
         if found is None:
             raise Refused(404, "NotFound", f'{resource} "{name}" not found')
         return found
@@ -99,11 +109,8 @@ class Store:
     def select(self, resource: str, selects: Selects) -> tuple[int, list[Json]]:
         """(version, matching objects by namespace and name)."""
         with self.condition:
-            found = [
-                self._objects[key]
-                for key in sorted(key for key in self._objects if key[0] == resource)
-            ]
-            return self.version, [one for one in found if selects(one)]
+            version, found = self.version, sorted(self._objects[resource].items())
+        return version, [one for _, one in found if selects(one)]
 
     def create(self, resource: str, namespace: str, given: Mapping[str, Any]) -> Json:
         """Add an object with uid, version and time. Raises Refused (409, 422)."""
@@ -119,11 +126,11 @@ class Store:
         meta.setdefault("creationTimestamp", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         body.setdefault("kind", KINDS[resource].kind)
         body.setdefault("apiVersion", KINDS[resource].api_version)
-        key = (resource, str(meta.get("namespace", "")), str(meta["name"]))
+        key = (str(meta.get("namespace", "")), str(meta["name"]))
         with self.condition:
-            if key in self._objects:
+            if key in self._objects[resource]:
                 raise Refused(409, "AlreadyExists", f'{resource} "{meta["name"]}" already exists')
-            return self._put(key, body)
+            return self._put(resource, key, body)
 
     def change(
         self, resource: str, namespace: str, name: str, edit: Callable[[Json], Json]
@@ -133,22 +140,21 @@ class Store:
         Raises:
             Refused: 404; 409 when `edit` returns another resourceVersion or uid than stands there.
         """
-        key = (resource, namespace, name)
+        key = (namespace, name)
         with self.condition:
-            before = self._objects.get(key)
+            before = self._objects[resource].get(key)
             if before is None:
                 raise Refused(404, "NotFound", f'{resource} "{name}" not found')
             body = edit(copy.deepcopy(before))
             _check_identity(resource, before, body)
             if body == before:
                 return before
-            return self._put(key, body)
+            return self._put(resource, key, body)
 
     def delete(self, resource: str, namespace: str, name: str) -> Json:
         """Remove one object. Raises Refused (404)."""
-        key = (resource, namespace, name)
         with self.condition:
-            before = self._objects.pop(key, None)
+            before = self._objects[resource].pop((namespace, name), None)
             if before is None:
                 raise Refused(404, "NotFound", f'{resource} "{name}" not found')
             self._record(resource, before, None)
@@ -161,9 +167,8 @@ class Store:
                 raise Refused(
                     410, "Expired", f"too old resource version: {version} ({self.oldest})"
                 )
-            found = [
-                one for one in self._history if one.version > version and one.resource == resource
-            ]
+            start = bisect.bisect_right(self._history, version, key=lambda one: one.version)
+            found = [one for one in self._history[start:] if one.resource == resource]
             return self.version, found
 
     def wait_for_change(self, version: int, timeout_s: float) -> None:
@@ -188,11 +193,11 @@ class Store:
             self._history.clear()
             self.condition.notify_all()
 
-    def _put(self, key: tuple[str, str, str], body: Json) -> Json:
-        before = self._objects.get(key)
+    def _put(self, resource: str, key: tuple[str, str], body: Json) -> Json:
+        before = self._objects[resource].get(key)
         body["metadata"]["resourceVersion"] = str(self.version + 1)
-        self._objects[key] = body
-        self._record(key[0], before, body)
+        self._objects[resource][key] = body
+        self._record(resource, before, body)
         return body
 
     def _record(self, resource: str, before: Json | None, after: Json | None) -> None:

@@ -58,7 +58,7 @@ def recorder() -> Recorder:
     return Recorder({"NODE_NAME": "n1"})
 
 
-@pytest.mark.parametrize("command", ["", "run", "inspect", "check-config", "demo"])
+@pytest.mark.parametrize("command", ["", "run", "certify", "inspect", "check-config", "demo"])
 def test_help_explains_with_examples(recorder: Recorder, command: str) -> None:
     done = call(recorder, *([command] if command else []), "--help")
     assert done.exit_code == 0
