@@ -1,0 +1,31 @@
+"""Reads the manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+FOLDER: Final = Path(__file__).parents[3] / "daemonset"
+Object = dict[str, Any]
+Right = tuple[str, str, str, str]
+
+
+def documents(path: Path) -> list[Object]:
+    """The objects of one file."""
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def rights_of(roles: Iterable[Object]) -> set[Right]:
+    """(group, resource, one name or "", verb) of all rules."""
+    return {
+        (group, resource, name, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }

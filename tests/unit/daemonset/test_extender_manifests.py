@@ -1,0 +1,446 @@
+"""The scheduler's manifests: they fit the program, each other, and ask for nothing not needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from hami_node import __version__
+from hami_node.cli import Parts, main
+from hami_node.config import ConfigSources, Settings
+from hami_node.extender.admission import GRANT_ANNOTATIONS, OPT_OUT
+from hami_node.extender.certify import service_names
+from hami_node.simulate.apiserver import ApiServer
+from hami_node.wire import names
+from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
+
+EXTENDER: Final = FOLDER / "extender"
+ALL: Final = [one for path in sorted(EXTENDER.glob("*.yaml")) for one in documents(path)]
+NAME, SPACE = "hami-node-extender", "hami-system"
+SCHEDULER, CERTIFICATE = "hami-scheduler", "hami-node-certificate"
+SECRET = "hami-node-extender-tls"
+RESOURCES: Final = {
+    names.RESOURCE_GPU,
+    names.RESOURCE_GPU_MEMORY,
+    names.RESOURCE_GPU_MEMORY_PERCENT,
+    names.RESOURCE_GPU_CORES,
+    names.RESOURCE_GPU_PRIORITY,
+    names.RESOURCE_NEURON,
+    names.RESOURCE_NEURON_CORE,
+}
+
+
+def one(kind: str, name: str = NAME) -> Object:
+    (found,) = (
+        doc for doc in ALL if doc["kind"] == kind and doc.get("metadata", {}).get("name") == name
+    )
+    return found
+
+
+def pod_spec(kind: str, name: str) -> Object:
+    spec: Object = one(kind, name)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(kind: str, name: str) -> Object:
+    (found,) = pod_spec(kind, name)["containers"]
+    only: Object = found
+    return only
+
+
+PODS: Final = [("Deployment", NAME), ("Deployment", SCHEDULER), ("Job", CERTIFICATE)]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """What the extender's arguments and environment mean to our own command line."""
+    got: list[Settings] = []
+
+    def run(settings: Settings, _: ConfigSources) -> int:
+        got.append(settings)
+        return 0
+
+    file = tmp_path / "device-config.yaml"
+    (config,) = documents(FOLDER / "base" / "config.yaml")
+    file.write_text(config["data"]["device-config.yaml"])
+    found = container("Deployment", NAME)
+    arguments = [arg.replace("/config/device-config.yaml", str(file)) for arg in found["args"]]
+    assert arguments != found["args"]
+    paths = {env["name"]: env["valueFrom"]["fieldRef"]["fieldPath"] for env in found["env"]}
+    values = {"metadata.name": "pod-1", "metadata.namespace": SPACE}
+    env = {name: values[path] for name, path in paths.items()}
+    parts = Parts(run_extender=run, env=lambda: env)
+    done = CliRunner().invoke(main, arguments, obj=parts)
+    assert done.exit_code == 0, done.output
+    return got[0]
+
+
+def test_every_file_is_used_and_named_where_it_stands() -> None:
+    (found,) = documents(EXTENDER / "kustomization.yaml")
+    files = {path.name for path in EXTENDER.glob("*.yaml")}
+    assert files == {*found["resources"], "kustomization.yaml"}
+    assert "namespace" not in found, "it would move the RoleBinding out of kube-system"
+    cluster_wide = ("Cluster", "Validating", "Mutating", "Kustomization")
+    for doc in ALL:
+        if not doc["kind"].startswith(cluster_wide):
+            wanted = "kube-system" if doc["metadata"]["name"].endswith("-reader") else SPACE
+            assert doc["metadata"]["namespace"] == wanted, doc["metadata"]["name"]
+
+
+def test_arguments_are_those_of_our_command_line(settings: Settings) -> None:
+    assert settings.leader_elect
+    assert settings.replica_name == "pod-1"
+    assert settings.lease_namespace == SPACE
+    rights = rights_of([one("Role")])
+    assert ("coordination.k8s.io", "leases", settings.lease_name, "update") in rights
+    ports = {port["name"]: port["containerPort"] for port in container("Deployment", NAME)["ports"]}
+    assert settings.http_bind == f":{ports['https']}"
+    assert settings.metrics_address == f":{ports['metrics']}"
+
+
+def test_certificate_and_configuration_are_mounted_where_they_are_read(settings: Settings) -> None:
+    found = container("Deployment", NAME)
+    mounts = {mount["mountPath"]: mount["name"] for mount in found["volumeMounts"]}
+    assert mounts == {"/config": "config", "/tls": "tls"}
+    assert all(mount["readOnly"] and "subPath" not in mount for mount in found["volumeMounts"])
+    volumes = {volume["name"]: volume for volume in pod_spec("Deployment", NAME)["volumes"]}
+    assert volumes["tls"]["secret"]["secretName"] == SECRET
+    files = {item["path"] for item in volumes["tls"]["secret"]["items"]}
+    assert {str(settings.cert_file), str(settings.key_file)} == {f"/tls/{file}" for file in files}
+    (config,) = documents(FOLDER / "base" / "config.yaml")
+    assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("kind", "name"), PODS, ids=[name for _, name in PODS])
+def test_pods_have_no_privileges(kind: str, name: str) -> None:
+    spec, found = pod_spec(kind, name), container(kind, name)
+    assert found["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not any("hostPath" in volume for volume in spec.get("volumes", []))
+    assert not {"hostNetwork", "hostPID", "hostIPC", "tolerations"} & set(spec)
+    assert set(found["resources"]["requests"]) == {"cpu", "memory"}
+    assert set(found["resources"]["limits"]) == {"memory"}
+
+
+@pytest.mark.parametrize(("kind", "name"), PODS, ids=[name for _, name in PODS])
+def test_our_webhook_never_sees_our_own_pods(kind: str, name: str) -> None:
+    labels = one(kind, name)["spec"]["template"]["metadata"]["labels"]
+    assert labels[names.WEBHOOK_OPT_OUT] == OPT_OUT
+    (space,) = documents(FOLDER / "base" / "namespace.yaml")
+    assert space["metadata"]["labels"][names.WEBHOOK_OPT_OUT] == OPT_OUT
+
+
+@pytest.mark.parametrize("name", [NAME, SCHEDULER])
+def test_selectors_find_their_pods(name: str) -> None:
+    spec = one("Deployment", name)["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    selectors = [
+        spec["selector"]["matchLabels"],
+        one("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"],
+        *(
+            term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+            for term in spec["template"]["spec"]["affinity"]["podAntiAffinity"][
+                "preferredDuringSchedulingIgnoredDuringExecution"
+            ]
+        ),
+    ]
+    if name == NAME:
+        selectors.append(one("Service")["spec"]["selector"])
+    assert all(selector == {"app": name} for selector in selectors)
+    assert labels["app"] == name
+    assert spec["replicas"] == 2
+
+
+def test_rollout_and_eviction_do_not_wait_for_a_second_ready_replica() -> None:
+    spec = one("Deployment")["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": "100%", "maxSurge": 0}
+    assert spec["progressDeadlineSeconds"] == 2**31 - 1, "the number that means no deadline"
+    budget = one("PodDisruptionBudget")["spec"]
+    assert budget["minAvailable"] == 0
+    assert budget["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
+
+
+def test_probes_ask_the_plain_port_and_readiness_is_quick() -> None:
+    found = container("Deployment", NAME)
+    live, ready = found["livenessProbe"], found["readinessProbe"]
+    assert (live["httpGet"]["path"], ready["httpGet"]["path"]) == ("/healthz", "/readyz")
+    assert live["httpGet"]["port"] == ready["httpGet"]["port"] == "metrics"
+    assert ready["periodSeconds"] * ready["failureThreshold"] <= 2
+    wait_s = float(re.findall(r"sleep\((\d+)\)", str(found["lifecycle"]))[0])
+    assert wait_s + 20 <= pod_spec("Deployment", NAME)["terminationGracePeriodSeconds"]
+
+
+def test_rights_of_the_extender_are_exactly_these() -> None:
+    assert rights_of([one("ClusterRole")]) == {
+        *(("", "nodes", "", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("", "pods", "", verb) for verb in ("get", "list", "watch", "patch")),
+        ("", "pods/binding", "", "create"),
+        ("", "events", "", "create"),
+        *(("", "resourcequotas", "", verb) for verb in ("list", "watch")),
+    }
+    assert rights_of([one("Role")]) == {
+        *(("coordination.k8s.io", "leases", NAME, verb) for verb in ("get", "update")),
+        ("coordination.k8s.io", "leases", "", "create"),
+    }
+
+
+def test_rights_of_the_certificate_job_are_exactly_these() -> None:
+    assert rights_of([one("Role", CERTIFICATE)]) == {
+        *(("", "secrets", SECRET, verb) for verb in ("get", "update"))
+    }
+    assert rights_of([one("ClusterRole", CERTIFICATE)]) == {
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "hami-node", verb)
+        for verb in ("get", "patch")
+    }
+
+
+def test_rights_of_the_scheduler_are_those_of_a_kube_scheduler() -> None:
+    assert rights_of([one("Role", SCHEDULER)]) == {
+        *(("coordination.k8s.io", "leases", SCHEDULER, verb) for verb in ("get", "update")),
+        ("coordination.k8s.io", "leases", "", "create"),
+    }
+    bound = {
+        (doc["metadata"].get("namespace"), doc["roleRef"]["kind"], doc["roleRef"]["name"])
+        for doc in ALL
+        if doc["kind"].endswith("RoleBinding") and doc["subjects"][0]["name"] == SCHEDULER
+    }
+    assert bound == {
+        (None, "ClusterRole", "system:kube-scheduler"),
+        (None, "ClusterRole", "system:volume-scheduler"),
+        (SPACE, "Role", SCHEDULER),
+        ("kube-system", "Role", "extension-apiserver-authentication-reader"),
+    }
+
+
+def test_every_binding_joins_what_is_there() -> None:
+    accounts = {doc["metadata"]["name"] for doc in ALL if doc["kind"] == "ServiceAccount"}
+    assert accounts == {pod_spec(*pod)["serviceAccountName"] for pod in PODS}
+    roles = {(doc["kind"], doc["metadata"]["name"]) for doc in ALL if doc["kind"].endswith("Role")}
+    bindings = [doc for doc in ALL if doc["kind"].endswith("RoleBinding")]
+    joined = {(doc["roleRef"]["kind"], doc["roleRef"]["name"]) for doc in bindings}
+    assert roles <= joined
+    for doc in bindings:
+        (subject,) = doc["subjects"]
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", SPACE)
+        assert subject["name"] in accounts
+
+
+# -- kube-scheduler ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scheduler() -> Object:
+    found: Object = yaml.safe_load(one("ConfigMap", SCHEDULER)["data"]["config.yaml"])
+    return found
+
+
+def test_kube_scheduler_asks_our_extender_about_our_resources(
+    scheduler: Object, settings: Settings
+) -> None:
+    (profile,) = scheduler["profiles"]
+    assert profile["schedulerName"] == settings.scheduler_name == SCHEDULER
+    (extender,) = scheduler["extenders"]
+    managed = extender.pop("managedResources")
+    assert {entry["name"] for entry in managed} == RESOURCES
+    assert len(managed) == len(RESOURCES)
+    assert all(entry["ignoredByScheduler"] is True for entry in managed)
+    assert extender == {
+        "urlPrefix": f"https://{NAME}.{SPACE}.svc:443",
+        "filterVerb": "filter",
+        "bindVerb": "bind",
+        "nodeCacheCapable": True,
+        "weight": 1,
+        "httpTimeout": "30s",
+        "enableHTTPS": True,
+        "tlsConfig": {"caFile": "/tls/ca.crt"},
+    }
+    assert f"{NAME}.{SPACE}.svc" in service_names(NAME, SPACE)
+    assert settings.lock_wait_s < 30
+
+
+def test_kube_scheduler_shows_the_extender_every_node(scheduler: Object) -> None:
+    assert scheduler["percentageOfNodesToScore"] == 100
+
+
+def test_kube_scheduler_leads_by_its_own_lease(scheduler: Object) -> None:
+    lease = scheduler["leaderElection"]
+    assert lease == {"leaderElect": True, "resourceName": SCHEDULER, "resourceNamespace": SPACE}
+
+
+def test_kube_scheduler_trusts_the_certificate_and_has_no_key() -> None:
+    volumes = {volume["name"]: volume for volume in pod_spec("Deployment", SCHEDULER)["volumes"]}
+    secret = volumes["ca"]["secret"]
+    assert secret["secretName"] == SECRET
+    assert [item["key"] for item in secret["items"]] == ["ca.crt"]
+    mounts = container("Deployment", SCHEDULER)["volumeMounts"]
+    assert {mount["name"]: mount["mountPath"] for mount in mounts}["ca"] == "/tls"
+    assert pod_spec("Deployment", SCHEDULER)["dnsPolicy"] == "ClusterFirst"
+
+
+# -- webhook -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def webhook() -> Object:
+    (found,) = one("MutatingWebhookConfiguration", "hami-node")["webhooks"]
+    only: Object = found
+    return only
+
+
+def test_webhook_leads_to_the_service(webhook: Object) -> None:
+    service = webhook["clientConfig"]["service"]
+    assert service == {"name": NAME, "namespace": SPACE, "path": "/webhook", "port": 443}
+    assert "caBundle" not in webhook["clientConfig"], "applying again would take it away"
+    (port,) = one("Service")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (443, "https")
+
+
+def test_webhook_is_asked_about_new_pods_and_must_answer(webhook: Object) -> None:
+    (rule,) = webhook["rules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["pods"])
+    assert webhook["failurePolicy"] == "Fail"
+    assert webhook["sideEffects"] == "None"
+    assert webhook["admissionReviewVersions"] == ["v1"]
+    assert 5 <= webhook["timeoutSeconds"] <= 10
+
+
+def test_webhook_keeps_out_who_opted_out_and_kube_system(webhook: Object) -> None:
+    opt_out = {"key": names.WEBHOOK_OPT_OUT, "operator": "NotIn", "values": [OPT_OUT]}
+    assert webhook["objectSelector"]["matchExpressions"] == [opt_out]
+    system = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": ["kube-system"],
+    }
+    assert webhook["namespaceSelector"]["matchExpressions"] == [opt_out, system]
+
+
+def test_webhook_sees_pods_with_our_resources_or_a_reservation_and_no_others(
+    webhook: Object,
+) -> None:
+    (condition,) = webhook["matchConditions"]
+    text = condition["expression"]
+    named = re.findall(r"'([^']*)'", text)
+    assert set(named) == RESOURCES | set(GRANT_ANNOTATIONS)
+    for resource in RESOURCES:
+        assert named.count(resource) == 4, "limits and requests, containers and init containers"
+    for key in GRANT_ANNOTATIONS:
+        assert named.count(key) == 1
+    assert text.count("(") == text.count(")")
+    assert ".?" not in text, "Kubernetes 1.28 knows no optional fields"
+    for part in ("c.resources.limits", "c.resources.requests", "object.spec.initContainers"):
+        assert text.count(f"has({part})") == text.count(f"{part}.exists(")
+
+
+def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> None:
+    user = f"system:serviceaccount:{SPACE}:{NAME}"
+    policies = {
+        doc["spec"]["matchConstraints"]["resourceRules"][0]["resources"][0]: doc
+        for doc in ALL
+        if doc["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert set(policies) == {"nodes", "pods"}
+    for doc in policies.values():
+        (condition,) = doc["spec"]["matchConditions"]
+        assert condition["expression"] == f"request.userInfo.username == '{user}'"
+        assert doc["spec"]["failurePolicy"] == "Fail"
+        assert "object.spec == oldObject.spec" in str(doc["spec"]["validations"])
+        binding = one("ValidatingAdmissionPolicyBinding", doc["metadata"]["name"])
+        assert binding["spec"]["policyName"] == doc["metadata"]["name"]
+        assert binding["spec"]["validationActions"] == ["Deny"]
+    pods = policies["pods"]["spec"]["validations"]
+    prefixes, keys = allowed_by(pods[0]["expression"])
+    assert set(prefixes) == {"hami.io/", "hami-node.io/", "AWS_NEURON", "NEURON_"}
+    assert all(key.startswith(tuple(prefixes)) or key in keys for key in GRANT_ANNOTATIONS)
+    assert allowed_by(pods[1]["expression"]) == ([], [names.POD_NODE] * 2)
+    prefixes, keys = allowed_by(policies["nodes"]["spec"]["validations"][0]["expression"])
+    assert (prefixes, keys) == (["hami.io/"] * 2, [])
+    for key in (names.NODE_LOCK, names.NODE_HANDSHAKE, names.NODE_NEURON_HANDSHAKE):
+        assert key.startswith("hami.io/")
+
+
+def allowed_by(expression: str) -> tuple[list[str], list[str]]:
+    """The prefixes and the whole keys that a policy lets change."""
+    return (
+        re.findall(r"key\.startsWith\('([^']*)'\)", expression),
+        re.findall(r"key == '([^']*)'", expression),
+    )
+
+
+# -- certificate ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        running.create("secrets", one("Secret", SECRET))
+        running.create(
+            "mutatingwebhookconfigurations", one("MutatingWebhookConfiguration", "hami-node")
+        )
+        yield running
+
+
+def test_certificate_job_serves_the_manifests_and_needs_no_more_than_its_rights(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    file = server.write_kubeconfig(tmp_path / "kubeconfig")
+    arguments = [*container("Job", CERTIFICATE)["args"], f"--kubeconfig={file}"]
+    done = CliRunner().invoke(main, arguments, obj=Parts())
+    assert done.exit_code == 0, done.output
+    data: dict[str, Any] = server.read("secrets", SECRET, SPACE)["data"]
+    assert set(data) == {"tls.crt", "tls.key", "ca.crt"}
+    (found,) = server.read("mutatingwebhookconfigurations", "hami-node")["webhooks"]
+    assert found["clientConfig"]["caBundle"] == data["ca.crt"]
+    assert found["matchConditions"]
+    roles = [one("Role", CERTIFICATE), one("ClusterRole", CERTIFICATE)]
+    granted = {(resource, verb) for _, resource, _, verb in rights_of(roles)}
+    used = {(request.resource, request.verb) for request in server.requests()}
+    assert used == granted
+
+
+def test_certificate_job_can_be_applied_again() -> None:
+    assert one("Job", CERTIFICATE)["spec"]["ttlSecondsAfterFinished"] <= 60
+    assert "data" not in one("Secret", SECRET), "applying again would empty it"
+
+
+def test_cert_manager_takes_the_place_of_the_job() -> None:
+    folder = FOLDER / "overlays" / "cert-manager"
+    (found,) = documents(folder / "kustomization.yaml")
+    removed, annotated = found["patches"]
+    label = removed["target"]["labelSelector"].split("=")
+    for doc in documents(EXTENDER / "certificate.yaml"):
+        assert doc["metadata"]["labels"] == {label[0]: label[1]}
+    certificates = {
+        doc["metadata"]["name"]: doc["spec"]
+        for doc in documents(folder / "certificate.yaml")
+        if doc["kind"] == "Certificate"
+    }
+    assert certificates[NAME]["secretName"] == SECRET
+    assert tuple(certificates[NAME]["dnsNames"]) == service_names(NAME, SPACE)
+    patch = yaml.safe_load(annotated["patch"])
+    annotations = patch["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": f"{SPACE}/{NAME}"}
+
+
+# -- images --------------------------------------------------------------------------------------
+
+
+def test_images_have_our_version_and_no_registry() -> None:
+    (found,) = documents(EXTENDER / "kustomization.yaml")
+    images = {image["name"]: image for image in found["images"]}
+    assert set(images) == {container(*pod)["image"] for pod in PODS}
+    assert images["hami-node"]["newTag"] == __version__
+    assert all("/" not in image["newName"] for image in images.values())
