@@ -20,6 +20,7 @@ from tests.e2e.audit import Audit
 from tests.e2e.cards import COUNT, SPLIT, Cards
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
+from tests.e2e.extender import Extender
 from tests.e2e.kubelet import held_slices
 from tests.e2e.pki import Authority
 from tests.e2e.pods import Pods, describe
@@ -119,6 +120,23 @@ def pods(api: Api, daemon: Daemon) -> Iterator[Pods]:
     api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_LOCK: None}}})
 
 
+@pytest.fixture(scope="session")
+def scheduling(cluster: Cluster, api: Api, installed: Daemon) -> Extender:
+    """The extender, the webhook and their kube-scheduler, installed once."""
+    assert installed
+    one = Extender(cluster, api)
+    one.install()
+    return one
+
+
+@pytest.fixture
+def extender(scheduling: Extender, daemon: Daemon) -> Extender:
+    """The same, with somebody who leads; pods need the daemon as well."""
+    assert daemon
+    scheduling.wait_ready()
+    return scheduling
+
+
 @pytest.fixture
 def cluster_audit(cluster: Cluster) -> Audit:
     """What is asked of the API server from now on."""
@@ -148,6 +166,9 @@ def pytest_runtest_makereport(
     daemon = item.funcargs.get("daemon") if isinstance(item, pytest.Function) else None
     if report.failed and report.when == "call" and isinstance(daemon, Daemon):
         report.sections.append(("the cluster", _story(daemon)))
+        extender = item.funcargs.get("extender") if isinstance(item, pytest.Function) else None
+        if isinstance(extender, Extender):
+            report.sections.append(("the scheduler", extender.log()))
     return report
 
 

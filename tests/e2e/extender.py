@@ -1,0 +1,145 @@
+"""The scheduler as it is installed: extender, webhook, kube-scheduler, certificate."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from tests.e2e import archive
+from tests.e2e.api import Api, ApiError, Json
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import NAMESPACE
+from tests.e2e.waiting import eventually
+
+NAME: Final = "hami-node-extender"
+SCHEDULER: Final = "hami-scheduler"
+USER: Final = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+OVERLAY: Final = Path(__file__).parent / "overlay_extender"
+DEFAULT: Final = "default-scheduler"
+"""What stands in a pod whose maker named no scheduler."""
+_IMAGE: Final = "localhost/kube-scheduler:e2e"
+_PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
+_DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+
+
+class Extender:
+    """Two replicas of the extender and a kube-scheduler that asks them."""
+
+    def __init__(self, cluster: Cluster, api: Api) -> None:
+        self.cluster, self.api = cluster, api
+
+    def install(self) -> None:
+        """Apply the manifests and wait until somebody leads and is reachable."""
+        self._import_scheduler()
+        self.cluster.kubectl("apply", "-k", str(OVERLAY))
+        self.wait_ready(120)
+
+    def wait_ready(self, limit_s: float = 60) -> None:
+        """Wait until one replica leads and is Ready, and kube-scheduler runs."""
+        eventually("the extender leads", lambda: self.leader() and self._is_served(), limit_s)
+        eventually("kube-scheduler runs", self._is_scheduling, limit_s)
+
+    def leader(self) -> Json | None:
+        """The pod that holds the Lease and is Ready; None while there is none."""
+        holder = self.holder()
+        for pod in self.pods():
+            if pod["metadata"]["name"] == holder and _is_ready(pod):
+                return pod
+        return None
+
+    def holder(self) -> str:
+        """Who holds the Lease; empty for nobody."""
+        try:
+            return str(self.api.read(_LEASE)["spec"].get("holderIdentity") or "")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return ""
+
+    def pods(self) -> list[Json]:
+        """The replicas that are not going away."""
+        found = self.api.read(_PODS, labelSelector=f"app={NAME}")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def kill_leader(self) -> str:
+        """End the leader's process at once, as a crash does; its name."""
+        pod = self.leader()
+        assert pod is not None, "nobody leads"
+        wanted = str(pod["status"]["containerStatuses"][0]["containerID"]).removeprefix(
+            "containerd://"
+        )
+        for line in self.cluster.ctr("tasks", "list").splitlines():
+            words = line.split()
+            if words[0] == wanted and words[2] == "RUNNING":
+                os.kill(int(words[1]), signal.SIGKILL)
+                return str(pod["metadata"]["name"])
+        raise AssertionError(f"container {wanted} does not run")
+
+    def delete_leader(self) -> str:
+        """Delete the leader's pod, as a drain does; its name."""
+        pod = self.leader()
+        assert pod is not None, "nobody leads"
+        name = str(pod["metadata"]["name"])
+        self.api.delete(f"{_PODS}/{name}")
+        return name
+
+    def call(self, path: str, body: Json) -> httpx.Response:
+        """Ask the leader itself, as kube-scheduler would."""
+        pod = self.leader()
+        assert pod is not None, "nobody leads"
+        address = pod["status"]["podIP"]
+        # its certificate names the Service, not the pod
+        return httpx.post(f"https://{address}:8443{path}", json=body, timeout=30, verify=False)  # noqa: S501 - a test
+
+    def log(self, lines: int = 100) -> str:
+        """The ends of the replicas' and kube-scheduler's logs."""
+        texts = []
+        for pod in self.pods() + self._schedulers():
+            name = pod["metadata"]["name"]
+            try:
+                texts.append(
+                    f"-- {name}\n" + self.api.text(f"{_PODS}/{name}/log", tailLines=str(lines))
+                )
+            except ApiError as error:
+                texts.append(f"-- {name}: {error}\n")
+        return "\n".join(texts)
+
+    def _import_scheduler(self) -> None:
+        """An image of the cluster's own kube-scheduler program."""
+        root, tar = self.cluster.root / "scheduler-root", self.cluster.root / "scheduler.tar"
+        shutil.rmtree(root, ignore_errors=True)
+        for sub in ("usr/local/bin", "tmp", "etc", "proc", "sys", "dev"):
+            (root / sub).mkdir(parents=True)
+        shutil.copy(self.cluster.programs / "kube-scheduler", root / "usr/local/bin")
+        archive.write_image(tar, _IMAGE, root, ())
+        self.cluster.import_image(tar)
+        shutil.rmtree(root)
+
+    def _schedulers(self) -> list[Json]:
+        found: list[Json] = self.api.read(_PODS, labelSelector=f"app={SCHEDULER}")["items"]
+        return found
+
+    def _is_served(self) -> bool:
+        path = f"/api/v1/namespaces/{NAMESPACE}/endpoints/{NAME}"
+        subsets = self.api.read(path).get("subsets") or []
+        leader = self.leader()
+        served = [one["ip"] for subset in subsets for one in subset.get("addresses") or []]
+        return leader is not None and served == [leader["status"]["podIP"]]
+
+    def _is_scheduling(self) -> bool:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SCHEDULER}"
+        status = self.api.read(f"{_DEPLOYMENTS}/{SCHEDULER}")["status"]
+        return bool(status.get("readyReplicas")) and bool(
+            self.api.read(path)["spec"].get("holderIdentity")
+        )
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
