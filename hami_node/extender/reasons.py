@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hami_node.engine.filters import Reason, Rejection
+from hami_node.engine.compat import V2_8
+from hami_node.engine.filters import (
+    Reason,
+    Rejection,
+    context,
+    has_type,
+    has_uuid,
+    is_healthy,
+)
 from hami_node.engine.place import PodRequest
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Uuid, Vendor
@@ -26,6 +34,8 @@ _LASTING: Final = frozenset(
 )
 """Reasons that stay whatever other pods do."""
 _MEMORY: Final = Reason.TOO_LITTLE_MEMORY
+_RIGHT_CARD: Final = (is_healthy, has_type, has_uuid)
+"""What a card must pass for its free memory to matter."""
 
 Cards = Mapping[Uuid, DeviceUsage]
 
@@ -77,7 +87,7 @@ def explained(
     return Explained(
         failed=failed,
         unresolvable=unresolvable,
-        summary=summary + _nearest(asks, rejections, cards_of),
+        summary=summary + _nearest(request, rejections, cards_of),
     )
 
 
@@ -112,20 +122,22 @@ def _is_lasting(
 
 
 def _nearest(
-    asks: Sequence[Ask], rejections: Mapping[str, Rejection], cards_of: Callable[[str], Cards]
+    request: PodRequest, rejections: Mapping[str, Rejection], cards_of: Callable[[str], Cards]
 ) -> str:
-    """The card with the most free memory among nodes where only memory was short."""
-    wanted = max((ask.memory_mib or 0 for ask in asks if ask.vendor is Vendor.NVIDIA), default=0)
+    """The card with the most free memory among those where only memory was short."""
+    asks = [a for one in request.containers for a in one.asks if a.vendor is Vendor.NVIDIA]
+    ask = max(asks, key=lambda one: one.memory_mib or 0, default=None)
+    if ask is None or not ask.memory_mib:
+        return ""
+    ctx = context(ask, request.wishes, V2_8)  # these filters are alike in all generations
     short = [name for name, one in rejections.items() if _MEMORY in one.counts][:MAX_LOOKED_AT]
     free = [
         (card.memory_free_mib, name, card.device.uuid)
         for name in short
         for card in cards_of(name).values()
-        if card.device.vendor is Vendor.NVIDIA and card.device.healthy
+        if not any(rule(card, ctx) for rule in _RIGHT_CARD)
     ]
-    if not free or not wanted:
+    most_mib, name, uuid = max(free, default=(ask.memory_mib, "", ""))
+    if most_mib >= ask.memory_mib:
         return ""
-    most_mib, name, uuid = max(free)
-    if most_mib >= wanted:
-        return ""
-    return f"; nearest: {most_mib} MiB free on {uuid} of {name}, {wanted} MiB asked"
+    return f"; nearest: {most_mib} MiB free on {uuid} of {name}, {ask.memory_mib} MiB asked"
