@@ -208,6 +208,9 @@ class _Connection(HttpToolsProtocol):
         raw = transport.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_ANSWER_S * 1000))
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # Head and body of an answer are two writes: with Nagle's rule the second waits 40 ms for an
+        # acknowledgement. asyncio switches it off only for sockets that name their protocol.
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._limit_time(self._limits.body_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
