@@ -174,6 +174,10 @@ class Pods:
             limit_s=60,
         )
 
+    def remove_by_force(self, name: str) -> None:
+        """Remove the object without waiting for a kubelet."""
+        self._api.delete(f"{self.path}/{name}", 0)
+
     def clear(self) -> None:
         """Delete every pod of the namespace."""
         self.delete(*(p["metadata"]["name"] for p in self.all()))

@@ -1,4 +1,4 @@
-"""A user's pod, from creation to its slice, through webhook, kube-scheduler, extender and daemon."""
+"""A user's pod, from its limits to its slice: webhook, kube-scheduler, extender, daemon."""
 
 from __future__ import annotations
 
