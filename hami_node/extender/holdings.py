@@ -11,7 +11,8 @@ from hami_node.wire import names
 from hami_node.wire.mig_codec import decode_mig_allocations
 from hami_node.wire.pod_codec import decode_grants
 from hami_node.wire.requests import ResourceNames
-from hami_node.wire.reservation import are_inits_over, counts_of, read_reservation
+from hami_node.wire.reservation import are_inits_over, counts_of
+from hami_node.wire.slots import SlotMap, assign_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +67,31 @@ def holding_of(pod: Pod, resources: ResourceNames) -> Holding | None:
     )
 
 
+def stamped_age_s(pod: Pod, now_s: float) -> float:
+    """Seconds since the reservation was made, by the time that stands on it; 0 without one."""
+    stamp = pod.annotations.get(names.POD_TIME, "")
+    is_time = stamp.isascii() and stamp.isdigit() and len(stamp) <= 12
+    return now_s - int(stamp) if is_time else 0.0
+
+
 def _at(slots: tuple[ContainerGrants, ...], place: int) -> ContainerGrants:
     return slots[place] if place < len(slots) else ()
 
 
 def _nvidia(pod: Pod, resources: ResourceNames) -> tuple[ContainerGrants, ...]:
-    if not pod.annotations.get(names.POD_ALLOCATED) or not counts_of(pod, resources.gpu):
+    text = pod.annotations.get(names.POD_ALLOCATED)
+    counts = counts_of(pod, resources.gpu)
+    if not text or not counts:
         return ()  # whoever asks for no card holds none, whatever it says
-    slots = read_reservation(pod, resources.gpu).slots
-    if slots is not None:
+    try:
+        granted = decode_grants(text, names.POD_ALLOCATED)
+    except WireError:
+        return ()  # nothing in it can be counted
+    # What is left to allocate says who is served, not who holds what.
+    slots = assign_slots(pod, counts, granted, ())
+    if isinstance(slots, SlotMap):
         return tuple(slots.granted.get(one.name, ()) for one in pod.containers)
-    return _at_most(pod, names.POD_ALLOCATED)
+    return granted if pod.node_name else ()
 
 
 def _neuron(pod: Pod, resources: ResourceNames) -> tuple[ContainerGrants, ...]:
@@ -89,16 +104,6 @@ def _neuron(pod: Pod, resources: ResourceNames) -> tuple[ContainerGrants, ...]:
     except WireError:
         return ()  # nothing in it can be counted
     return slots if len(slots) == len(pod.containers) or pod.node_name else ()
-
-
-def _at_most(pod: Pod, key: str) -> tuple[ContainerGrants, ...]:
-    """All that an unclear reservation of a bound pod may hold."""
-    if not pod.node_name:
-        return ()
-    try:
-        return decode_grants(pod.annotations[key], key)
-    except WireError:
-        return ()  # nothing in it can be counted
 
 
 def _mig(pod: Pod) -> tuple[MigReservation, ...]:
