@@ -129,6 +129,7 @@ class Extender:
                 find_pod=self.view.pod,
                 clock=self.clock,
                 stop=self.stop,
+                scheduler_name=settings.scheduler_name,
                 lock_wait_s=settings.lock_wait_s,
             ),
             self._outlets("bind"),

@@ -50,6 +50,7 @@ class BindParts:
         find_pod: the watch's cache.
         clock: for the wait.
         stop: ends waits.
+        scheduler_name: pods without cards are bound for this scheduler only.
         lock_wait_s: longest wait for a lock that another pod holds.
     """
 
@@ -60,6 +61,7 @@ class BindParts:
     find_pod: FindPod
     clock: Clock
     stop: threading.Event
+    scheduler_name: str
     lock_wait_s: float = 10.0
 
 
@@ -105,7 +107,7 @@ class PodBinder:
                 return  # an earlier call whose answer was lost
             raise BindRefusedError(f"pod {args.key} is bound to node {pod.node_name} already")
         if not self._asks(pod):
-            self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
+            self._bind_plain(pod, args)
             return
         node = self._reserved_node(pod, args)
         is_locked = False
@@ -118,6 +120,17 @@ class PodBinder:
             self._undo(pod, args.node, is_locked=is_locked)
             raise
         self._bind_reserved(pod, args, is_locked=is_locked)
+
+    def _bind_plain(self, pod: Pod, args: BindArgs) -> None:
+        """Bind a pod without cards, where kube-scheduler has no list of managedResources.
+
+        Only one that names our scheduler: nobody is asked here who he is, and a binding goes past
+        taints and room.
+        """
+        if pod.scheduler_name != self._parts.scheduler_name:
+            why = "asks for no cards and names another scheduler: its own scheduler has to bind it"
+            raise BindRefusedError(f"pod {args.key} {why}")
+        self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
 
     def _pod(self, args: BindArgs) -> Pod:
         """The pod with its reservation, from the watch or, where that lags, from the API server."""

@@ -12,7 +12,8 @@ import msgspec
 from hami_node.engine.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
-from hami_node.errors import Conflict, KubeError, NotFound, WireError
+from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
+from hami_node.extender.counted import reservation_marks
 from hami_node.extender.messages import (
     FilterAnswer,
     FilterArgs,
@@ -23,7 +24,7 @@ from hami_node.extender.offers import offer_of
 from hami_node.extender.reasons import explained
 from hami_node.extender.reservations import ReservationWriter
 from hami_node.extender.rules import request_of
-from hami_node.extender.state import ClusterState, Reserved, reservation_marks
+from hami_node.extender.state import Busy, ClusterState, Reserved
 from hami_node.logs import kv
 from hami_node.model import Pod, Vendor
 from hami_node.ports import EventNote
@@ -82,7 +83,11 @@ class PodFilter:
             return _as_given(args)
         if args.node_names is None and args.nodes is not None:
             return self._simulated(args, request)
+        if why := self._doubt_left(args.pod):
+            return self._not_now(why)
         answer = self._state.reserve(args.pod, request, args.candidates)
+        if isinstance(answer, Busy):
+            return self._not_now(answer.why)
         if isinstance(answer, Refused):
             return self._refused(args, answer.why)
         if isinstance(answer, NoNode):
@@ -94,11 +99,15 @@ class PodFilter:
         annotations = self._writer.annotations_of(pod, reserved)
         try:
             self._out.require_lead()
-            stored = self._writer.write(pod, annotations)
+            stored = self._writer.write(
+                pod, annotations, lambda: self._state.is_current(pod.uid, reserved.token)
+            )
         except KubeError as e:
             # After a lost answer the pod may carry it all the same: then it counts for nothing.
             marks = reservation_marks(_carrying(pod, annotations))
             self._state.undo(pod.uid, reserved.token, marks)
+            if isinstance(e, PodTaken):
+                self._state.learned(e.pod)
             is_gone = isinstance(e, NotFound | Conflict)
             self._out.on_result("pod-gone" if is_gone else "not-stored")
             why = f"the decision could not be stored: {e}"
@@ -107,12 +116,30 @@ class PodFilter:
         except BaseException:
             self._state.undo(pod.uid, reserved.token)
             raise
-        self._state.committed(pod.uid, reserved.token, stored)
+        if not self._state.committed(pod.uid, reserved.token, stored):
+            return self._not_now(f"pod {pod.key} went, or a later call decides")
         self._out.on_result("reserved")
         said = _granted(reserved.placed.grants, pod)
         self._tell(pod, SUCCEEDED, f"find fit node({reserved.placed.node}): {said}")
         log.info("reserved", extra=kv(pod=pod.key, node=reserved.placed.node, cards=said))
         return FilterAnswer(node_names=(reserved.placed.node,))
+
+    def _doubt_left(self, pod: Pod) -> str:
+        """Find out whether a pod was bound, where that is not known; why that can't be told."""
+        if not self._state.is_doubtful(pod.uid):
+            return ""
+        try:
+            self._state.settle(pod.uid, self._writer.read(pod))
+        except NotFound:
+            return ""
+        except KubeError as e:
+            return f"whether pod {pod.key} was bound can't be told: {e}"
+        return ""
+
+    def _not_now(self, why: str) -> FilterAnswer:
+        """The scheduler shall try again soon."""
+        self._out.on_result("not-now")
+        return FilterAnswer(error=why)
 
     def _nowhere(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:
         rejections = self._state.explain(request, args.candidates)
