@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from hami_node import __version__, logs
 from hami_node.cli_certify import certify
-from hami_node.cli_options import IGNORED_KEY, SettingsCommand, kubeconfig_of, options_of
+from hami_node.cli_inspect import inspect
+from hami_node.cli_options import IGNORED_KEY, SettingsCommand, options_of
 from hami_node.config import ConfigSources, Settings, environment, load, plain
 from hami_node.errors import ConfigError, HamiError, KubeError
 from hami_node.settings import Role
-from hami_node.wire.names import RESOURCE_GPU
 
 if TYPE_CHECKING:
     from hami_node.cluster.client import KubeClient
     from hami_node.config_check import CheckedFile
     from hami_node.extender.certificate_secret import Api
-    from hami_node.inspection import Problem
-    from hami_node.model import Node, Pod
-    from hami_node.ports import Kube
+    from hami_node.ports import ListingKube
 
 log: Final = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class Parts:
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
     run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
     run_demo: Callable[[bool], int] = _run_demo
-    connect: Callable[[Path | None], Kube] = _connect
+    connect: Callable[[Path | None], ListingKube] = _connect
     api: Callable[[Path | None], Api] = _connect
     now: Callable[[], float] = _now
     env: Callable[[], Mapping[str, str]] = environment
@@ -118,6 +116,7 @@ def main() -> None:
     Decide which pod gets which slice:         hami-node extender
     Make the extender's certificate:           hami-node certify
     Who holds which slice of which card:       hami-node inspect
+    Why does this pod wait:                    hami-node inspect pod NAMESPACE/NAME
     Is this configuration right:               hami-node check-config device-config.yaml
 
     \b
@@ -232,87 +231,7 @@ main.add_command(
 main.add_command(certify)
 
 
-@main.command(short_help="Show who holds which slice of which card.")
-@click.option("--node", "node_name", metavar="NAME", help="Show this node only.")
-@click.option(
-    "--file",
-    "files",
-    multiple=True,
-    type=click.File("rb"),
-    help="Decode what `kubectl get nodes,pods -A -o json` saved instead of asking the API "
-    "server; - is standard input; may be repeated.",
-)
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-@click.option(
-    "--resource-name",
-    default=RESOURCE_GPU,
-    show_default=True,
-    metavar="NAME",
-    help="The resource that counts cards, if device-config.yaml renames it.",
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
-)
-@click.pass_obj
-def inspect(
-    parts: Parts,
-    *,
-    node_name: str | None,
-    files: Sequence[IO[bytes]],
-    output: str,
-    resource_name: str,
-    kubeconfig: Path | None,
-) -> None:
-    """Show nodes, cards, slices and who holds what, decoded from annotations.
-
-    What can't be decoded stands under "broken" and is never left out. Memory is MiB, cores are
-    percent of one card (on Neuron: their number).
-
-    \b
-    hami-node inspect
-    hami-node inspect --node gpu-node-1 -o json
-    kubectl get nodes,pods -A -o json | hami-node inspect --file -
-    """
-    from hami_node import inspection
-
-    if files:
-        nodes, pods, problems = _saved(files, node_name)
-    else:
-        kube = parts.connect(kubeconfig or kubeconfig_of(parts.env()))
-        nodes = (kube.read_node(node_name),) if node_name else kube.list_nodes()
-        pods, problems = kube.list_pods(node_name), ()
-    view = inspection.inspect(nodes, pods, resource_name, parts.now())
-    view = replace(view, problems=(*problems, *view.problems))
-    if output == "json":
-        import msgspec
-
-        click.echo(json.dumps(msgspec.to_builtins(view), indent=2, ensure_ascii=False))
-        return
-    from hami_node.inspect_tables import show_cluster
-
-    show_cluster(view)
-
-
-def _saved(
-    files: Sequence[IO[bytes]], node_name: str | None
-) -> tuple[tuple[Node, ...], tuple[Pod, ...], tuple[Problem, ...]]:
-    from hami_node.inspection import read_saved
-
-    nodes: list[Node] = []
-    pods: list[Pod] = []
-    problems: list[Problem] = []
-    for file in files:
-        found = read_saved(file.read(), str(getattr(file, "name", "standard input")))
-        nodes += [one for one in found.nodes if node_name in (None, one.name)]
-        pods += found.pods
-        problems += found.problems
-    if node_name and not nodes:
-        raise click.UsageError(f"node {node_name!r} is not in what was saved")
-    return tuple(nodes), tuple(pods), tuple(problems)
+main.add_command(inspect)
 
 
 @main.command("check-config", short_help="Check configuration files, also for one node.")

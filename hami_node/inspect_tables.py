@@ -11,7 +11,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hami_node.inspection import CardView, ClusterView, HolderView, NodeView, Problem
+from hami_node.inspection.cluster import (
+    CardView,
+    ClusterView,
+    HolderView,
+    NodeView,
+    Problem,
+    TotalsView,
+    WaitingView,
+)
 
 WIDTH_IN_A_FILE: Final = 240
 """Columns when nobody looks: nothing is cut in a pipe."""
@@ -26,7 +34,7 @@ Cell = str | Text
 
 def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | None = None) -> None:
     """Print nodes, cards, holders and everything that is broken; `width` in columns."""
-    console = _console(stream, width)
+    console = console_of(stream, width)
     is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = []
     if view.nodes:
@@ -34,11 +42,15 @@ def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | N
     else:
         parts.append(Text("no node has published cards\n", style="yellow"))
     if view.holders:
-        parts.append(_holders(view.holders, is_roomy))
+        parts.append(holders(view.holders, is_roomy))
     elif view.nodes:
         parts.append(Text("nobody holds a slice\n", style="dim"))
+    if view.waiting:
+        parts.append(_waiting(view.waiting))
+    if view.totals is not None and view.nodes:
+        parts.append(Text(_totals(view.totals), style="bold"))
     if view.problems:
-        parts.append(_problems(view.problems))
+        parts.append(problems(view.problems))
     console.print(Group(*parts))
 
 
@@ -52,7 +64,7 @@ def show_settings(
         shown = ", ".join(map(str, value)) if isinstance(value, list) else _plain(value)
         style = "bold" if origin else "dim"
         rows.append((Text(name, style=style), Text(shown, style=style), origin or "default"))
-    _console(stream).print(_table("effective settings", ("setting", "value", "source"), rows))
+    console_of(stream).print(table("effective settings", ("setting", "value", "source"), rows))
 
 
 def _plain(value: object) -> str:
@@ -61,14 +73,15 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _console(stream: TextIO | None, width: int | None = None) -> Console:
+def console_of(stream: TextIO | None, width: int | None = None) -> Console:
+    """Where to print; `width` in columns."""
     out = stream or sys.stdout
     if width is None and not out.isatty():
         width = WIDTH_IN_A_FILE
     return Console(file=out, width=width, highlight=False)
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """A table; a column whose name ends in `#` is a number, set to the right."""
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
@@ -77,11 +90,11 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -
             column.removesuffix("#"), justify="right" if is_number else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*(_safe(cell) for cell in row))
+        table.add_row(*(safe(cell) for cell in row))
     return table
 
 
-def _safe(cell: Cell) -> Text:
+def safe(cell: Cell) -> Text:
     """Text without markup and control characters: others wrote parts of it."""
     text = cell if isinstance(cell, Text) else Text(cell)
     if text.plain.isprintable():
@@ -104,7 +117,7 @@ def _nodes(nodes: Iterable[NodeView]) -> Table:
         for one in nodes
     ]
     columns = ("node", "cards#", "slots at kubelet#", "handshake", "lock", "identity", "")
-    return _table("nodes", columns, rows)
+    return table("nodes", columns, rows)
 
 
 def _handshake(node: NodeView) -> Cell:
@@ -132,7 +145,7 @@ def _cards(cards: Iterable[CardView], is_roomy: bool) -> Table:
         numa = "-" if one.numa is None else str(one.numa)
         rows.append((*row, numa, one.mode or "-") if is_roomy else row)
     columns = ["node", "card#", "model", "uuid", "health", "slots#", "memory MiB", "cores"]
-    return _table("cards", [*columns, "numa#", "mode"] if is_roomy else columns, rows)
+    return table("cards", [*columns, "numa#", "mode"] if is_roomy else columns, rows)
 
 
 def _model(card: CardView, is_roomy: bool) -> str:
@@ -154,7 +167,8 @@ def _used(used: int, total: int, is_roomy: bool) -> Cell:
     return Text(f"{bar}{used}/{total}", style="red" if used > total else "")
 
 
-def _holders(holders: Iterable[HolderView], is_roomy: bool) -> Table:
+def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
+    """Who holds which slice."""
     rows = [
         (
             one.namespace,
@@ -167,12 +181,49 @@ def _holders(holders: Iterable[HolderView], is_roomy: bool) -> Table:
             str(one.cores),
             one.phase if one.is_served else Text(f"{one.phase}, to be served", style="yellow"),
         )
-        for one in holders
+        for one in views
     ]
     columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory MiB#", "cores#")
-    return _table("who holds what", (*columns, "state"), rows)
+    return table("who holds what", (*columns, "state"), rows)
 
 
-def _problems(problems: Iterable[Problem]) -> Table:
-    rows = [(Text(one.where, style="red"), one.why) for one in problems]
-    return _table("broken", ("where", "why"), rows)
+def _waiting(waiting: Iterable[WaitingView]) -> Table:
+    rows = [
+        (
+            f"{one.namespace}/{one.pod}",
+            one.asks,
+            "?" if one.waits_s is None else span(one.waits_s),
+            f"{one.why} ({one.reserved_on})" if one.reserved_on else Text(one.why, style="yellow"),
+        )
+        for one in waiting
+    ]
+    return table("who waits", ("pod", "asks", "since", "why"), rows)
+
+
+def span(seconds: int) -> str:
+    """`45 s`, `3 min`, `2 h 5 min` or `4 d 2 h`: two units are enough."""
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if not minutes:
+        return f"{seconds} s"
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if not days else f"{days} d {hours % 24} h"
+
+
+def _totals(totals: TotalsView) -> str:
+    said = [f"{totals.cards} cards on {totals.nodes} nodes"]
+    if totals.slots:
+        said.append(f"{totals.slots_free} of {totals.slots} slots")
+        said.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
+    if totals.largest_index is not None:
+        place = f"card {totals.largest_index} of {totals.largest_node}"
+        said.append(f"largest slice {totals.largest_mib} MiB ({place})")
+    if totals.neuron_cores_free:
+        said.append(f"{totals.neuron_cores_free} Neuron cores free")
+    return "total: " + ", ".join(said) + "\n"
+
+
+def problems(found: Iterable[Problem]) -> Table:
+    """Everything that is broken."""
+    rows = [(Text(one.where, style="red"), one.why) for one in found]
+    return table("broken", ("where", "why"), rows)

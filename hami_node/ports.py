@@ -119,6 +119,25 @@ class ExtenderKube(Kube, Protocol):
         """Bind a pod to a node. Raises Conflict when it is bound or is another pod by now."""
 
 
+class ListingKube(Protocol):
+    """What a look at the cluster needs of the Kubernetes API.
+
+    Raises (every method): KubeError or one of its kinds.
+    """
+
+    def read_node(self, name: str) -> Node:
+        """GET one node."""
+
+    def list_nodes(self) -> tuple[Node, ...]:
+        """LIST nodes."""
+
+    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
+        """LIST pods, of one node or of all."""
+
+    def list_resource_quotas(self) -> tuple[Mapping[str, object], ...]:
+        """LIST the quotas of all namespaces, as plain values."""
+
+
 class Watched(Protocol):
     """Current objects as a watch sees them. Snapshots; never blocks on the network."""
 

@@ -58,14 +58,14 @@ class ResourceQuota:
             return None
 
 
-def decode_resource_quota(raw: bytes) -> ResourceQuota:
-    """Read one ResourceQuota.
+def decode_resource_quota(raw: bytes | Mapping[str, object]) -> ResourceQuota:
+    """Read one ResourceQuota, as JSON text or parsed already.
 
     Raises:
         WireError: not such an object.
     """
     try:
-        quota = _DECODER.decode(raw)
+        quota = _DECODER.decode(raw) if isinstance(raw, bytes) else msgspec.convert(raw, _Quota)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
         raise WireError("resourcequota", str(e), "can't be read") from e
     hard = quota.spec.hard or {}

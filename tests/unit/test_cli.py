@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hami_node.cli import Parts, main
 from hami_node.config import ConfigSources, Settings
 from hami_node.errors import KubeError
-from hami_node.ports import Kube
+from hami_node.ports import ListingKube
 from hami_node.settings import BackendKind, Role, names_of, settings_of
 from hami_node.wire import names
 from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
@@ -35,7 +35,7 @@ class Recorder:
         self.kept.append(keep)
         return 1
 
-    def connect(self, kubeconfig: Path | None) -> Kube:
+    def connect(self, kubeconfig: Path | None) -> ListingKube:
         self.kubeconfigs.append(kubeconfig)
         raise KubeError("can't list nodes: https://api:6443 can't be reached")
 

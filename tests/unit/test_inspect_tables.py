@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 
 from hami_node.inspect_tables import show_cluster, show_settings
-from hami_node.inspection import ClusterView, inspect, read_saved
+from hami_node.inspection.cluster import ClusterView, inspect
+from hami_node.inspection.saved import read_saved
 from hami_node.wire import names
 from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
 

@@ -1,4 +1,4 @@
-"""What nodes have published and what pods hold, decoded for people. Pure: objects in, values out.
+"""What nodes have published and what pods hold.
 
 Nothing is hidden: an annotation that can't be decoded, a grant on a card that is not there, and a
 pod whose slots don't match its containers each become a `Problem`.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
@@ -21,7 +19,6 @@ from hami_node.wire.lock import decode_lock
 from hami_node.wire.mig_codec import card_of
 from hami_node.wire.neuron_codec import decode_neuron_register
 from hami_node.wire.node_codec import decode_register
-from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.pod_codec import decode_grants
 from hami_node.wire.reservation import are_inits_over, read_reservation
 
@@ -97,13 +94,59 @@ class HolderView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingView:
+    """A pod that asks for cards and is not bound to a node.
+
+    Attributes:
+        asks: what it asks for, in words.
+        waits_s: since its creation; None when that can't be read.
+        reserved_on: the node that holds its reservation; "" without one.
+        why: in one sentence, why it waits.
+    """
+
+    namespace: str
+    pod: str
+    asks: str
+    waits_s: int | None
+    reserved_on: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalsView:
+    """All cards together. Free is what the next pod may get: sick and cordoned cards add nothing.
+
+    Attributes:
+        open_cards: NVIDIA cards that take one more container.
+        memory_free_mib: on the open cards.
+        largest_mib: the most that one container can get on one card, which is card
+            `largest_index` of `largest_node`; 0 and None when no card is open.
+        neuron_cores_free: on all Neuron devices.
+    """
+
+    nodes: int
+    cards: int
+    open_cards: int
+    slots: int
+    slots_free: int
+    memory_mib: int
+    memory_free_mib: int
+    largest_mib: int
+    largest_node: str
+    largest_index: int | None
+    neuron_cores_free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Everything decoded, sorted."""
+    """Everything decoded, sorted; `totals` is None where nobody summed up."""
 
     nodes: tuple[NodeView, ...]
     cards: tuple[CardView, ...]
     holders: tuple[HolderView, ...]
     problems: tuple[Problem, ...]
+    waiting: tuple[WaitingView, ...] = ()
+    totals: TotalsView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,56 +350,3 @@ def _handshake_of(node: Node, now_s: float, problems: list[Problem]) -> tuple[st
         age_s = None if handshake.time_s is None else int(now_s - handshake.time_s)
         return handshake.kind, age_s
     return "", None
-
-
-_LIST_KINDS: Final = {"NodeList": "Node", "PodList": "Pod"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """What a saved listing holds."""
-
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
-    problems: tuple[Problem, ...]
-
-
-def read_saved(text: bytes, source: str) -> Saved:
-    """Decode what `kubectl get nodes,pods -A -o json` has written; one object or lists.
-
-    A broken object is a problem and costs only itself.
-
-    Raises:
-        WireError: not JSON, or no node and no pod in it.
-    """
-    try:
-        document: Any = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
-        excerpt = text[:80].decode("utf-8", "replace")
-        raise WireError(source, excerpt, f"not JSON ({e}); save with kubectl get -o json") from e
-    nodes: list[Node] = []
-    pods: list[Pod] = []
-    problems: list[Problem] = []
-    for kind, item in _objects(document):
-        try:
-            if kind == "Node":
-                nodes.append(decode_node(item))
-            elif kind == "Pod":
-                pods.append(decode_pod(item))
-        except WireError as e:
-            problems.append(Problem(where=source, why=str(e)))
-    if not nodes and not pods and not problems:
-        raise WireError(source, "", "holds no node and no pod; save with kubectl get -o json")
-    return Saved(nodes=tuple(nodes), pods=tuple(pods), problems=tuple(problems))
-
-
-def _objects(document: Any) -> Iterable[tuple[str, Mapping[str, object]]]:  # noqa: ANN401 - any JSON
-    if not isinstance(document, dict):
-        return
-    items = document.get("items")
-    if not isinstance(items, list):
-        items = [document]
-    default = _LIST_KINDS.get(str(document.get("kind")), "")
-    for item in items:
-        if isinstance(item, dict):
-            yield str(item.get("kind") or default), item

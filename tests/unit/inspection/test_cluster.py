@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.inspection import ClusterView, inspect, read_saved
+from hami_node.inspection.cluster import ClusterView, inspect
+from hami_node.inspection.saved import read_saved
 from hami_node.wire import names
 from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
 

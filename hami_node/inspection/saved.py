@@ -1,0 +1,77 @@
+"""Objects as `kubectl get -o json` saves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from hami_node.errors import WireError
+from hami_node.inspection.cluster import Problem
+from hami_node.model import Node, Pod
+from hami_node.wire.objects import decode_node, decode_pod
+from hami_node.wire.quotas import ResourceQuota, decode_resource_quota
+
+_LIST_KINDS: Final = {
+    "NodeList": "Node",
+    "PodList": "Pod",
+    "ResourceQuotaList": "ResourceQuota",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a saved listing holds."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    problems: tuple[Problem, ...]
+    quotas: tuple[ResourceQuota, ...] = ()
+
+
+def read_saved(text: bytes, source: str) -> Saved:
+    """Decode what `kubectl get nodes,pods -A -o json` has written; one object or lists.
+
+    A broken object is a problem and costs only itself.
+
+    Raises:
+        WireError: not JSON, or no node and no pod in it.
+    """
+    try:
+        document: Any = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
+        excerpt = text[:80].decode("utf-8", "replace")
+        raise WireError(source, excerpt, f"not JSON ({e}); save with kubectl get -o json") from e
+    nodes: list[Node] = []
+    pods: list[Pod] = []
+    quotas: list[ResourceQuota] = []
+    problems: list[Problem] = []
+    for kind, item in _objects(document):
+        try:
+            if kind == "Node":
+                nodes.append(decode_node(item))
+            elif kind == "Pod":
+                pods.append(decode_pod(item))
+            elif kind == "ResourceQuota":
+                quotas.append(decode_resource_quota(item))
+        except WireError as e:
+            problems.append(Problem(where=source, why=str(e)))
+    if not nodes and not pods and not problems:
+        raise WireError(source, "", "holds no node and no pod; save with kubectl get -o json")
+    return Saved(
+        nodes=tuple(nodes), pods=tuple(pods), problems=tuple(problems), quotas=tuple(quotas)
+    )
+
+
+def _objects(document: Any) -> Iterable[tuple[str, Mapping[str, object]]]:  # noqa: ANN401 - any JSON
+    if not isinstance(document, dict):
+        return
+    items = document.get("items")
+    if not isinstance(items, list):
+        items = [document]
+    default = _LIST_KINDS.get(str(document.get("kind")), "")
+    for item in items:
+        if isinstance(item, dict):
+            yield str(item.get("kind") or default), item
