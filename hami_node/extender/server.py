@@ -30,8 +30,6 @@ log: Final = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 300
 """kube-scheduler keeps an idle connection 90 s: it is never us who closes one in use."""
-UNREAD_ANSWER_S: Final = 30
-"""A client that takes no byte of its answer for so long is cut off."""
 LINGER_S: Final = 2.0
 """How much longer a refused body is read and dropped, so that the client gets to see the answer."""
 BACKLOG: Final = 512
@@ -147,7 +145,7 @@ class _Server(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self._listener, self._context, self._limits = listener, context, limits
-        self._listening = listening
+        self._listening, self._is_full = listening, False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop."""
@@ -160,7 +158,9 @@ class _Server(uvicorn.Server):
         """Accept connections."""
         secure = self._context is not None
         server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self.config, self.server_state, {}, limits=self._limits),
+            lambda: _Connection(
+                self.config, self.server_state, {}, limits=self._limits, admits=self._admits
+            ),
             sock=self._listener,
             ssl=self._context,
             backlog=BACKLOG,
@@ -170,6 +170,15 @@ class _Server(uvicorn.Server):
         self.servers = [server]
         self.started = True
         self._listening.set()
+
+    def _admits(self) -> bool:
+        """Whether the connection that was just made may stay."""
+        was_full, limit = self._is_full, self._limits.max_connections
+        self._is_full = len(self.server_state.connections) > limit
+        if self._is_full and not was_full:
+            cure = "new ones are refused until others end"
+            log.warning("extender_connections_full", extra=kv(limit=limit, cure=cure))
+        return not self._is_full
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in good order, then cut what is left."""
@@ -192,21 +201,22 @@ class _Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: ServerLimits,
+        admits: Callable[[], bool],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits = limits
+        self._limits, self._admits = limits, admits
         self._is_in_head, self._head_bytes = False, 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         """Take the client in, or hang up when there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.max_connections:
-            log.warning("extender_connection_refused", extra=kv(connections=len(self.connections)))
+        if not self._admits():
             transport.abort()
             return
         raw = transport.get_extra_info("socket")
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_ANSWER_S * 1000))
+        unread_ms = int(self._limits.unread_answer_s * 1000)  # a client that takes no byte is cut
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Head and body of an answer are two writes: with Nagle's rule the second waits 40 ms for an
         # acknowledgement. asyncio switches it off only for sockets that name their protocol.

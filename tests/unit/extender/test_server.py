@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hami_node import __version__
 from hami_node.errors import ConfigError, NotLeading, WireError
@@ -29,6 +31,7 @@ LIMITS = ServerLimits(
     filter_workers=2,
     webhook_workers=1,
     max_connections=40,
+    unread_answer_s=0.5,
     certificate_check_s=0.02,
 )
 
@@ -362,6 +365,56 @@ def test_client_that_closes_while_its_work_runs_does_not_stop_it() -> None:
         gate.opened.set()
         eventually(lambda: seen.requests)
     assert seen.requests == [("/bind", 200)]
+
+
+def test_client_that_does_not_read_its_answer_is_cut_off() -> None:
+    pages = replace(ECHO, metrics=lambda _: (b"x" * 30_000_000, "text/plain"))
+    with serving(pages) as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert raw.recv(10) == b"HTTP/1.1 2"
+        assert server._server is not None
+        connections = server._server.server_state.connections
+        eventually(lambda: not connections, limit_s=60)
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.builds(
+            lambda head, body: head + b"\r\n" + body,
+            st.sampled_from(
+                [
+                    b"POST /filter HTTP/1.1\r\nContent-Length: 20\r\n",
+                    b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+                    b"POST /webhook HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 9\r\n",
+                    b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
+                    b"GET http://x:y/%ff?\xff HTTP/1.1\r\n",
+                    b"CONNECT a:1 HTTP/1.1\r\n",
+                    b"OPTIONS * HTTP/1.1\r\n",
+                ]
+            ),
+            st.binary(max_size=60),
+        ),
+    )
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_bytes_are_survived(shared: ExtenderServer, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=20) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        try:
+            answer = raw.recv(65536)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+    assert ask(shared, "GET", "/healthz")[0] == 200
+
+
+@pytest.fixture
+def shared() -> Iterator[ExtenderServer]:
+    with serving(limits=replace(LIMITS, body_timeout_s=5.0)) as server:
+        yield server
 
 
 def test_too_many_connections_are_hung_up_on_and_room_is_given_back() -> None:
