@@ -70,6 +70,15 @@ class Conflict(KubeError):
     """409, or a JSON patch whose `test` failed (422)."""
 
 
+class PodTaken(Conflict):
+    """The pod is bound, leaving, or another one by now; `pod` is how it stands."""
+
+    def __init__(self, message: str, pod: Pod) -> None:
+        """Keep the pod, for what it says is news."""
+        super().__init__(message, 409)
+        self.pod = pod
+
+
 class Forbidden(KubeError):
     """401 or 403."""
 

@@ -23,7 +23,7 @@ from hami_node.cluster.watches import QUOTAS, ResourceWatch
 from hami_node.config import ConfigSources, changed_fields, plain, resolve
 from hami_node.config_watch import ConfigWatch
 from hami_node.engine.quota import Limits
-from hami_node.errors import KubeError, NotLeading
+from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
 from hami_node.extender.bind import BindParts, PodBinder
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.handshakes import HandshakeKeeper
@@ -281,7 +281,7 @@ class Extender:
         gc.freeze()  # a collection over every pod of a large cluster would stop decisions
         log.info("synced", extra=kv(nodes=len(self.view.nodes()), pods=len(self.view.pods())))
         while not self.stop.is_set():
-            self.state.sweep()
+            self.state.sweep({pod.uid for pod in self.view.pods()})
             self._handshakes.look()
             if self.is_leading():
                 self._clear_leftovers()
@@ -290,7 +290,13 @@ class Extender:
     def _clear_leftovers(self) -> None:
         for pod in self.state.leftovers()[:MAX_CLEARED]:
             try:
-                self.state.pod_changed(None, self._writer.clear(pod))
+                self.state.learned(self._writer.clear(pod))
+            except PodTaken as e:
+                self.state.learned(e.pod)
+                if e.pod.uid != pod.uid:
+                    self.state.pod_changed(pod, None)
+            except NotFound:
+                self.state.pod_changed(pod, None)
             except KubeError as e:
                 log.debug("leftover_not_cleared", extra=kv(pod=pod.key, error=str(e)))
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from hami_node.cluster.node_lock import NodeLock
-from hami_node.errors import Conflict, HamiError, KubeError, LockHeld, NotFound, WireError
+from hami_node.errors import (
+    Conflict,
+    HamiError,
+    KubeError,
+    LockHeld,
+    NotFound,
+    PodTaken,
+    WireError,
+)
 from hami_node.extender.filter import Outlets
 from hami_node.extender.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.reservations import ReservationWriter
@@ -29,6 +37,10 @@ LOOK_S: Final = 0.05
 """How often a held lock is looked at in the watch's cache; no request is made for it."""
 LATE_S: Final = 0.5
 """After so long the API server is asked again about a lock that the watch does not show."""
+RECHECK_S: Final = 2.0
+"""After so long it is asked whether the owner of a lock still needs it."""
+
+_DONE: Final = (names.PHASE_SUCCESS, names.PHASE_FAILED)
 
 FindPod = Callable[[str, str], Pod | None]
 """A pod by namespace and name, as the watch has it."""
@@ -109,17 +121,33 @@ class PodBinder:
         if not self._asks(pod):
             self._bind_plain(pod, args)
             return
+        with self._parts.state.binding(args.uid) as is_free:
+            if not is_free:
+                raise BindRefusedError(f"pod {args.key} is filtered or bound by another call")
+            self._bind_asking(self._parts.state.latest(args.uid) or pod, args)
+
+    def _bind_asking(self, pod: Pod, args: BindArgs) -> None:
+        """Bind a pod that asks for cards; nobody else decides about it meanwhile."""
+        if pod.node_name == args.node:
+            return  # the other call was quicker
         node = self._reserved_node(pod, args)
-        is_locked = False
+        needs_lock = self._needs_lock(node, pod)
         try:
-            is_locked = self._lock_if_needed(node, pod)
+            if needs_lock:
+                self._lock(node, pod)
             self._out.require_lead()
-            self._parts.writer.start_binding(pod)
+            pod = self._parts.writer.start_binding(pod)
             self._out.require_lead()
-        except BaseException:
-            self._undo(pod, args.node, is_locked=is_locked)
+        except BaseException as e:
+            if isinstance(e, PodTaken):
+                self._parts.state.learned(e.pod)
+                if (e.pod.uid, e.pod.node_name) == (args.uid, args.node):
+                    return  # as an earlier call wanted, whose answer was lost
+            # a lock whose answer was lost may be ours as well
+            self._undo(pod, args.node, is_locked=needs_lock and not isinstance(e, LockHeld))
             raise
-        self._bind_reserved(pod, args, is_locked=is_locked)
+        self._parts.state.learned(pod)
+        self._bind_reserved(pod, args, is_locked=needs_lock)
 
     def _bind_plain(self, pod: Pod, args: BindArgs) -> None:
         """Bind a pod without cards, where kube-scheduler has no list of managedResources.
@@ -138,7 +166,7 @@ class PodBinder:
         is_known = pod is not None and pod.uid == args.uid
         if pod is None or not is_known or not pod.annotations.get(names.POD_NODE):
             pod = self._parts.kube.read_pod(args.namespace, args.name)
-            self._parts.state.pod_changed(None, pod)
+        self._parts.state.learned(pod)
         if pod.uid != args.uid:
             raise BindRefusedError(f"pod {args.key} is another one by now ({pod.uid})")
         return pod
@@ -167,40 +195,47 @@ class PodBinder:
         raise BindRefusedError(f"pod {args.key} can't be bound to {args.node}: {why}")
 
     # -- the node lock -----------------------------------------------------------------------------
-    def _lock_if_needed(self, node: Node, pod: Pod) -> bool:
-        """Take the lock where the daemon can't tell pods apart without; wait while it is held.
+    def _needs_lock(self, node: Node, pod: Pod) -> bool:
+        """True where the daemon can't tell pods apart without."""
+        if node.annotations.get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES:
+            return False
+        request = request_of(pod, self._parts.state.rules)
+        # AWS's plugin knows no lock
+        return any(ask.vendor is Vendor.NVIDIA for one in request.containers for ask in one.asks)
+
+    def _lock(self, node: Node, pod: Pod) -> None:
+        """Take the node's lock; wait while it is held.
 
         Raises:
             LockHeld: it was not freed in time.
             KubeError: the API server refuses or can't be reached.
         """
         parts = self._parts
-        if node.annotations.get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES:
-            return False
-        request = request_of(pod, parts.state.rules)
-        if not any(ask.vendor is Vendor.NVIDIA for one in request.containers for ask in one.asks):
-            return False  # AWS's plugin knows no lock
         deadline_s = parts.clock.monotonic() + parts.lock_wait_s
+
+        def is_done(namespace: str, name: str) -> bool:
+            return self._is_done(node.name, namespace, name)
+
         while True:
             seen = parts.state.node(node.name) or node
             try:
-                parts.lock.acquire(node.name, pod.namespace, pod.name, self._is_done, seen=seen)
+                parts.lock.acquire(node.name, pod.namespace, pod.name, is_done, seen=seen)
             except LockHeld:
                 if not self._wait_for_lock(node.name, deadline_s):
                     raise
             else:
-                return True
+                return
 
     def _wait_for_lock(self, node: str, deadline_s: float) -> bool:
         """Wait until the watch shows another lock, or none; False when the time is over."""
         parts = self._parts
         before = self._lock_text(node)
-        began_s = parts.clock.monotonic()
+        again_s = parts.clock.monotonic() + (LATE_S if before is None else RECHECK_S)
         while (now_s := parts.clock.monotonic()) < deadline_s:
             if parts.stop.wait(LOOK_S):
                 return False
             self._out.require_lead()
-            if self._lock_text(node) != before or (before is None and now_s - began_s > LATE_S):
+            if self._lock_text(node) != before or now_s > again_s:
                 return True
         return False
 
@@ -208,24 +243,25 @@ class PodBinder:
         seen = self._parts.state.node(node)
         return None if seen is None else seen.annotations.get(names.NODE_LOCK)
 
-    def _is_done(self, namespace: str, name: str) -> bool:
-        """True if the lock's pod needs it no more: deleted, over, served or refused."""
+    def _is_done(self, node: str, namespace: str, name: str) -> bool:
+        """True if the lock's pod needs it no more: deleted, over, served, refused or elsewhere."""
         try:
             pod = self._parts.kube.read_pod(namespace, name)
         except NotFound:
             return True
-        phase = pod.annotations.get(names.POD_BIND_PHASE)
-        return pod.is_over or phase in (names.PHASE_SUCCESS, names.PHASE_FAILED)
+        if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) in _DONE:
+            return True
+        return (pod.node_name or pod.annotations.get(names.POD_NODE)) != node
 
     # -- the binding -------------------------------------------------------------------------------
     def _bind_reserved(self, pod: Pod, args: BindArgs, *, is_locked: bool) -> None:
         try:
             self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
         except KubeError as e:
-            if self._is_bound(args, e):
-                return
-            self._undo(pod, args.node, is_locked=is_locked)
-            raise
+            if not self._is_bound(args, e):
+                self._undo(pod, args.node, is_locked=is_locked)
+                raise
+        self._parts.state.bound(args.uid, args.node)
 
     def _is_bound(self, args: BindArgs, error: KubeError) -> bool:
         """After a failure: whether the pod is bound to this node all the same.
@@ -240,7 +276,9 @@ class PodBinder:
         except NotFound:
             return False
         except KubeError as e:
+            self._parts.state.doubt(args.uid)
             raise KubeError(f"{error}; whether it was bound can't be told: {e}", e.status) from e
+        self._parts.state.learned(now)
         return now.uid == args.uid and now.node_name == args.node
 
     def _undo(self, pod: Pod, node: str, *, is_locked: bool) -> None:

@@ -14,6 +14,7 @@ from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
 from hami_node.extender.counted import reservation_marks
+from hami_node.extender.decisions import Busy, Reserved
 from hami_node.extender.messages import (
     FilterAnswer,
     FilterArgs,
@@ -24,7 +25,7 @@ from hami_node.extender.offers import offer_of
 from hami_node.extender.reasons import explained
 from hami_node.extender.reservations import ReservationWriter
 from hami_node.extender.rules import request_of
-from hami_node.extender.state import Busy, ClusterState, Reserved
+from hami_node.extender.state import ClusterState
 from hami_node.logs import kv
 from hami_node.model import Pod, Vendor
 from hami_node.ports import EventNote

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from hami_node.errors import Conflict
-from hami_node.extender.state import Reserved
+from hami_node.errors import Conflict, PodTaken
+from hami_node.extender.counted import reservation_marks
+from hami_node.extender.decisions import Reserved
 from hami_node.model import Pod
 from hami_node.ports import Clock, ExtenderKube
 from hami_node.wire import names
@@ -31,7 +32,6 @@ KEYS: Final = (
     names.NEURON_PREDICATE_NODE,
 )
 """Every annotation of a reservation."""
-_MARKS: Final = (names.POD_NODE, names.POD_TIME, names.POD_ALLOCATED, names.POD_NEURON_ALLOCATED)
 
 
 class ReservationWriter:
@@ -54,33 +54,44 @@ class ReservationWriter:
             texts[names.NEURON_ALLOC_TIME] = str(int(now_s * 1e9))
         return texts
 
-    def write(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
+    def write(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str | None],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Pod:
         """Store a decision on the pod; the pod as it stands then.
 
         The pod has to be unbound still: the patch names the version that we know, and after a
         conflict the pod is read again.
 
+        Args:
+            pod: as it was when it was decided.
+            annotations: the decision.
+            is_wanted: False once a later call decides; then nothing is written any more.
+
         Raises:
-            Conflict: it is bound, or another pod by now.
+            PodTaken: it is bound, leaving, or another pod by now.
+            Conflict: a later call decides, or the pod changes all the time.
             KubeError: the API server refuses or can't be reached.
         """
         node = annotations.get(names.POD_NODE) or ""
         labels = {names.POD_NODE: node} if 0 < len(node) <= MAX_LABEL else None
-        seen = pod
-        for _ in range(TRIES):
-            if seen.uid != pod.uid or seen.node_name or seen.is_being_deleted:
-                state = f"bound to {seen.node_name}" if seen.node_name else "gone"
-                raise Conflict(f"pod {pod.key} is {state} by now", 409)
-            try:
-                return self._kube.patch_pod_exactly(seen, annotations, labels)
-            except Conflict:
-                seen = self._kube.read_pod(pod.namespace, pod.name)
-        raise Conflict(f"pod {pod.key} changes faster than it can be reserved for", 409)
+
+        def patch(seen: Pod) -> Pod:
+            if not is_wanted():
+                raise _OvertakenError(f"a later call decides about pod {pod.key}", 409)
+            # what other calls have left by now goes as well
+            left = {key: None for key in KEYS if key in seen.annotations}
+            return self._kube.patch_pod_exactly(seen, left | dict(annotations), labels)
+
+        return self._exactly(pod, patch)
 
     def start_binding(self, pod: Pod) -> Pod:
-        """Set the phase that tells the node's daemon to expect the pod.
+        """Set the phase that tells the node's daemon to expect the pod; the pod as it is then.
 
         Raises:
+            PodTaken: it is bound, leaving, or another pod by now.
             Conflict: the pod no longer carries this reservation.
             KubeError: the API server refuses or can't be reached.
         """
@@ -88,31 +99,76 @@ class ReservationWriter:
             names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
             names.POD_BIND_TIME: str(int(self._clock.now())),
         }
-        patch = _tests(pod)
-        patch += [{"op": "add", "path": _at(key), "value": text} for key, text in values.items()]
-        return self._kube.json_patch_pod(pod.namespace, pod.name, patch)
+        marks = reservation_marks(pod)
+
+        def patch(seen: Pod) -> Pod:
+            if reservation_marks(seen) != marks:
+                raise _OvertakenError(f"pod {pod.key} carries another reservation by now", 409)
+            changes = [
+                {"op": "add", "path": _at(key), "value": text} for key, text in values.items()
+            ]
+            return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *changes])
+
+        return self._exactly(pod, patch)
 
     def clear(self, pod: Pod) -> Pod:
-        """Take exactly this reservation off the pod.
+        """Take exactly this reservation off the pod; the pod as it is then.
+
+        A pod that is bound keeps what it carries: that is what it runs on.
 
         Raises:
-            Conflict: the pod carries another one, none, or is another pod.
+            PodTaken: it is bound, leaving, or another pod by now.
             KubeError: the API server refuses or can't be reached.
         """
-        patch = _tests(pod)
-        patch += [{"op": "remove", "path": _at(key)} for key in KEYS if key in pod.annotations]
-        return self._kube.json_patch_pod(pod.namespace, pod.name, patch)
+        marks = reservation_marks(pod)
+
+        def patch(seen: Pod) -> Pod:
+            if reservation_marks(seen) != marks:
+                return seen  # it is gone, which is what was wanted
+            removals = [
+                {"op": "remove", "path": _at(key)} for key in KEYS if key in seen.annotations
+            ]
+            return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
+
+        return self._exactly(pod, patch)
+
+    def read(self, pod: Pod) -> Pod:
+        """The pod, or another one of its name, as it is now.
+
+        Raises:
+            KubeError: it is gone, or the API server can't be reached.
+        """
+        return self._kube.read_pod(pod.namespace, pod.name)
+
+    def _exactly(self, pod: Pod, patch: Callable[[Pod], Pod]) -> Pod:
+        """Patch the pod in a version in which it is this pod and unbound."""
+        seen = pod if pod.resource_version else self.read(pod)
+        for _ in range(TRIES):
+            if seen.uid != pod.uid:
+                raise PodTaken(f"pod {pod.key} is another one by now", seen)
+            if seen.node_name:
+                raise PodTaken(f"pod {pod.key} is bound to {seen.node_name} by now", seen)
+            if seen.is_being_deleted or seen.is_over:
+                raise PodTaken(f"pod {pod.key} is leaving", seen)
+            try:
+                return patch(seen)
+            except _OvertakenError:
+                raise
+            except Conflict:
+                seen = self.read(pod)
+        raise Conflict(f"pod {pod.key} changes faster than it can be written", 409)
+
+
+class _OvertakenError(Conflict):
+    """Not this version of the pod is in the way, but another decision."""
 
 
 def _tests(pod: Pod) -> list[dict[str, object]]:
-    """That it is this pod, with this reservation."""
-    tests: list[dict[str, object]] = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}]
-    tests += [
-        {"op": "test", "path": _at(key), "value": pod.annotations[key]}
-        for key in _MARKS
-        if key in pod.annotations
+    """That it is this pod, in this version."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version},
     ]
-    return tests
 
 
 def _at(key: str) -> str:

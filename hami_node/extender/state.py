@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.filters import Rejection
@@ -17,55 +18,28 @@ from hami_node.engine.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import Charge, DeviceUsage
-from hami_node.extender import holdings, offers
-from hami_node.extender.offers import Offer
+from hami_node.extender import holdings
+from hami_node.extender.counted import (
+    Counted,
+    Marks,
+    has_grants,
+    is_overfull,
+    reservation_marks,
+    version_of,
+)
+from hami_node.extender.decisions import Busy, Reserved
+from hami_node.extender.node_book import NodeBook
 from hami_node.extender.rules import ExtenderRules
 from hami_node.logs import kv
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
-from hami_node.wire import names
 
 log = logging.getLogger(__name__)
 
 UNBOUND_S: Final = 300.0
 """A reservation of a pod that is not bound counts for so long: as long as a node lock."""
-
-Marks = tuple[str | bool | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """A decision: node and cards, already charged.
-
-    Attributes:
-        token: names this reservation among later ones of the same pod.
-        placed: node and grants.
-        devices: the chosen node's cards.
-    """
-
-    token: int
-    placed: Placed
-    devices: Mapping[Uuid, Device]
-
-
-@dataclass(slots=True)
-class _Counted:
-    """What is charged for one pod.
-
-    Attributes:
-        marks: of the pod as the watch showed it, when it was charged from there.
-        node: where; "" for nothing.
-        since_s: monotonic time of the charge, while the pod is not bound; None once it is.
-        token: of the reservation whose patch is under way; 0 without one.
-        void: marks of reservations that no longer count although the pod may still carry them.
-    """
-
-    pod: Pod
-    marks: Marks = ()
-    node: str = ""
-    since_s: float | None = None
-    token: int = 0
-    void: frozenset[Marks] = frozenset()
+MAX_GONE: Final = 20_000
+"""Pods deleted or ended that are remembered: an answer about one may come late."""
 
 
 class ClusterState:
@@ -77,11 +51,9 @@ class ClusterState:
         self._clock, self._unbound_s = clock, unbound_s
         self._lock = threading.RLock()
         self._fleet = Fleet(rules.engine, QuotaBook(rules.config.memory_factor))
-        self._pods: dict[str, _Counted] = {}
-        self._nodes: dict[str, Node] = {}
-        self._node_marks: dict[str, tuple[Marks, tuple[Vendor, ...]]] = {}
-        self._offers: dict[str, Offer] = {}
-        self._given_up: dict[str, dict[Vendor, str]] = {}
+        self._pods: dict[str, Counted] = {}
+        self._book = NodeBook(self._fleet, rules.names)
+        self._gone: dict[str, None] = {}
         self._last_token = 0
 
     # -- what the watches say ----------------------------------------------------------------------
@@ -89,48 +61,58 @@ class ClusterState:
         """Take a change of one node."""
         with self._lock:
             if after is not None:
-                self._nodes[after.name] = after
-                self._look_at(after)
+                self._book.put(after)
             elif before is not None:
-                self._nodes.pop(before.name, None)
-                self._node_marks.pop(before.name, None)
-                self._offers.pop(before.name, None)
-                self._given_up.pop(before.name, None)
-                self._fleet.remove_node(before.name)
+                self._book.remove(before.name)
 
     def give_up(self, node: str, vendor: Vendor, why: str) -> None:
         """Offer nothing of a vendor on a node until `take_back`: its daemon has gone silent."""
         with self._lock:
-            self._given_up.setdefault(node, {})[vendor] = why
-            if node in self._nodes:
-                self._look_at(self._nodes[node])
+            self._book.give_up(node, vendor, why)
 
     def take_back(self, node: str, vendor: Vendor) -> None:
         """The daemon was heard again."""
         with self._lock:
-            given_up = self._given_up.get(node, {})
-            if given_up.pop(vendor, None) is not None and node in self._nodes:
-                self._look_at(self._nodes[node])
+            self._book.take_back(node, vendor)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        """Take a change of one pod."""
+        """Take a change of one pod from the watch."""
         with self._lock:
             if after is not None:
+                if after.is_over:
+                    self._remember_gone(after.uid)
+                else:
+                    self._gone.pop(after.uid, None)
                 self._count(after)
             elif before is not None:
-                self._pods.pop(before.uid, None)
-                self._fleet.remove_pod(before.uid)
+                self._remember_gone(before.uid)
+                self._drop(before.uid)
+
+    def learned(self, pod: Pod) -> None:
+        """Take a pod as the API server answered with it; it may have been deleted since."""
+        with self._lock:
+            if pod.uid not in self._gone:
+                self._count(pod)
 
     def set_quota(self, namespace: str, name: str, limits: Limits | None) -> None:
         """Take a change of one ResourceQuota; None removes it."""
         with self._lock:
             self._fleet.quotas.set_limits(namespace, name, limits)
 
-    def sweep(self) -> None:
-        """Drop reservations of pods that were not bound in time."""
+    def sweep(self, present: Collection[str]) -> None:
+        """Drop reservations of pods that were not bound in time.
+
+        Args:
+            present: uids of the pods that the watch shows. One that it has not shown for as long
+                as a reservation lasts was deleted unseen.
+        """
         with self._lock:
-            for counted in list(self._pods.values()):
+            now_s = self._clock.monotonic()
+            for uid, counted in list(self._pods.items()):
                 self._drop_if_late(counted)
+                is_idle = not counted.token and not counted.is_binding
+                if uid not in present and is_idle and now_s - counted.born_s > self._unbound_s:
+                    self._drop(uid)
 
     def leftovers(self) -> tuple[Pod, ...]:
         """Pods that carry a reservation which no longer counts."""
@@ -138,20 +120,24 @@ class ClusterState:
             return tuple(
                 counted.pod
                 for counted in self._pods.values()
-                if not counted.token and not counted.pod.node_name and self._is_void(counted)
+                if counted.is_void and not (counted.token or counted.is_binding)
+                if not (counted.pod.node_name or counted.pod.is_being_deleted)
             )
 
     # -- decisions -------------------------------------------------------------------------------
     def reserve(
         self, pod: Pod, request: PodRequest, candidates: Collection[str] | None
-    ) -> Reserved | NoNode | Refused:
+    ) -> Reserved | NoNode | Refused | Busy:
         """Free what the pod held, choose its node and cards and charge them, in one step."""
         with self._lock:
-            counted = self._pods.get(pod.uid) or _Counted(pod=replace(pod, resource_version=""))
+            if pod.uid in self._gone:
+                return Refused(why=f"pod {pod.key} is deleted or has ended")
+            counted = self._pods.get(pod.uid) or self._new(replace(pod, resource_version=""))
             if counted.pod.node_name:
                 return Refused(why=f"pod {pod.key} is bound to node {counted.pod.node_name}")
-            self._pods[pod.uid] = counted
-            if _has_grants(pod):
+            if counted.is_binding or counted.is_doubtful:
+                return Busy(f"pod {pod.key} is being bound to node {counted.node}")
+            if has_grants(pod):
                 counted.void |= {reservation_marks(pod)}
             self._forget(counted)
             answer = self._fleet.place(request, candidates)
@@ -165,25 +151,83 @@ class ClusterState:
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
 
-    def committed(self, uid: str, token: int, answer: Pod) -> None:
-        """The API server has stored this reservation, as part of `answer`."""
+    def is_current(self, uid: str, token: int) -> bool:
+        """True while this reservation is the pod's last."""
         with self._lock:
             counted = self._pods.get(uid)
-            if counted is None or counted.token != token:
-                return
+            return counted is not None and counted.token == token
+
+    def committed(self, uid: str, token: int, answer: Pod) -> bool:
+        """The API server has stored this reservation, as part of `answer`; False if it is void."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            if counted is None:
+                return False
+            marks = reservation_marks(answer)
+            if counted.token != token:
+                self._void(counted, marks)
+                return False
             counted.token = 0
-            counted.void -= {reservation_marks(answer)}
+            counted.void -= {marks}
             self._count(max(answer, counted.pod, key=version_of))
+            return True
 
     def undo(self, uid: str, token: int, written: Marks = ()) -> None:
         """The reservation was not stored, or is given up; `written` are its marks, if it may be."""
         with self._lock:
             counted = self._pods.get(uid)
-            if counted is None or counted.token != token:
+            if counted is None:
                 return
+            if counted.token == token:
+                self._forget(counted)
             if written:
-                counted.void |= {written}
-            self._forget(counted)
+                self._void(counted, written)
+
+    @contextmanager
+    def binding(self, uid: str) -> Iterator[bool]:
+        """While a pod is bound it is not filtered, and its reservation lasts.
+
+        Gives False where another call binds it, or filters it, just now.
+        """
+        with self._lock:
+            counted = self._pods.get(uid)
+            is_free = counted is None or not (counted.is_binding or counted.token)
+            if counted is not None and is_free:
+                counted.is_binding = True
+        try:
+            yield is_free
+        finally:
+            if counted is not None and is_free:
+                with self._lock:
+                    counted.is_binding = False
+
+    def bound(self, uid: str, node: str) -> None:
+        """The pod was bound, which the watch may show later."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            if counted is not None and not counted.pod.node_name:
+                self._count(replace(counted.pod, node_name=node))
+
+    def doubt(self, uid: str) -> None:
+        """Nobody knows whether the pod was bound: keep its cards until that can be told."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            if counted is not None and not counted.pod.node_name:
+                counted.is_doubtful = True
+
+    def is_doubtful(self, uid: str) -> bool:
+        """True while nobody knows whether the pod was bound."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            return counted is not None and counted.is_doubtful
+
+    def settle(self, uid: str, now: Pod) -> None:
+        """End a doubt by what the API server has under the pod's name now."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            if counted is not None:
+                counted.is_doubtful = False
+            self.learned(now)
 
     def release(self, uid: str) -> None:
         """Free what a pod holds that could not be bound."""
@@ -200,20 +244,26 @@ class ClusterState:
             return self._fleet.explain(request, candidates)
 
     # -- questions -------------------------------------------------------------------------------
+    def latest(self, uid: str) -> Pod | None:
+        """The newest known state of a pod that holds cards or was filtered."""
+        with self._lock:
+            counted = self._pods.get(uid)
+            return None if counted is None else counted.pod
+
     def node(self, name: str) -> Node | None:
         """A node as the watch has it."""
         with self._lock:
-            return self._nodes.get(name)
+            return self._book.nodes.get(name)
 
     def nodes(self) -> tuple[Node, ...]:
         """All nodes as the watch has them."""
         with self._lock:
-            return tuple(self._nodes.values())
+            return tuple(self._book.nodes.values())
 
     def why_not_offered(self, node: str) -> str:
         """Why a node offers no card, for people."""
         with self._lock:
-            offer = self._offers.get(node)
+            offer = self._book.offers.get(node)
             return "the node is not known" if offer is None else offer.why_empty
 
     def reservation_of(self, uid: str) -> str:
@@ -231,14 +281,14 @@ class ClusterState:
             wrong = (
                 charge.uuid
                 for charge in seat.usage.charges(uid)
-                if (card := seat.usage.cards.get(charge.uuid)) is None or _is_overfull(card)
+                if (card := seat.usage.cards.get(charge.uuid)) is None or is_overfull(card)
             )
             return tuple(sorted(wrong))
 
     def sizes(self) -> tuple[int, int]:
         """(nodes that offer cards, pods that hold cards)."""
         with self._lock:
-            offering = sum(1 for offer in self._offers.values() if offer.devices)
+            offering = sum(1 for offer in self._book.offers.values() if offer.devices)
             return offering, sum(1 for counted in self._pods.values() if counted.node)
 
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
@@ -266,37 +316,23 @@ class ClusterState:
         cards = self._fleet.nodes[node].usage.cards
         return {uuid: card.device for uuid, card in cards.items()}
 
-    def _look_at(self, node: Node) -> None:
-        given_up = self._given_up.get(node.name, {})
-        marks = (offers.marks_of(node, self.rules.names), tuple(given_up))
-        if self._node_marks.get(node.name) == marks:
-            return
-        self._node_marks[node.name] = marks
-        offer = offers.offer_of(node, self.rules.names, given_up)
-        known = self._offers.get(node.name)
-        self._offers[node.name] = offer
-        if known is None or known.missing != offer.missing or known.problem != offer.problem:
-            _tell(node.name, offer)
-        if not offer.devices:
-            self._fleet.remove_node(node.name)
-        elif known is None or replace(known, missing={}) != replace(offer, missing={}):
-            self._fleet.set_node(
-                node.name,
-                offer.devices,
-                cordoned=offer.cordoned,
-                pair_scores=offer.pair_scores,
-            )
+    def _new(self, pod: Pod) -> Counted:
+        counted = Counted(pod=pod, born_s=self._clock.monotonic())
+        self._pods[pod.uid] = counted
+        return counted
 
     def _count(self, pod: Pod) -> None:
         """Charge a pod as its annotations say, unless a newer state of it is known."""
         counted = self._pods.get(pod.uid)
         if counted is None:
-            if pod.is_over or not _has_grants(pod):
+            if pod.is_over or not has_grants(pod):
                 return
-            counted = self._pods[pod.uid] = _Counted(pod=pod)
-        if version_of(pod) < version_of(counted.pod):
-            return  # our own patch was answered before the watch got there
+            counted = self._new(pod)
+        if counted.is_outdated(pod):
+            return
         counted.pod = pod
+        if pod.node_name:
+            counted.is_doubtful = False
         if counted.token and not pod.node_name and not pod.is_over:
             return  # the decision under way counts
         marks = holdings.marks_of(pod)
@@ -304,12 +340,12 @@ class ClusterState:
             counted.token, counted.marks = 0, marks
             self._charge(counted)
 
-    def _charge(self, counted: _Counted) -> None:
+    def _charge(self, counted: Counted) -> None:
         pod = counted.pod
         holding = holdings.holding_of(pod, self.rules.names)
         if pod.is_over:
             del self._pods[pod.uid]
-        if holding is not None and not holding.is_bound and self._is_void(counted):
+        if holding is not None and not holding.is_bound and counted.is_void:
             holding = None
         if holding is None:
             self._fleet.remove_pod(pod.uid)
@@ -323,63 +359,33 @@ class ClusterState:
             counted.since_s = self._clock.monotonic()
         self._drop_if_late(counted)
 
-    def _is_void(self, counted: _Counted) -> bool:
-        return reservation_marks(counted.pod) in counted.void
-
-    def _drop_if_late(self, counted: _Counted) -> None:
-        """An unbound reservation ends by our clock, and by the time that stands on it."""
-        if counted.since_s is None or counted.token:
-            return
-        age_s = self._clock.monotonic() - counted.since_s
-        stamp = counted.pod.annotations.get(names.POD_TIME, "")
-        if stamp.isascii() and stamp.isdigit() and len(stamp) <= 12:
-            age_s = max(age_s, self._clock.now() - int(stamp))
-        if age_s > self._unbound_s:
+    def _drop_if_late(self, counted: Counted) -> None:
+        age_s = counted.age_s(self._clock.monotonic(), self._clock.now())
+        if age_s is not None and age_s > self._unbound_s:
             log.info("reservation_expired", extra=kv(pod=counted.pod.key, node=counted.node))
             self._forget(counted)
 
-    def _forget(self, counted: _Counted) -> None:
+    def _void(self, counted: Counted, marks: Marks) -> None:
+        """A reservation that a later call, or a failure, has overtaken counts no more."""
+        if counted.pod.node_name:
+            return
+        counted.void |= {marks}
+        if not counted.token and counted.node and counted.is_void:
+            self._forget(counted)
+
+    def _forget(self, counted: Counted) -> None:
         """Free what the pod holds; what it carries now counts no more."""
-        if _has_grants(counted.pod):
+        if has_grants(counted.pod):
             counted.void |= {reservation_marks(counted.pod)}
         self._fleet.remove_pod(counted.pod.uid)
         counted.node, counted.since_s, counted.token, counted.marks = "", None, 0, ()
+        counted.is_doubtful = False
 
+    def _drop(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        self._fleet.remove_pod(uid)
 
-def version_of(pod: Pod) -> int:
-    """The resourceVersion as a number that grows; 0 for one that is none."""
-    return int(pod.resource_version) if pod.resource_version.isdigit() else 0
-
-
-def reservation_marks(pod: Pod) -> Marks:
-    """What tells one reservation of a pod from the next."""
-    said = pod.annotations
-    return tuple(
-        said.get(key, "")
-        for key in (names.POD_NODE, names.POD_TIME, names.POD_ALLOCATED, names.POD_NEURON_ALLOCATED)
-    )
-
-
-def _has_grants(pod: Pod) -> bool:
-    said = pod.annotations
-    return bool(said.get(names.POD_ALLOCATED) or said.get(names.POD_NEURON_ALLOCATED))
-
-
-def _is_overfull(card: DeviceUsage) -> bool:
-    is_neuron = card.device.vendor is Vendor.AWS_NEURON
-    return (
-        not card.device.healthy
-        or bool(card.contradiction)
-        or card.slots_free < 0
-        or card.memory_free_mib < 0
-        or (not is_neuron and card.cores_free < 0)
-    )
-
-
-def _tell(node: str, offer: Offer) -> None:
-    for vendor, why in offer.missing.items():
-        log.warning("cards_not_offered", extra=kv(node=node, vendor=vendor, why=why))
-    if offer.problem:
-        log.warning("node_not_understood", extra=kv(node=node, why=offer.problem))
-    if offer.devices:
-        log.info("cards_offered", extra=kv(node=node, cards=len(offer.devices)))
+    def _remember_gone(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]

@@ -1,0 +1,31 @@
+"""What the state answers to a pod that wants cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hami_node.engine.fleet import Placed
+from hami_node.model import Device, Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """A decision: node and cards, already charged.
+
+    Attributes:
+        token: names this reservation among later ones of the same pod.
+        placed: node and grants.
+        devices: the chosen node's cards.
+    """
+
+    token: int
+    placed: Placed
+    devices: Mapping[Uuid, Device]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Nothing is decided now; the call may be made again. `why` is for people."""
+
+    why: str
