@@ -1,0 +1,237 @@
+"""The extender as its own process before a large cluster that is another, for measurements."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from hami_node.model import Uuid
+from hami_node.wire import names
+from hami_node.wire.pod_codec import decode_grants
+from tests.bench.engine_load import devices_of
+from tests.bench.extender_cluster import READY, Json
+
+START_LIMIT_S = 120.0
+
+
+class Caller:
+    """One client that keeps its connection, as kube-scheduler does. For one thread."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._http = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+        self._http.connect()
+        self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """(status, body) of the answer."""
+        headers = {"Content-Type": "application/json"} if body else {}
+        self._http.request(method, path, body or None, headers)
+        answer = self._http.getresponse()
+        return answer.status, answer.read()
+
+    def ask(self, method: str, path: str, value: Json | None = None) -> Json:
+        """Send and receive JSON; anything but success fails the test."""
+        status, answer = self.send(method, path, b"" if value is None else encoded(value))
+        assert status < 300, f"{method} {path}: {status} {answer[:300]!r}"
+        found: Json = json.loads(answer)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.close()
+
+
+class ApiCaller(Caller):
+    """What the rest of the cluster does to pods."""
+
+    def create(self, pod: Json) -> Json:
+        return self.ask("POST", f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+
+    def read(self, pod: Json) -> Json:
+        return self.ask("GET", _path(pod))
+
+    def delete(self, pod: Json) -> None:
+        self.ask("DELETE", _path(pod))
+
+    def pods(self) -> list[Json]:
+        items: list[Json] = self.ask("GET", "/api/v1/pods")["items"]
+        return items
+
+
+class ExtenderCaller(Caller):
+    """What kube-scheduler asks the extender."""
+
+    def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
+        body = encoded({"Pod": pod, "NodeNames": list(nodes)})
+        return self.checked(*self.send("POST", "/filter", body))
+
+    def checked(self, status: int, answer: bytes) -> Json:
+        """What /filter answered, which must be no error."""
+        assert status == 200, answer[:300]
+        found: Json = json.loads(answer)
+        assert not found["Error"], found["Error"]
+        return found
+
+    def bind(self, pod: Json, node: str) -> str:
+        """The error; "" for success."""
+        meta = pod["metadata"]
+        body = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
+        return str(self.ask("POST", "/bind", {**body, "Node": node})["Error"])
+
+
+def encoded(value: Json) -> bytes:
+    """JSON as it goes over the wire."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _path(pod: Json) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The API server's process."""
+
+    url: str
+    kubeconfig: Path
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def running_cluster(nodes: int, pods: int) -> Iterator[Cluster]:
+    """Start the API server's process, filled; stop it in the end."""
+    with tempfile.TemporaryDirectory(prefix="hx") as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        module, counts = "tests.bench.extender_cluster", (str(nodes), str(pods))
+        command = [sys.executable, "-m", module, *counts, str(kubeconfig)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            said = process.stdout.readline().split()
+            assert said[:1] == [READY], "the API server did not start"
+            try:
+                yield Cluster(said[1], kubeconfig, process)
+            finally:
+                process.stdin.close()
+                process.wait(20)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The extender's process; `ready_s` from its start to the first good /readyz."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    listening_s: float
+    ready_s: float
+
+    def rss_mib(self, field: str = "VmRSS") -> float:
+        """Resident memory, MiB; VmHWM is the most there was. Check: /proc/PID/status."""
+        return rss_mib(self.process.pid, field)
+
+    def cpu_s(self) -> float:
+        """Processor time so far, seconds."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int, field: str = "VmRSS") -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+@contextmanager
+def running_extender(cluster: Cluster, *flags: str) -> Iterator[Running]:
+    """Start `hami-node extender`, wait until it is ready, stop it in the end."""
+    command = [
+        *(sys.executable, "-m", "hami_node", "extender", "--metrics-address", "off"),
+        *("--http-bind", "127.0.0.1:0", "--kubeconfig", str(cluster.kubeconfig), *flags),
+    ]
+    with tempfile.NamedTemporaryFile(prefix="hx", suffix=".log") as log:
+        began_s = time.monotonic()
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            port = _port(process, Path(log.name))
+            listening_s = time.monotonic() - began_s
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(url)
+            yield Running(url, process, listening_s, time.monotonic() - began_s)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline_s:
+        text = log.read_text()
+        assert process.poll() is None, text
+        if found := re.search(r"event=extender_served .*port=(\d+)", text):
+            return found[1]
+        time.sleep(0.01)
+    raise AssertionError("the extender did not listen in time")
+
+
+def _wait_until_ready(url: str) -> None:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    with Caller(url) as caller:
+        while caller.send("GET", "/readyz")[0] != 200:
+            assert time.monotonic() < deadline_s, "the extender did not get ready in time"
+            time.sleep(0.02)
+
+
+def held_by(pods: Iterable[Json]) -> Counter[tuple[str, str]]:
+    """(card, "memory" | "cores" | "slots") -> how much of it pods hold, by their annotations."""
+    held: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        text = (pod["metadata"].get("annotations") or {}).get(names.POD_ALLOCATED)
+        if not text:
+            continue
+        for grant in (one for slot in decode_grants(text) for one in slot):
+            held[grant.uuid, "memory"] += grant.memory_mib
+            held[grant.uuid, "cores"] += grant.cores
+            held[grant.uuid, "slots"] += 1
+    return held
+
+
+def overcommitted(pods: Iterable[Json], nodes: int) -> list[str]:
+    """The cards of which more is held than there is."""
+    held = held_by(pods)
+    room: dict[tuple[Uuid, str], int] = {}
+    for number in range(nodes):
+        for device in devices_of(number):
+            room[device.uuid, "memory"] = device.memory_mib
+            room[device.uuid, "cores"] = device.cores
+            room[device.uuid, "slots"] = device.slots
+    return [
+        f"{uuid}: {what} {much}"
+        for (uuid, what), much in held.items()
+        if much > room[Uuid(uuid), what]
+    ]
+
+
+def shown(name: str, took_ms: Sequence[float]) -> str:
+    """One line: p50, p95, p99, most."""
+    ordered = sorted(took_ms)
+    at: list[Any] = [ordered[int(len(ordered) * part)] for part in (0.5, 0.95, 0.99)]
+    return f"{name:44}" + "".join(f"{value:9.2f}" for value in (*at, ordered[-1]))
