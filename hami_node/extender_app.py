@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
 """kube-scheduler gives a call 30 s in all."""
+LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.5, read_s=2.0, total_s=3.0)
+"""Well below the time in which the Lease has to be renewed."""
 ATTEMPTS: Final = 2
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
@@ -75,17 +77,12 @@ class Extender:
         self.clock: Clock = clock or SystemClock()
         self.stop = stop or threading.Event()
         self.numbers = Numbers(CollectorRegistry())
+        self._end_of_lead = threading.Event()
         self._threads: list[threading.Thread] = []
         self._died = ""
         self._has_caught_up = not settings.leader_elect
-        self._kube: KubeClient = connect(
-            settings.kubeconfig,
-            component="extender",
-            clock=self.clock,
-            timeouts=TIMEOUTS,
-            on_request=self.numbers.count_api_request,
-            stop=self.stop,
-        )
+        self._kube = self._connect(TIMEOUTS)
+        self._lease_kube = self._connect(LEASE_TIMEOUTS)
         self.view = ClusterView.of_cluster(self._kube, self.clock)
         self._quotas = ResourceWatch(self._kube, QUOTAS, clock=self.clock, from_cache=False)
         self.state = ClusterState(rules_of(settings), self.clock, settings.node_lock_timeout_s)
@@ -99,6 +96,16 @@ class Extender:
         self._config = ConfigWatch(sources.files(), self._configuration_changed)
 
     # -- building ----------------------------------------------------------------------------------
+    def _connect(self, timeouts: Timeouts) -> KubeClient:
+        return connect(
+            self.settings.kubeconfig,
+            component="extender",
+            clock=self.clock,
+            timeouts=timeouts,
+            on_request=self.numbers.count_api_request,
+            stop=self.stop,
+        )
+
     def _follow(self) -> None:
         self.view.node_watch.cache.follow(self.state.node_changed)
         self.view.pod_watch.cache.follow(self.state.pod_changed)
@@ -109,7 +116,7 @@ class Extender:
         if not settings.leader_elect:
             return None
         return Leader(
-            self._kube,
+            self._lease_kube,
             namespace=settings.lease_namespace,
             name=settings.lease_name,
             identity=settings.replica_name or socket.gethostname(),
@@ -194,7 +201,7 @@ class Extender:
         self._spawn("sweeper", self._sweep)
         if self._leader is not None:
             leader = self._leader
-            self._spawn("leader", lambda: leader.run(self.stop))
+            self._spawn("leader", lambda: leader.run(self._end_of_lead))
 
     def wait(self) -> int:
         """Wait for the end; the process's exit code."""
@@ -207,6 +214,7 @@ class Extender:
     def _end(self) -> int:
         """Answer what is under way, give the Lease back, end the threads."""
         self.server.close(GRACE_S)
+        self._end_of_lead.set()  # not before: what is under way was decided as the leader
         self._events.wake()
         self._config.wake()
         self._quotas.interrupt()
@@ -216,6 +224,7 @@ class Extender:
         if self._metrics_server is not None:
             self._metrics_server.close()
         self._kube.close()
+        self._lease_kube.close()
         log.info("stopped", extra=kv(died=self._died or None))
         return 1 if self._died else 0
 
