@@ -119,11 +119,33 @@ class PodFilter:
             raise
         if not self._state.committed(pod.uid, reserved.token, stored):
             return self._not_now(f"pod {pod.key} went, or a later call decides")
+        if not self._is_true(pod, stored):
+            return self._withdrawn(stored)
         self._out.on_result("reserved")
         said = _granted(reserved.placed.grants, pod)
         self._tell(pod, SUCCEEDED, f"find fit node({reserved.placed.node}): {said}")
         log.info("reserved", extra=kv(pod=pod.key, node=reserved.placed.node, cards=said))
         return FilterAnswer(node_names=(reserved.placed.node,))
+
+    def _is_true(self, told: Pod, stored: Pod) -> bool:
+        """Whether the caller described the pod as it is: anybody in the cluster can call."""
+        rules = self._state.rules
+        try:
+            return request_of(told, rules).containers == request_of(stored, rules).containers
+        except WireError:
+            return False
+
+    def _withdrawn(self, stored: Pod) -> FilterAnswer:
+        """Take back what was reserved for a pod that is not as it was described."""
+        self._state.release(stored.uid)
+        self._out.on_result("untrue")
+        why = f"pod {stored.key} asks for something else than the caller said"
+        log.warning("filter_untrue", extra=kv(pod=stored.key, why=why))
+        try:
+            self._writer.clear(stored)
+        except KubeError as e:
+            log.warning("undo_failed", extra=kv(pod=stored.key, error=str(e)))  # the sweeper tries
+        return FilterAnswer(error=why)
 
     def _doubt_left(self, pod: Pod) -> str:
         """Find out whether a pod was bound, where that is not known; why that can't be told."""
