@@ -172,15 +172,11 @@ def _listed(kube: ListingKube, node_name: str | None, settings: Settings, now_s:
 
 def _with_quotas(look: _Look, kube: ListingKube) -> _Look:
     """Add the quotas; who may not list them gets the rest, and is told."""
-    import msgspec
-
     from hami_node.inspection.cluster import Problem
     from hami_node.wire.quotas import decode_resource_quota
 
     try:
-        quotas = tuple(
-            decode_resource_quota(msgspec.to_builtins(one)) for one in kube.list_resource_quotas()
-        )
+        quotas = tuple(decode_resource_quota(one) for one in kube.list_resource_quotas())
     except (Forbidden, NotFound) as e:
         why = f"quotas are not looked at: {e}"
         return replace(look, problems=(*look.problems, Problem(where="resourcequotas", why=why)))
@@ -225,13 +221,13 @@ def _show_cluster(look: _Look, output: str, *, is_whole: bool) -> None:
     from hami_node.inspection.picture import picture_of
     from hami_node.inspection.waiting import totals_of, waiting_in
 
-    listed, rules = look.listed, rules_of(look.settings)
+    listed, rules, name = look.listed, rules_of(look.settings), look.settings.scheduler_name
     view = decode(listed.nodes, listed.pods, rules.names.gpu, look.now_s)
     picture = picture_of(listed, rules, look.now_s)
     view = replace(
         view,
         problems=(*look.problems, *view.problems),
-        waiting=waiting_in(picture, listed.pods, look.now_s) if is_whole else (),
+        waiting=waiting_in(picture, listed.pods, look.now_s, name) if is_whole else (),
         totals=totals_of(picture),
     )
     if output == "json":

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hami_node.inspect_tables import ROOMY, Cell, console_of, holders, problems, safe, span, table
-from hami_node.inspection.pod import NodeVerdict, PodState, PodView, Verdict
+from hami_node.inspection.pod import CardRoom, NodeVerdict, PodState, PodView, Verdict
 
 MAX_NODES: Final = 40
 """Nodes shown in the table; JSON has all."""
@@ -30,7 +30,7 @@ def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = No
     if view.held:
         parts.append(holders(view.held, is_roomy))
     if view.nodes:
-        parts.append(_verdicts(view.nodes[:MAX_NODES]))
+        parts.append(_verdicts(view.nodes[:MAX_NODES], is_roomy))
         parts += _left_out(view)
     style = "green" if view.state in _GOOD else "yellow"
     parts.append(safe(Text(view.summary, style=style)))
@@ -52,23 +52,29 @@ def _head(view: PodView) -> Text:
     return safe(Text(": ".join((said[0], "; ".join(said[1:]))), style="bold"))
 
 
-def _verdicts(nodes: Iterable[NodeVerdict]) -> RenderableType:
+def _verdicts(nodes: Iterable[NodeVerdict], is_roomy: bool) -> RenderableType:
     rows: list[tuple[Cell, ...]] = []
     for one in nodes:
-        best = one.best
-        amounts: tuple[Cell, ...] = ("-",) * 5
-        if best is not None:
-            numbers = (best.slots_free, best.memory_free_mib, best.cores_free)
-            amounts = (str(best.index), best.model.removeprefix("NVIDIA-"), *map(str, numbers))
         shown = f"{one.verdict}: {one.why}" if one.why else str(one.verdict)
-        rows.append((one.node, Text(shown, style=_STYLES[one.verdict]), *amounts))
-    columns = ("node", "verdict", "best card#", "model", "slots#", "memory MiB#", "cores#")
-    return table("what each node says (free amounts of its best card)", columns, rows)
+        verdict = Text(shown, style=_STYLES[one.verdict])
+        rows.append((one.node, verdict, *_card(one.best, is_roomy)))
+    columns = ["node", "verdict", "best card#", "slots#", "memory MiB#", "cores#"]
+    extra = ["model", "uuid"] if is_roomy else []
+    return table("what each node says; free on its best card", [*columns, *extra], rows)
+
+
+def _card(best: CardRoom | None, is_roomy: bool) -> tuple[Cell, ...]:
+    if best is None:
+        return ("-",) * (6 if is_roomy else 4)
+    numbers = (best.index, best.slots_free, best.memory_free_mib, best.cores_free)
+    style = "" if best.is_usable else "dim"
+    cells = tuple(Text(str(number), style=style) for number in numbers)
+    return (*cells, best.model, best.uuid) if is_roomy else cells
 
 
 def _left_out(view: PodView) -> list[RenderableType]:
     more = len(view.nodes) - MAX_NODES
     parts = [f"{more} more nodes with cards (-o json has all)"] if more > 0 else []
     if view.other_nodes:
-        parts.append(f"{view.other_nodes} nodes without cards")
+        parts.append(f"nodes without cards: {view.other_nodes}")
     return [Text("; ".join(parts), style="dim")] if parts else []

@@ -211,9 +211,9 @@ def span(seconds: int) -> str:
 
 
 def _totals(totals: TotalsView) -> str:
-    said = [f"{totals.cards} cards on {totals.nodes} nodes"]
+    said = [f"{totals.cards} cards of {totals.nodes} nodes are offered"]
     if totals.slots:
-        said.append(f"{totals.slots_free} of {totals.slots} slots")
+        said.append(f"{totals.slots_free} of {totals.slots} slots free")
         said.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
     if totals.largest_index is not None:
         place = f"card {totals.largest_index} of {totals.largest_node}"

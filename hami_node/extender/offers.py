@@ -48,7 +48,7 @@ class Offer:
         """Why nothing is offered, for people; "" when something is."""
         if self.devices:
             return ""
-        return "; ".join(self.missing.values()) or "no cards are registered"
+        return "; ".join(dict.fromkeys(self.missing.values())) or "no cards are registered"
 
 
 def marks_of(node: Node, resources: ResourceNames) -> tuple[str | bool | None, ...]:

@@ -114,9 +114,10 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalsView:
-    """All cards together. Free is what the next pod may get: sick and cordoned cards add nothing.
+    """All cards that nodes offer. Free is what the next pod may get: sick cards add nothing.
 
     Attributes:
+        nodes: that offer cards.
         open_cards: NVIDIA cards that take one more container.
         memory_free_mib: on the open cards.
         largest_mib: the most that one container can get on one card, which is card

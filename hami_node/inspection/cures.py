@@ -35,7 +35,7 @@ def cures_of(picture: Picture, request: PodRequest) -> tuple[str, ...]:
         fleet=picture.fleet,
         empty=fleet_of(picture.rules, picture.offers, {}),
         unlimited=fleet_of(picture.rules, picture.offers, picture.held),
-        nodes=tuple(name for name, node in picture.nodes.items() if node.is_ready),
+        nodes=tuple(name for name in picture.offers if picture.is_ready(name)),
     )
     return (
         *_smaller(picture, request, trial),
@@ -134,7 +134,7 @@ def _other_wishes(request: PodRequest, trial: _Trial) -> Iterator[str]:
     for keys, changed in without:
         node = "" if changed == wishes else trial.where(replace(request, wishes=changed))
         if node:
-            yield f"leave out the annotation {keys}: then it fits on {node} now"
+            yield f"leave out {keys}: then it fits on {node} now"
 
 
 def _waiting(request: PodRequest, trial: _Trial) -> str:

@@ -60,6 +60,10 @@ class Picture:
         seat = self.fleet.nodes.get(node)
         return NO_CARDS if seat is None else seat.usage.cards
 
+    def is_ready(self, node: str) -> bool:
+        """False where kube-scheduler binds nothing."""
+        return self.nodes[node].is_ready
+
     def why_not_offered(self, node: str) -> str:
         """Why a node offers no card, for people."""
         offer = self.offers.get(node)

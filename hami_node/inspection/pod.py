@@ -30,8 +30,8 @@ from hami_node.inspection.picture import Listed, Picture, is_expired, picture_of
 from hami_node.inspection.waiting import (
     age_s,
     asks_in_words,
-    explain_all,
-    fits_now,
+    other_scheduler,
+    said_of,
     why_nothing_asked,
 )
 from hami_node.model import Pod, Uuid, Vendor
@@ -63,7 +63,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRoom:
-    """The card of a node that comes nearest. Cores in percent (Neuron: number of cores)."""
+    """The card of a node that comes nearest. Cores in percent (Neuron: number of cores).
+
+    `is_usable` is False where every card is sick, cordoned, full or not the one that is wanted.
+    """
 
     index: int
     uuid: str
@@ -71,6 +74,7 @@ class CardRoom:
     slots_free: int
     memory_free_mib: int
     cores_free: int
+    is_usable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +148,8 @@ def explain_pod(
     held = tuple(one for one in cluster.holders if one.pod == pod.name)
     found = _finding(listed, pod, rules, now_s, held)
     cures = found.cures
-    if found.state is PodState.WAITING and pod.scheduler_name != scheduler_name:
-        named = pod.scheduler_name or "not set"
-        cures = (
-            *cures,
-            f"its schedulerName is {named}; the extender is asked by {scheduler_name}",
-        )
+    if found.state is PodState.WAITING:
+        cures = tuple(filter(None, (other_scheduler(pod, scheduler_name), *cures)))
     return PodView(
         namespace=pod.namespace,
         pod=pod.name,
@@ -214,22 +214,19 @@ def _unbound(
 ) -> _Finding:
     picture = picture_of(listed, rules, now_s, without=pod.key)
     holding = holding_of(pod, rules.names)
-    said = explain_all(picture, request)
+    said = said_of(picture, request)
     nodes = _verdicts(picture, request, said)
-    fitting = [one.node for one in nodes if one.verdict is Verdict.FITS]
     cures: tuple[str, ...] = ()
-    state, node = PodState.WAITING, ""
+    state, node, summary = PodState.WAITING, "", said.summary
     if holding is not None and not is_expired(pod, now_s):
         state, node = PodState.RESERVED, holding.node
         summary = f"its cards are reserved on {node}, and it is not yet bound"
     elif not nodes:
-        summary = "no node has published cards"
-        cures = ("is the daemon running on the nodes with cards? hami-node inspect",)
-    elif fitting:
-        summary = fits_now(fitting)
-        cures = ("kubectl describe pod shows what kube-scheduler says about the rest",)
+        cures = ("look whether the daemon runs on the nodes with cards",)
+    elif any(one.verdict is Verdict.FITS for one in nodes):
+        cures = ("kubectl describe pod shows what kube-scheduler says beyond cards",)
     else:
-        summary, cures = said.summary, cures_of(picture, request)
+        cures = cures_of(picture, request)
     if holding is not None and state is PodState.WAITING:
         summary += f"; it was reserved on {holding.node} and not bound within {UNBOUND_S:.0f} s"
     return _Finding(
@@ -245,30 +242,26 @@ def _unbound(
 
 def _verdicts(picture: Picture, request: PodRequest, said: Explained) -> tuple[NodeVerdict, ...]:
     asks = [ask for one in request.containers for ask in one.asks]
+    vendors = sorted({ask.vendor for ask in asks})
     verdicts = []
     for name, offer in picture.offers.items():
-        # The first container's first vendor: nodes are compared by one card.
+        # Nodes are compared by one card for the first ask.
         ctx = context(asks[0], request.wishes, picture.rules.engine.compat, cordoned=offer.cordoned)
-        best = _best(picture.cards_of(name), ctx)
-        verdict, why = _verdict(name, said, is_offered=bool(offer.devices))
-        missing = [offer.missing[vendor] for vendor in _vendors(request) if vendor in offer.missing]
-        if missing and offer.devices:
+        missing = [offer.missing[vendor] for vendor in vendors if vendor in offer.missing]
+        verdict, why = _verdict(name, said)
+        if not offer.devices:
+            verdict, why = Verdict.NOT_OFFERED, "; ".join(dict.fromkeys(missing)) or offer.why_empty
+        elif missing:
             why += f"; not offered: {'; '.join(missing)}"
-        if verdict is Verdict.NOT_OFFERED:
-            why = offer.why_empty
-        if not picture.nodes[name].is_ready:
-            why = "; ".join(filter(None, (why, "the node is not ready")))
+        if not picture.is_ready(name):
+            verdict = Verdict.NOT_OFFERED
+            why = "; ".join(filter(None, ("the node is not ready", why)))
+        best = _best(picture.cards_of(name), ctx)
         verdicts.append(NodeVerdict(node=name, verdict=verdict, why=why, best=best))
     return tuple(sorted(verdicts, key=_nearness))
 
 
-def _vendors(request: PodRequest) -> list[Vendor]:
-    return sorted({ask.vendor for one in request.containers for ask in one.asks})
-
-
-def _verdict(node: str, said: Explained, *, is_offered: bool) -> tuple[Verdict, str]:
-    if not is_offered:
-        return Verdict.NOT_OFFERED, ""
+def _verdict(node: str, said: Explained) -> tuple[Verdict, str]:
     if node in said.failed:
         return Verdict.NO_ROOM, said.failed[node]
     if node in said.unresolvable:
@@ -277,24 +270,22 @@ def _verdict(node: str, said: Explained, *, is_offered: bool) -> tuple[Verdict, 
 
 
 def _nearness(one: NodeVerdict) -> tuple[object, ...]:
-    best = one.best
-    room = (0, 0, 0) if best is None else (best.memory_free_mib, best.cores_free, best.slots_free)
+    room = (0, 0, 0, 0) if one.best is None else _size(one.best)
     return (list(Verdict).index(one.verdict), *(-amount for amount in room), one.node)
 
 
+def _size(room: CardRoom) -> tuple[int, int, int, int]:
+    return (int(room.is_usable), room.memory_free_mib, room.cores_free, room.slots_free)
+
+
 def _best(cards: Mapping[Uuid, DeviceUsage], ctx: FitContext) -> CardRoom | None:
-    """The card with most room among those that suit, else among all of the vendor."""
-    own = [card for card in cards.values() if card.device.vendor is ctx.ask.vendor]
-    suiting = [card for card in own if first_failing(card, ctx, _SUITS) is None]
-    room = [_room(card) for card in suiting or own]
-    return max(
-        room,
-        key=lambda one: (one.memory_free_mib, one.cores_free, one.slots_free, -one.index),
-        default=None,
-    )
+    """The card of the ask's vendor with most room; usable ones first."""
+    own = (card for card in cards.values() if card.device.vendor is ctx.ask.vendor)
+    rooms = [_room(card, is_usable=first_failing(card, ctx, _SUITS) is None) for card in own]
+    return max(rooms, key=lambda one: (*_size(one), -one.index), default=None)
 
 
-def _room(card: DeviceUsage) -> CardRoom:
+def _room(card: DeviceUsage, *, is_usable: bool) -> CardRoom:
     is_neuron = card.device.vendor is Vendor.AWS_NEURON
     return CardRoom(
         index=card.device.index,
@@ -303,4 +294,5 @@ def _room(card: DeviceUsage) -> CardRoom:
         slots_free=card.slots_free,
         memory_free_mib=card.memory_free_mib,
         cores_free=card.cores_free.bit_count() if is_neuron else card.cores_free,
+        is_usable=is_usable,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import WireError
@@ -15,9 +17,21 @@ from hami_node.model import Ask, Pod, Vendor
 from hami_node.wire.requests import ResourceNames
 from hami_node.wire.timestamps import parse_time
 
+SHOWN: Final = 3
+"""Nodes named in one sentence."""
 
-def waiting_in(picture: Picture, pods: Iterable[Pod], now_s: float) -> tuple[WaitingView, ...]:
-    """Pods that want cards and are not bound, the longest waiting first."""
+
+def waiting_in(
+    picture: Picture, pods: Iterable[Pod], now_s: float, scheduler_name: str
+) -> tuple[WaitingView, ...]:
+    """Pods that want cards and are not bound, the longest waiting first.
+
+    Args:
+        picture: nodes, cards and what is taken.
+        pods: all pods.
+        now_s: Unix seconds, for ages.
+        scheduler_name: the kube-scheduler profile that asks the extender.
+    """
     reasons: dict[PodRequest, str] = {}
     views = []
     for pod in pods:
@@ -39,8 +53,9 @@ def waiting_in(picture: Picture, pods: Iterable[Pod], now_s: float) -> tuple[Wai
             views.append(_view(pod, asks, now_s, why=why, node=holding.node))
             continue
         if request not in reasons:
-            reasons[request] = why_it_waits(picture, request)
-        views.append(_view(pod, asks, now_s, why=reasons[request]))
+            reasons[request] = said_of(picture, request).summary
+        why = "; ".join(filter(None, (other_scheduler(pod, scheduler_name), reasons[request])))
+        views.append(_view(pod, asks, now_s, why=why))
     return tuple(sorted(views, key=lambda one: (-(one.waits_s or 0), one.namespace, one.pod)))
 
 
@@ -74,33 +89,43 @@ def why_nothing_asked(pod: Pod, names: ResourceNames) -> str:
     return ""
 
 
-def why_it_waits(picture: Picture, request: PodRequest) -> str:
-    """One sentence about all nodes."""
+def other_scheduler(pod: Pod, scheduler_name: str) -> str:
+    """What is said of a pod that names another scheduler than the extender's; "" of others."""
+    if pod.scheduler_name in ("", scheduler_name):
+        return ""
+    return f"its schedulerName is {pod.scheduler_name}, the extender is asked by {scheduler_name}"
+
+
+def said_of(picture: Picture, request: PodRequest) -> Explained:
+    """What the extender would say: of each node that does not fit, and of all in one sentence."""
     if not picture.offers:
-        return "no node has published cards"
-    rejections = picture.fleet.explain(request, tuple(picture.offers))
-    if isinstance(rejections, Refused):
-        return f"it can't be served: {rejections.why}"
-    fitting = [name for name in picture.offers if name not in rejections]
-    if fitting:
-        return fits_now(fitting)
-    return explain_all(picture, request).summary
-
-
-def explain_all(picture: Picture, request: PodRequest) -> Explained:
-    """The extender's own words for every node that does not fit."""
+        return Explained(failed={}, unresolvable={}, summary="no node has published cards")
     rejections = picture.fleet.explain(request, tuple(picture.offers))
     if isinstance(rejections, Refused):
         why = f"it can't be served: {rejections.why}"
         return Explained(failed={}, unresolvable=dict.fromkeys(picture.offers, why), summary=why)
-    return explained(request, rejections, picture.cards_of, picture.why_not_offered)
+    said = explained(request, rejections, picture.cards_of, picture.why_not_offered)
+    fitting = [name for name in picture.offers if name not in rejections]
+    ready = [name for name in fitting if picture.is_ready(name)]
+    if ready:
+        return replace(said, summary=_fits_now(ready))
+    if fitting:
+        summary = f"{said.summary}; its cards are free on {_some(fitting)}, which is not ready"
+        return replace(said, summary=summary)
+    return said
 
 
-def fits_now(nodes: list[str]) -> str:
+def _fits_now(nodes: Sequence[str]) -> str:
     """Said of a pod that has room and is not placed."""
-    shown = ", ".join(nodes[:3]) + (", ..." if len(nodes) > 3 else "")
-    return f"its cards are free on {len(nodes)} of the nodes ({shown}): it is about to be placed, \
-or something else than cards keeps it"
+    return (
+        f"its cards are free on {_some(nodes)}: it is about to be placed, or something else than "
+        "cards keeps it"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def asks_in_words(request: PodRequest) -> str:
@@ -140,7 +165,7 @@ def totals_of(picture: Picture) -> TotalsView:
             if card.memory_free_mib > largest[0]:
                 largest = (card.memory_free_mib, name, device.index)
     return TotalsView(
-        nodes=len(picture.offers),
+        nodes=sum(1 for offer in picture.offers.values() if offer.devices),
         cards=cards,
         open_cards=open_cards,
         slots=slots,

@@ -48,3 +48,46 @@ def pod_json(
 def saved(*items: Mapping[str, object]) -> bytes:
     """A list of objects."""
     return json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
+
+
+def card_json(uuid: str, index: int = 0, **changed: object) -> dict[str, object]:
+    """One card of a register annotation: an A100 with 40960 MiB and 10 slots."""
+    card: dict[str, object] = {
+        "id": uuid,
+        "index": index,
+        "count": 10,
+        "devmem": 40960,
+        "devcore": 100,
+        "type": "NVIDIA-NVIDIA A100",
+        "mode": "hami-core",
+        "health": True,
+    }
+    return {**card, **changed}
+
+
+def card_node_json(name: str, *cards: Mapping[str, object], **changed: object) -> dict[str, object]:
+    """A node with these cards; `changed` are members of its spec."""
+    node = node_json(name, {"hami.io/node-nvidia-register": json.dumps(cards)})
+    return {**node, "spec": changed}
+
+
+def pending_json(
+    name: str, annotations: Mapping[str, str] | None = None, **limits: object
+) -> dict[str, object]:
+    """A pod without a node, an hour old at `NOW_S`; limits below `nvidia.com/`; one card."""
+    pod = pod_json(name, annotations or {}, node="", phase="Pending")
+    pod["metadata"]["creationTimestamp"] = "2023-11-14T21:13:20Z"  # type: ignore[index]  # JSON
+    wanted = {f"nvidia.com/{key}": str(value) for key, value in (limits or {"gpu": 1}).items()}
+    container = {"name": "main", "resources": {"limits": wanted}}
+    pod["spec"] = {"schedulerName": "hami-scheduler", "containers": [container]}
+    return pod
+
+
+def quota_json(namespace: str, **limits: object) -> dict[str, object]:
+    """A ResourceQuota; limits below `limits.nvidia.com/`."""
+    hard = {f"limits.nvidia.com/{key}": str(value) for key, value in limits.items()}
+    return {
+        "kind": "ResourceQuota",
+        "metadata": {"namespace": namespace, "name": "cards"},
+        "spec": {"hard": hard},
+    }

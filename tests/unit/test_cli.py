@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,23 @@ from click.testing import CliRunner, Result
 
 from hami_node.cli import Parts, main
 from hami_node.config import ConfigSources, Settings
-from hami_node.errors import KubeError
+from hami_node.errors import Forbidden, KubeError
+from hami_node.inspection.saved import read_saved
+from hami_node.model import Node, Pod
 from hami_node.ports import ListingKube
 from hami_node.settings import BackendKind, Role, names_of, settings_of
 from hami_node.wire import names
-from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
+from tests.fakes.saved_cluster import (
+    GPU,
+    NOW_S,
+    card_json,
+    card_node_json,
+    node_json,
+    pending_json,
+    pod_json,
+    quota_json,
+    saved,
+)
 
 
 class Recorder:
@@ -221,6 +234,144 @@ def test_inspect_as_json_holds_the_same(recorder: Recorder) -> None:
     assert view["cards"][0]["memory_used_mib"] == 4096
     assert view["holders"][0]["container"] == "main"
     assert [one["where"] for one in view["problems"]] == ["pod default/p2"]
+
+
+WAITING = (
+    card_node_json("n1", card_json(GPU)),
+    pod_json("p1", HELD),
+    pending_json("big", gpu=1, gpumem=40000),
+)
+
+
+def test_inspect_shows_who_waits_and_the_total(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=saved(*WAITING))
+    view = json.loads(done.output)
+    (one,) = view["waiting"]
+    assert (one["pod"], one["waits_s"]) == ("big", 3600)
+    assert "nearest: 36864 MiB free" in one["why"]
+    assert (view["totals"]["slots_free"], view["totals"]["largest_mib"]) == (9, 36864)
+
+
+def test_inspect_of_one_node_leaves_out_who_waits_elsewhere(recorder: Recorder) -> None:
+    args = ("inspect", "--node", "n1", "--file", "-", "-o", "json")
+    assert json.loads(call(recorder, *args, stdin=saved(*WAITING)).output)["waiting"] == []
+
+
+@pytest.mark.parametrize("name", ["big", "default/big"])
+def test_inspect_pod_explains_it(recorder: Recorder, name: str) -> None:
+    done = call(recorder, "inspect", "pod", name, "--file", "-", stdin=saved(*WAITING))
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert "n1 no room now: 1/1 CardInsufficientMemory" in text
+    assert "- ask for nvidia.com/gpumem of at most 36864: that fits on n1 now" in text
+
+
+def test_inspect_pod_as_json_holds_the_same(recorder: Recorder) -> None:
+    args = ("inspect", "-o", "json", "--file", "-", "pod", "big")
+    view = json.loads(call(recorder, *args, stdin=saved(*WAITING)).output)
+    assert (view["state"], view["asks"]) == ("waiting", "1 x 40000 MiB")
+    assert view["nodes"][0]["verdict"] == "no room now"
+    assert view["nodes"][0]["best"]["memory_free_mib"] == 36864
+    assert "computed from what nodes and pods say" in view["basis"]
+
+
+def test_inspect_of_an_absent_pod_ends_with_1_and_names_its_namesakes(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "pod", "ml/big", "--file", "-", stdin=saved(*WAITING))
+    assert done.exit_code == 1
+    assert done.stderr == "error: pod ml/big is not there; there is default/big\n"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [("pod",), ("pod", "a/b/c"), ("pod", "/b"), ("pod", "a/"), ("node", "n1"), ("pod", "a", "b")],
+)
+def test_inspect_of_something_unclear_ends_with_2(
+    recorder: Recorder, what: tuple[str, ...]
+) -> None:
+    assert call(recorder, "inspect", *what).exit_code == 2
+
+
+def test_inspect_follows_the_configuration_file(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {resourceMemoryName: nvidia.com/mib}")
+    args = ("inspect", "pod", "big", "--config-file", str(path), "--file", "-", "-o", "json")
+    node = card_node_json("n1", card_json(GPU))
+    done = call(recorder, *args, stdin=saved(node, pending_json("big", gpu=1, mib=50000)))
+    view = json.loads(done.output)
+    assert view["cures"][0] == "ask for nvidia.com/mib of at most 40960: that fits on n1 now"
+
+
+def test_inspect_refuses_a_wrong_configuration_that_was_named(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0}")
+    done = call(recorder, "inspect", "--config-file", str(path), "--file", "-", stdin=cluster())
+    assert done.exit_code == 1
+    assert "deviceSplitCount" in done.stderr
+
+
+def test_inspect_only_mentions_a_wrong_environment(recorder: Recorder) -> None:
+    recorder.env["HAMI_NODE_SPLIT_COUNT"] = "many"
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=cluster())
+    assert json.loads(done.output)["problems"][0]["where"] == "settings"
+
+
+def test_inspect_takes_a_saved_file_as_of_its_time(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_bytes(saved(*WAITING))
+    os.utime(path, (NOW_S + 60, NOW_S + 60))
+    done = call(recorder, "inspect", "--file", str(path), "-o", "json")
+    assert json.loads(done.output)["waiting"][0]["waits_s"] == 3660
+
+
+class Listing:
+    """A cluster that is there; `refusal` is what a LIST of quotas answers."""
+
+    def __init__(self, *quotas: dict[str, object], refusal: KubeError | None = None) -> None:
+        self.found = read_saved(saved(*WAITING), "f")
+        self.quotas, self.refusal = quotas, refusal
+
+    def read_node(self, name: str) -> Node:
+        return next(one for one in self.found.nodes if one.name == name)
+
+    def list_nodes(self) -> tuple[Node, ...]:
+        return self.found.nodes
+
+    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
+        return tuple(one for one in self.found.pods if node_name in (None, one.node_name))
+
+    def list_resource_quotas(self) -> tuple[dict[str, object], ...]:
+        if self.refusal is not None:
+            raise self.refusal
+        return self.quotas
+
+
+def seen(kube: Listing, *args: str) -> Result:
+    parts = Parts(connect=lambda _: kube, now=lambda: NOW_S, env=dict)
+    return CliRunner().invoke(main, ["inspect", *args, "-o", "json"], obj=parts)
+
+
+def test_inspect_asks_the_cluster_for_quotas_too() -> None:
+    view = json.loads(seen(Listing(quota_json("default", gpumem=5000)), "pod", "big").output)
+    assert view["cures"][0] == "ask for nvidia.com/gpumem of at most 904: that fits on n1 now"
+
+
+@pytest.mark.parametrize("args", [(), ("pod", "big")])
+def test_inspect_goes_on_without_quotas_that_it_may_not_list(args: tuple[str, ...]) -> None:
+    done = seen(Listing(refusal=Forbidden("can't list resourcequotas")), *args)
+    (problem,) = json.loads(done.output)["problems"]
+    assert problem["why"] == "quotas are not looked at: can't list resourcequotas"
+    assert done.exit_code == 0
+
+
+def test_inspect_without_an_answer_about_quotas_ends_with_3() -> None:
+    assert seen(Listing(refusal=KubeError("no answer"))).exit_code == 3
+
+
+def test_inspect_of_one_node_needs_no_quotas() -> None:
+    done = seen(Listing(refusal=Forbidden("no")), "--node", "n1")
+    assert (done.exit_code, json.loads(done.output)["problems"]) == (0, [])
 
 
 def test_inspect_of_an_absent_node_says_so(recorder: Recorder) -> None:

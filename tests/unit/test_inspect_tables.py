@@ -1,12 +1,30 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
-from hami_node.inspect_tables import show_cluster, show_settings
+import pytest
+
+from hami_node.extender.rules import rules_of
+from hami_node.inspect_tables import show_cluster, show_settings, span
 from hami_node.inspection.cluster import ClusterView, inspect
+from hami_node.inspection.picture import Listed, picture_of
 from hami_node.inspection.saved import read_saved
+from hami_node.inspection.waiting import totals_of, waiting_in
+from hami_node.settings import Settings
 from hami_node.wire import names
-from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
+from tests.fakes.saved_cluster import (
+    GPU,
+    NOW_S,
+    card_json,
+    card_node_json,
+    node_json,
+    pending_json,
+    pod_json,
+    saved,
+)
+
+RULES = rules_of(Settings())
 
 
 def view(granted_mib: int = 4096, healthy: str = "true") -> ClusterView:
@@ -43,6 +61,48 @@ def test_unhealthy_and_over_committed_cards_stand_out() -> None:
 def test_empty_cluster_says_so() -> None:
     nothing = ClusterView(nodes=(), cards=(), holders=(), problems=())
     assert shown(nothing) == "no node has published cards"
+
+
+def whole(width: int) -> str:
+    node = card_node_json("gpu-node-1", card_json(GPU))
+    held = {names.POD_ALLOCATED: f"{GPU},NVIDIA,4096,30:;", names.POD_TO_ALLOCATE: ";"}
+    items = (node, pod_json("p", held, node="gpu-node-1"), pending_json("big", gpu=1))
+    found = read_saved(saved(*items), "f")
+    picture = picture_of(Listed(nodes=found.nodes, pods=found.pods), RULES, NOW_S)
+    stream = io.StringIO()
+    cluster = replace(
+        inspect(found.nodes, found.pods, names.RESOURCE_GPU, NOW_S),
+        waiting=waiting_in(picture, found.pods, NOW_S, "hami-scheduler"),
+        totals=totals_of(picture),
+    )
+    show_cluster(cluster, stream, width)
+    return stream.getvalue()
+
+
+def test_who_waits_and_the_total_are_shown_within_100_columns() -> None:
+    text = whole(100)
+    assert max(map(len, text.splitlines())) <= 100
+    flat = " ".join(text.split())
+    assert "default/big 1 x 100 % 1 h 0 min no available node, 1 nodes do not meet" in flat
+    assert (
+        "total: 1 cards of 1 nodes are offered, 9 of 10 slots free, 36864 of 40960 MiB free, "
+        "largest slice 36864 MiB (card 0 of gpu-node-1)"
+    ) in flat
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (7500, "2 h 5 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_span_has_two_units_at_most(seconds: int, shown: str) -> None:
+    assert span(seconds) == shown
 
 
 def test_settings_show_their_source() -> None:
