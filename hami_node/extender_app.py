@@ -146,16 +146,18 @@ class Extender:
             lambda result: self.numbers.count_decision("webhook", result),
         )
         probes = self._probes()
+        # also for callers in this process
+        self.endpoints = Endpoints(
+            filter=pod_filter.answer,
+            bind=binder.answer,
+            webhook=webhook.review,
+            live=probes.live,
+            ready=probes.ready,
+            metrics=self._exposition,
+        )
         return ExtenderServer(
             settings.http_bind,
-            Endpoints(
-                filter=pod_filter.answer,
-                bind=binder.answer,
-                webhook=webhook.review,
-                live=probes.live,
-                ready=probes.ready,
-                metrics=self._exposition,
-            ),
+            self.endpoints,
             cert_file=settings.cert_file,
             key_file=settings.key_file,
             on_request=self.numbers.count_request,
