@@ -70,6 +70,7 @@ class LiveUse:
         holds its cards until kubelet lists it no more.
         """
         with self._lock:
+            self._holding()  # what vanished since the last look is judged by this list too
             keys = frozenset(listed)
             self._gone = {uid: one for uid, one in self._gone.items() if one[0] in keys}
 
@@ -107,12 +108,17 @@ class LiveUse:
     def holders(self) -> dict[str, PodGrants]:
         """What each pod holds now, by uid; pods that hold nothing are left out."""
         with self._lock:
-            pods = self._newest()
-            current = {pod.uid: pod for pod in pods if not pod.is_over}
-            self._forget({pod.uid for pod in pods}, current.keys())
+            current = self._holding()
             held = {pod.uid: self._grants(pod) for pod in current.values()}
             self._names = {pod.uid: (pod.namespace, pod.name) for pod in current.values()}
         return {uid: grants for uid, grants in held.items() if any(grants.containers)}
+
+    def _holding(self) -> dict[str, Pod]:
+        """Pods that have not ended, by uid; the others are forgotten."""
+        pods = self._newest()
+        current = {pod.uid: pod for pod in pods if not pod.is_over}
+        self._forget({pod.uid for pod in pods}, current.keys())
+        return current
 
     def _forget(self, present: set[str], current: KeysView[str]) -> None:
         """Drop what ended; what vanished without an end is remembered for `settle`."""

@@ -134,6 +134,22 @@ def test_live_use_pod_deleted_by_force_holds_until_kubelet_lists_it_no_more() ->
 
 
 @pytest.mark.parametrize(
+    ("listed", "wanted"),
+    [([], [0, 0]), ([("default", "p")], [1000, 0])],
+    ids=["its containers ended", "its containers run"],
+)
+def test_live_use_pod_that_vanished_since_the_last_look_is_as_kubelet_lists_it(
+    listed: list[tuple[str, str]], wanted: list[int]
+) -> None:
+    cluster = FakeCluster(a_pod())
+    live = live_use(cluster)
+    assert used(live) == [1000, 0]
+    cluster.show()
+    live.settle(listed)
+    assert used(live) == wanted
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {names.POD_ALLOCATED: None},
