@@ -292,11 +292,16 @@ class Extender:
         gc.freeze()  # a collection over every pod of a large cluster would stop decisions
         log.info("synced", extra=kv(nodes=len(self.view.nodes()), pods=len(self.view.pods())))
         while not self.stop.is_set():
-            self.state.sweep({pod.uid for pod in self.view.pods()})
+            self.sweep()
             self._handshakes.look()
-            if self.is_leading():
-                self._clear_leftovers()
             self.stop.wait(SWEEP_S)
+
+    def sweep(self) -> None:
+        """Drop what no longer counts, and take it off the pods."""
+        version = self.view.pod_watch.version()  # before the pods, which then are not older
+        self.state.sweep({pod.uid for pod in self.view.pods()}, version)
+        if self.is_leading():
+            self._clear_leftovers()
 
     def _clear_leftovers(self) -> None:
         for pod in self.state.leftovers()[:MAX_CLEARED]:

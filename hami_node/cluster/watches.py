@@ -146,6 +146,11 @@ class ResourceWatch(Generic[T]):
             heard_s = self._last_contact_s
         return None if heard_s is None else max(0.0, self._clock.monotonic() - heard_s)
 
+    def version(self) -> int:
+        """`cache` shows every change up to this resourceVersion; 0 where that can't be told."""
+        version = self._version
+        return int(version) if version.isdecimal() else 0
+
     def counts(self) -> WatchCounts:
         """What happened since the start."""
         with self._lock:

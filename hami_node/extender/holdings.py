@@ -29,6 +29,7 @@ def marks_of(pod: Pod) -> tuple[str | bool, ...]:
     said = pod.annotations
     return (
         pod.is_over,
+        pod.is_being_deleted,
         pod.node_name,
         said.get(names.POD_NODE, ""),
         said.get(names.POD_TIME, ""),
@@ -46,7 +47,8 @@ def holding_of(pod: Pod, resources: ResourceNames) -> Holding | None:
     rather a refused pod than a full card. Before that it counts for nothing.
     """
     node = pod.node_name or pod.annotations.get(names.POD_NODE, "")
-    if pod.is_over or not node:
+    is_never_bound = pod.is_being_deleted and not pod.node_name
+    if pod.is_over or is_never_bound or not node:
         return None
     nvidia = _nvidia(pod, resources)
     neuron = _neuron(pod, resources)

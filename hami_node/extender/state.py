@@ -99,19 +99,23 @@ class ClusterState:
         with self._lock:
             self._fleet.quotas.set_limits(namespace, name, limits)
 
-    def sweep(self, present: Collection[str]) -> None:
-        """Drop reservations of pods that were not bound in time.
+    def sweep(self, present: Collection[str], version: int = 0) -> None:
+        """Drop reservations of pods that were not bound in time, and pods that are gone.
+
+        A pod that came and went while the watch was broken is never told as deleted.
 
         Args:
-            present: uids of the pods that the watch shows. One that it has not shown for as long
-                as a reservation lasts was deleted unseen.
+            present: uids of the pods that the watch shows.
+            version: it shows them all as of this resourceVersion, or later.
         """
         with self._lock:
             now_s = self._clock.monotonic()
             for uid, counted in list(self._pods.items()):
                 self._drop_if_late(counted)
-                is_idle = not counted.token and not counted.is_binding
-                if uid not in present and is_idle and now_s - counted.born_s > self._unbound_s:
+                if uid in present or counted.token or counted.is_binding:
+                    continue
+                is_shown = 0 < version_of(counted.pod) <= version
+                if is_shown or now_s - counted.born_s > self._unbound_s:
                     self._drop(uid)
 
     def leftovers(self) -> tuple[Pod, ...]:
@@ -296,11 +300,17 @@ class ClusterState:
         with self._lock:
             return {name: seat.usage.cards for name, seat in sorted(self._fleet.nodes.items())}
 
-    def usage_of(self, nodes: Iterable[str]) -> dict[str, Mapping[Uuid, DeviceUsage]]:
-        """The cards of these nodes with what is taken of them; unknown nodes are left out."""
+    def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
+        """The cards of a node with what is taken of them; none for an unknown node."""
         with self._lock:
-            seats = self._fleet.nodes
-            return {name: seats[name].usage.cards for name in nodes if name in seats}
+            seat = self._fleet.nodes.get(node)
+            return {} if seat is None else seat.usage.cards
+
+    def largest_mib(self, node: str) -> int:
+        """All memory of a node's largest NVIDIA card, MiB; 0 without one."""
+        with self._lock:
+            offer = self._book.offers.get(node)
+            return 0 if offer is None else offer.largest_mib
 
     def charges(self) -> dict[str, tuple[str, tuple[Charge, ...]]]:
         """Node and charges of every pod that holds something, by uid."""

@@ -217,6 +217,8 @@ class Handler(BaseHTTPRequestHandler):
             spec = pod.setdefault("spec", {})
             if spec.get("nodeName"):
                 raise Refused(409, "Conflict", f'pod is already assigned to "{spec["nodeName"]}"')
+            if pod["metadata"].get("deletionTimestamp"):
+                raise Refused(409, "Conflict", "pod is being deleted, cannot be assigned to a host")
             spec["nodeName"] = target.get("name", "")
             return pod
 
