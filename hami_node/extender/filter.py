@@ -168,9 +168,9 @@ class PodFilter:
         rejections = self._state.explain(request, args.candidates)
         if isinstance(rejections, Refused):
             return self._refused(args, rejections.why)
-        usage = self._state.usage_of(rejections)
+        state = self._state
         found = explained(
-            request, rejections, lambda name: usage.get(name, {}), self._state.why_not_offered
+            request, rejections, state.cards_of, state.largest_mib, state.why_not_offered
         )
         self._out.on_result("nowhere")
         self._tell(args.pod, FAILED, found.summary)

@@ -35,6 +35,7 @@ class Offer:
         pair_scores: links between cards.
         missing: why a vendor that the node has registered is not offered, by vendor, for people.
         problem: what else can't be read, for people.
+        largest_mib: all memory of the largest NVIDIA card.
     """
 
     devices: tuple[Device, ...] = ()
@@ -42,6 +43,7 @@ class Offer:
     pair_scores: PairScores = field(default_factory=lambda: NOTHING)
     missing: Mapping[Vendor, str] = field(default_factory=lambda: MappingProxyType({}))
     problem: str = ""
+    largest_mib: int = 0
 
     @property
     def why_empty(self) -> str:
@@ -99,6 +101,9 @@ def offer_of(
         pair_scores=scores,
         missing=missing,
         problem=problem,
+        largest_mib=max(
+            (one.memory_mib for one in devices if one.vendor is Vendor.NVIDIA), default=0
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,28 +60,33 @@ def explained(
     request: PodRequest,
     rejections: Mapping[str, Rejection],
     cards_of: Callable[[str], Cards],
+    largest_mib_of: Callable[[str], int],
     why_not_offered: Callable[[str], str],
 ) -> Explained:
     """Sort and sum up the engine's reasons.
 
     Args:
         request: what the pod asks for.
-        rejections: by node.
+        rejections: by node; those of nodes that are alike are best one object.
         cards_of: a node's cards.
+        largest_mib_of: all memory of a node's largest NVIDIA card.
         why_not_offered: why a node offers nothing, in words.
     """
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
-    by_reason: dict[str, list[str]] = {}
-    asks = [ask for one in request.containers for ask in one.asks]
-    for name, rejection in rejections.items():
+    by_reason: dict[Reason, list[str]] = {}
+    asked_mib = max((ask.memory_mib or 0 for ask in _nvidia_asks(request)), default=0)
+    for rejection, nodes in _alike(rejections):
         text = rejection.text()
         if rejection.whole is Reason.NOT_REGISTERED:
-            text = f"{text}: {why_not_offered(name)}"
-        is_lasting = _is_lasting(rejection, asks, cards_of, name)
-        (unresolvable if is_lasting else failed)[name] = text
+            unresolvable |= {name: f"{text}: {why_not_offered(name)}" for name in nodes}
+        elif (is_lasting := _is_lasting(rejection)) is not None:
+            (unresolvable if is_lasting else failed).update(dict.fromkeys(nodes, text))
+        else:
+            for name in nodes:
+                (unresolvable if largest_mib_of(name) < asked_mib else failed)[name] = text
         for reason in (rejection.whole,) if rejection.whole is not None else rejection.counts:
-            by_reason.setdefault(str(reason), []).append(name)
+            by_reason.setdefault(reason, []).extend(nodes)
     summary = f"no available node, {len(rejections)} nodes do not meet"
     if by_reason:
         summary += ": " + "; ".join(_counted(by_reason))
@@ -91,53 +97,61 @@ def explained(
     )
 
 
-def _counted(by_reason: Mapping[str, Sequence[str]]) -> list[str]:
+def _alike(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, list[str]]]:
+    """Each rejection with its nodes: there are thousands of nodes and dozens of rejections."""
+    groups: dict[int, tuple[Rejection, list[str]]] = {}
+    for name, rejection in rejections.items():
+        group = groups.get(id(rejection))
+        if group is None:
+            groups[id(rejection)] = (rejection, [name])
+        else:
+            group[1].append(name)
+    return groups.values()
+
+
+def _counted(by_reason: Mapping[Reason, Sequence[str]]) -> list[str]:
     """`3 nodes CardInsufficientMemory(a,b,c)`, most frequent first."""
     parts = []
     for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ",".join(sorted(nodes)[:MAX_NAMES]) + (",..." if len(nodes) > MAX_NAMES else "")
+        first = heapq.nsmallest(MAX_NAMES, nodes)
+        shown = ",".join(first) + (",..." if len(nodes) > MAX_NAMES else "")
         parts.append(f"{len(nodes)} nodes {reason}({shown})")
     return parts
 
 
-def _is_lasting(
-    rejection: Rejection, asks: Sequence[Ask], cards_of: Callable[[str], Cards], node: str
-) -> bool:
-    """True when the node can't take the pod even with no other pod on it, as far as is plain."""
+def _is_lasting(rejection: Rejection) -> bool | None:
+    """True when a node can't take the pod even with no other pod on it, as far as is plain.
+
+    None where that depends on the size of its cards.
+    """
     if rejection.whole is not None:
         return True
     left = rejection.counts.keys() - _LASTING - {Reason.TOO_FEW_CARDS_FIT}
     if not left:
         return Reason.TOO_FEW_CARDS_FIT not in rejection.counts
-    if left != {_MEMORY}:
-        return False
-    memory_mib = max(
-        (ask.memory_mib or 0 for ask in asks if ask.vendor is Vendor.NVIDIA), default=0
-    )
-    return all(
-        card.device.memory_mib < memory_mib
-        for card in cards_of(node).values()
-        if card.device.vendor is Vendor.NVIDIA
-    )
+    return None if left == {_MEMORY} else False
+
+
+def _nvidia_asks(request: PodRequest) -> list[Ask]:
+    return [ask for one in request.containers for ask in one.asks if ask.vendor is Vendor.NVIDIA]
 
 
 def _nearest(
     request: PodRequest, rejections: Mapping[str, Rejection], cards_of: Callable[[str], Cards]
 ) -> str:
     """The card with the most free memory among those where only memory was short."""
-    asks = [a for one in request.containers for a in one.asks if a.vendor is Vendor.NVIDIA]
-    ask = max(asks, key=lambda one: one.memory_mib or 0, default=None)
+    ask = max(_nvidia_asks(request), key=lambda one: one.memory_mib or 0, default=None)
     if ask is None or not ask.memory_mib:
         return ""
     ctx = context(ask, request.wishes, V2_8)  # these filters are alike in all generations
     short = [name for name, one in rejections.items() if _MEMORY in one.counts][:MAX_LOOKED_AT]
-    free = [
-        (card.memory_free_mib, name, card.device.uuid)
-        for name in short
-        for card in cards_of(name).values()
-        if not any(rule(card, ctx) for rule in _RIGHT_CARD)
-    ]
-    most_mib, name, uuid = max(free, default=(ask.memory_mib, "", ""))
-    if most_mib >= ask.memory_mib:
+    best = (-1, "", "")
+    for name in short:
+        for uuid, card in cards_of(name).items():
+            found = (card.memory_free_mib, name, str(uuid))
+            if found > best and not any(rule(card, ctx) for rule in _RIGHT_CARD):
+                best = found
+    most_mib, node, nearest = best
+    if not node or most_mib >= ask.memory_mib:
         return ""
-    return f"; nearest: {most_mib} MiB free on {uuid} of {name}, {ask.memory_mib} MiB asked"
+    return f"; nearest: {most_mib} MiB free on {nearest} of {node}, {ask.memory_mib} MiB asked"

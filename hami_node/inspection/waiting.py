@@ -104,7 +104,13 @@ def said_of(picture: Picture, request: PodRequest) -> Explained:
     if isinstance(rejections, Refused):
         why = f"it can't be served: {rejections.why}"
         return Explained(failed={}, unresolvable=dict.fromkeys(picture.offers, why), summary=why)
-    said = explained(request, rejections, picture.cards_of, picture.why_not_offered)
+    said = explained(
+        request,
+        rejections,
+        picture.cards_of,
+        lambda name: picture.offers[name].largest_mib,
+        picture.why_not_offered,
+    )
     fitting = [name for name in picture.offers if name not in rejections]
     ready = [name for name in fitting if picture.is_ready(name)]
     if ready:
