@@ -13,7 +13,7 @@ from hami_node.extender.holdings import Holding, holding_of, stamped_age_s
 from hami_node.extender.offers import Offer, offer_of
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state import UNBOUND_S
-from hami_node.model import Node, Pod, Uuid
+from hami_node.model import Node, Pod, Uuid, Vendor
 from hami_node.wire.quotas import ResourceQuota
 
 NO_CARDS: Final[Mapping[Uuid, DeviceUsage]] = {}
@@ -59,6 +59,11 @@ class Picture:
         """The cards of a node that may be scheduled on."""
         seat = self.fleet.nodes.get(node)
         return NO_CARDS if seat is None else seat.usage.cards
+
+    def largest_mib_of(self, node: str) -> int:
+        """All memory of a node's largest NVIDIA card; 0 without one."""
+        cards = (card.device for card in self.cards_of(node).values())
+        return max((one.memory_mib for one in cards if one.vendor is Vendor.NVIDIA), default=0)
 
     def is_ready(self, node: str) -> bool:
         """False where kube-scheduler binds nothing."""
