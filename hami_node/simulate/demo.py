@@ -1,8 +1,7 @@
-"""`hami-node demo`: the daemon as it ships, on a simulated node, step by step, each one checked."""
+"""`hami-node demo`: daemon and extender as they ship, on simulated nodes, each step checked."""
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import signal
 import sys
@@ -16,13 +15,14 @@ from typing import Final, NoReturn, TextIO
 from hami_node.clock import SystemClock
 from hami_node.config import environment
 from hami_node.simulate.demo_cards import who_holds_what
-from hami_node.simulate.demo_stage import DAEMON, LIMIT_S, Stage, StepFailed
+from hami_node.simulate.demo_keep import commands
+from hami_node.simulate.demo_stage import COMMAND, LIMIT_S, Stage, StepFailed
 from hami_node.simulate.demo_steps import STEPS
 from hami_node.simulate.demo_tour import Step, Tour
 from hami_node.simulate.demo_view import View
 
 WATCH_S: Final = 0.5
-"""How often `--keep` looks whether the daemons still run."""
+"""How often `--keep` looks whether the programs still run."""
 PROGRAM: Final = "hami-node"
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,7 +34,7 @@ class _InterruptedError(BaseException):
 def run(
     *,
     keep: bool,
-    command: Sequence[str] = DAEMON,
+    command: Sequence[str] = COMMAND,
     stream: TextIO | None = None,
     steps: Sequence[Step] = STEPS,
     limit_s: float = LIMIT_S,
@@ -54,7 +54,7 @@ def run(
         with _orderly_end(), Stage(SystemClock(), environment(), command, limit_s) as stage:
             failed = _show(stage, view, steps)
             if keep:
-                view.kept(_commands(stage))
+                view.kept(commands(stage, _program()))
                 failed += _watch(stage, view)
     except _InterruptedError:
         view.say("\nstopped; everything was taken down")
@@ -88,12 +88,13 @@ def _is_true(step: Step, tour: Tour, view: View, place: tuple[int, int]) -> bool
     try:
         with view.running(*place, step.title):
             seen = step.act(tour)
-    except Exception as e:  # noqa: BLE001 - whatever a broken daemon leads to: it is not true
+    except Exception as e:  # noqa: BLE001 - whatever a broken program leads to: it is not true
         why = str(e) if isinstance(e, StepFailed) else f"{type(e).__name__}: {e}"
         view.step_false(number, step.title, why, clock.monotonic() - began_s)
-        node = tour.stage.nodes[step.node]
-        if node.process is not None:
-            view.log_lines(node.name, node.process.last_lines())
+        for name in step.programs:
+            if name in tour.stage.programs:
+                program = tour.stage.programs[name]
+                view.log_lines(program.title, program.last_lines())
         return False
     view.step_true(number, step.title, seen, clock.monotonic() - began_s)
     return True
@@ -121,38 +122,20 @@ def _orderly_end() -> Iterator[None]:
 
 
 # -- keep ------------------------------------------------------------------------------------------
-def _commands(stage: Stage) -> tuple[tuple[str, str], ...]:
-    """What to try while everything runs: purpose and command."""
-    program = shlex.join(_program())
-    kubeconfig = shlex.quote(str(stage.kubeconfig))
-    port = stage.gpu.daemon.metrics_port()
-    cards = shlex.quote(str(stage.card_file(stage.gpu)))
-    return (
-        ("who holds which slice", f"{program} inspect --kubeconfig {kubeconfig}"),
-        ("the same as JSON", f"{program} inspect --kubeconfig {kubeconfig} -o json"),
-        ("metrics, health and the effective settings", f"curl http://127.0.0.1:{port}/metrics"),
-        ("", f"curl http://127.0.0.1:{port}/readyz"),
-        ("", f"curl http://127.0.0.1:{port}/config"),
-        ("what the API server holds", f"curl {stage.api.url}/api/v1/nodes/{stage.gpu.name}"),
-        ("let a card fail: add `healthy: false` to its line", f"${{EDITOR:-vi}} {cards}"),
-        ("what the daemon says", f"tail -f {shlex.quote(str(stage.gpu.daemon.log_file))}"),
-    )
-
-
 def _program() -> tuple[str, ...]:
     """How this user can start hami-node again."""
     if Path(sys.argv[0]).name == PROGRAM:
         return (sys.argv[0],)
-    return (PROGRAM,) if shutil.which(PROGRAM) else DAEMON
+    return (PROGRAM,) if shutil.which(PROGRAM) else COMMAND
 
 
 def _watch(stage: Stage, view: View) -> tuple[str, ...]:
-    """Wait for Ctrl-C; what went wrong if a daemon ends by itself."""
+    """Wait for Ctrl-C; what went wrong if a program ends by itself."""
     while not stage.stop.wait(WATCH_S):
-        for node in stage.nodes.values():
-            code = node.daemon.exit_code
+        for program in stage.programs.values():
+            code = program.exit_code
             if code is not None:
-                view.say(f"the daemon of {node.name} ended with code {code}")
-                view.log_lines(node.name, node.daemon.last_lines())
-                return (f"the daemon of {node.name} runs on",)
+                view.say(f"{program.title} ended with code {code}")
+                view.log_lines(program.title, program.last_lines())
+                return (f"{program.title} runs on",)
     return ()

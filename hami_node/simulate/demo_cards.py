@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hami_node.model import Uuid
+from hami_node.model import Pod, Uuid, Vendor
+from hami_node.simulate.demo_stage import Stage
 from hami_node.simulate.demo_tour import Tour
 from hami_node.wire import names
 from hami_node.wire.neuron_codec import decode_neuron_register
@@ -16,11 +17,20 @@ from hami_node.wire.pod_codec import decode_grants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One container's slice."""
+    """One container's slice.
+
+    Attributes:
+        memory_mib: None where memory is not shared out.
+        cores: percent of a card, of Neuron their number.
+        shown_cores: the same with its unit.
+        slots: how many of the card's slots, of Neuron how many cores.
+    """
 
     owner: str
-    memory_mib: int
+    memory_mib: int | None
     cores: int
+    shown_cores: str
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +60,7 @@ def who_holds_what(tour: Tour) -> tuple[CardLine, ...]:
 def _gpu_lines(tour: Tour) -> Iterator[CardLine]:
     node = tour.stage.read_node(tour.stage.gpu)
     text = node.annotations.get(names.NODE_REGISTER)
-    holders = _holders(tour)
+    holders = holders_of(tour.stage)
     for card in decode_register(text) if text else ():
         held = holders.get(card.uuid, ())
         yield CardLine(
@@ -65,11 +75,10 @@ def _gpu_lines(tour: Tour) -> Iterator[CardLine]:
         )
 
 
-def _holders(tour: Tour) -> dict[Uuid, tuple[Held, ...]]:
+def holders_of(stage: Stage) -> dict[Uuid, tuple[Held, ...]]:
     """The slices of served pods by card."""
     found: dict[Uuid, tuple[Held, ...]] = {}
-    for body in tour.stage.api.list("pods"):
-        pod = decode_pod(body)
+    for pod in _pods(stage):
         if pod.annotations.get(names.POD_BIND_PHASE) != names.PHASE_SUCCESS:
             continue
         slots = decode_grants(pod.annotations[names.POD_ALLOCATED])
@@ -79,9 +88,19 @@ def _holders(tour: Tour) -> dict[Uuid, tuple[Held, ...]]:
                     owner=f"{pod.name}/{container.name}",
                     memory_mib=grant.memory_mib,
                     cores=grant.cores,
+                    shown_cores=f"{grant.cores} %",
                 )
                 found[grant.uuid] = (*found.get(grant.uuid, ()), held)
     return found
+
+
+def granted_mib(stage: Stage, card: Uuid) -> int:
+    """What the card's containers hold together."""
+    return sum(held.memory_mib or 0 for held in holders_of(stage).get(card, ()))
+
+
+def _pods(stage: Stage) -> tuple[Pod, ...]:
+    return tuple(decode_pod(body) for body in stage.api.list("pods"))
 
 
 def _neuron_lines(tour: Tour) -> Iterator[CardLine]:
@@ -90,6 +109,7 @@ def _neuron_lines(tour: Tour) -> Iterator[CardLine]:
     devices = decode_neuron_register(text) if text else ()
     if devices:
         cores = sum(device.cores.bit_count() for device in devices)
+        held = tuple(_neuron_holders(tour.stage, node.name))
         yield CardLine(
             node=node.name,
             card=f"0-{len(devices) - 1}",
@@ -97,5 +117,24 @@ def _neuron_lines(tour: Tour) -> Iterator[CardLine]:
             is_healthy=all(device.healthy for device in devices),
             slots=cores,
             memory_mib=None,
-            cores=f"0/{cores}",
+            cores=f"{sum(one.cores for one in held)}/{cores}",
+            holders=held,
         )
+
+
+def _neuron_holders(stage: Stage, node: str) -> Iterator[Held]:
+    for pod in _pods(stage):
+        text = pod.annotations.get(names.POD_NEURON_ALLOCATED)
+        if pod.node_name != node or not text:
+            continue
+        for container, grants in zip(pod.containers, decode_grants(text), strict=True):
+            held = [grant for grant in grants if grant.vendor is Vendor.AWS_NEURON]
+            cores = sum(grant.cores.bit_count() for grant in held)
+            if cores:
+                yield Held(
+                    owner=f"{pod.name}/{container.name}",
+                    memory_mib=None,
+                    cores=cores,
+                    shown_cores=str(cores),
+                    slots=cores,
+                )

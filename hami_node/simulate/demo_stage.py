@@ -1,15 +1,12 @@
-"""The stage of the demo: two simulated nodes, their daemons as processes, and an API server.
+"""The stage of the demo: two simulated nodes and an API server, with the real programs on them.
 
-The daemons are the product as it ships, started by its own command line. Everything lies in one
-temporary folder that is gone afterwards.
+The programs, two daemons and an extender, are the product as it ships, started by its own command
+line. Everything lies in one temporary folder that is gone afterwards.
 """
 
 from __future__ import annotations
 
-import http.client
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,14 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-import hami_node
-from hami_node.config import CONFIG_FILE_ENV, ENV_PREFIX, IGNORED_ENV, NODE_CONFIG_FILE_ENV
 from hami_node.errors import ConfigError
 from hami_node.model import Node
 from hami_node.node.response import LIBRARY, LOCK_FOLDER, PRELOAD
 from hami_node.ports import Clock
-from hami_node.settings import names_of
 from hami_node.simulate.apiserver import ApiServer
+from hami_node.simulate.demo_program import Program, program_env
+from hami_node.simulate.kube_scheduler import Extender
 from hami_node.simulate.kubelet import SimulatedKubelet
 from hami_node.simulate.store import Json
 from hami_node.wire import names
@@ -37,6 +33,8 @@ T = TypeVar("T")
 
 GPU_NODE: Final = "gpu-node"
 NEURON_NODE: Final = "neuron-node"
+EXTENDER: Final = "extender"
+"""The extender's name among the programs; a daemon has its node's."""
 SPLIT: Final = 10
 CARDS: Final = (
     ("NVIDIA A100-SXM4-40GB", 40960),
@@ -49,17 +47,13 @@ NEURON_TYPE: Final = "trn1.32xlarge"
 NEURON_DEVICES: Final = 16
 NEURON_CORES: Final = 32
 
+CONFIG: Final = "device-config.yaml"
 LIMIT_S: Final = 10.0
 """How long the demo waits for something that takes milliseconds; only a broken step takes it."""
 POLL_S: Final = 0.005
-STOP_S: Final = 3.0
-"""How long a daemon may take to sign off before it is killed."""
-LOG_LINES: Final = 12
 LONGEST_TMP: Final = 40
 """A Unix socket's path has at most 107 bytes: a longer temporary folder is not used."""
-DAEMON: Final = (sys.executable, "-m", "hami_node")
-
-_SILENT_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+COMMAND: Final = (sys.executable, "-m", "hami_node")
 
 
 class StepFailed(Exception):
@@ -67,98 +61,29 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonProcess:
-    """A running daemon and its log."""
-
-    process: subprocess.Popen[bytes]
-    log_file: Path
-    started_s: float
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self.process.poll()
-
-    def log(self) -> str:
-        """All that it has logged."""
-        return self.log_file.read_text(encoding="utf-8", errors="replace")
-
-    def logged(self, event: str) -> str | None:
-        """The last line of an event; None before it happened."""
-        lines = [line for line in self.log().splitlines() if f" event={event} " in f"{line} "]
-        return lines[-1] if lines else None
-
-    def last_lines(self) -> tuple[str, ...]:
-        """The end of the log, for people."""
-        return tuple(self.log().splitlines()[-LOG_LINES:])
-
-    def metrics_port(self) -> int | None:
-        """Where it serves /metrics; None before it does."""
-        found = re.search(r" port=(\d+)", self.logged("metrics_served") or "")
-        return int(found[1]) if found else None
-
-    def metrics(self, card: str) -> dict[str, float]:
-        """Series without labels of their own and those of one card, by name; {} if unreachable."""
-        port = self.metrics_port()
-        if port is None:
-            return {}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STOP_S)
-        try:
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-        except OSError:
-            return {}
-        finally:
-            connection.close()
-        found = re.findall(r"^(\w+)\{([^}]*)\} (\S+)$", text, re.MULTILINE)
-        return {
-            name: float(value)
-            for name, labels, value in found
-            if labels.count("=") == 1 or f'uuid="{card}"' in labels
-        }
-
-    def stop(self) -> None:
-        """Ask it to end; kill it when it does not."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(STOP_S)
-
-
-@dataclass(slots=True)
 class SimulatedNode:
-    """A node's folder, its kubelet, and its daemon once that runs."""
+    """A node's folder and its kubelet."""
 
     name: str
     folder: Path
     kubelet: SimulatedKubelet
-    process: DaemonProcess | None = None
-
-    @property
-    def daemon(self) -> DaemonProcess:
-        """The daemon. Raises StepFailed before it was started."""
-        if self.process is None:
-            raise StepFailed(f"the daemon of {self.name} was not started")
-        return self.process
 
 
 class Stage:
-    """Everything around the daemons. A context manager: leaving it ends and removes all."""
+    """Everything around the programs. A context manager: leaving it ends and removes all."""
 
     def __init__(
         self,
         clock: Clock,
         env: Mapping[str, str],
-        command: Sequence[str] = DAEMON,
+        command: Sequence[str] = COMMAND,
         limit_s: float = LIMIT_S,
     ) -> None:
-        """Prepare; entering starts kubelets and API server, `start_daemon` the daemons.
+        """Prepare; entering starts kubelets and API server, `start_...` the programs.
 
         Args:
             clock: measures.
-            env: the environment to run daemons in, without what would change their settings.
+            env: the environment to run programs in, without what would change their settings.
             command: how `hami-node` is started.
             limit_s: how long to wait for what takes milliseconds.
         """
@@ -170,6 +95,7 @@ class Stage:
         self._exits = ExitStack()
         self.folder = Path()
         self.nodes: dict[str, SimulatedNode] = {}
+        self.programs: dict[str, Program] = {}
         self.api = ApiServer()
 
     def __enter__(self) -> Self:
@@ -193,7 +119,7 @@ class Stage:
     ) -> None:
         del kind, error, trace
         self.stop.set()
-        running = [node.process for node in self.nodes.values() if node.process is not None]
+        running = tuple(self.programs.values())
         for one in running:
             one.process.terminate()  # side by side; waited for one by one below
         for one in running:
@@ -218,7 +144,7 @@ class Stage:
         hook.mkdir(parents=True)
         for file in (LIBRARY, PRELOAD):
             (hook / file).write_text("stand-in of the simulated node\n", encoding="utf-8")
-        (folder / "device-config.yaml").write_text(f"nvidia: {{deviceSplitCount: {SPLIT}}}\n")
+        _write_config(folder)
         (folder / "config.json").write_text('{"nodeconfig": []}\n')
         kubelet = SimulatedKubelet(folder / "dp", folder / "pr" / "kubelet.sock")
         kubelet.start()
@@ -239,12 +165,12 @@ class Stage:
         self._write_cards(node, "")
         return node
 
-    # -- the daemons -------------------------------------------------------------------------------
+    # -- the programs ------------------------------------------------------------------------------
     def start_daemon(self, node: SimulatedNode) -> None:
         """Start the node's daemon as a process of its own."""
         at = node.folder
         flags = {
-            "--config-file": at / "device-config.yaml",
+            "--config-file": at / CONFIG,
             "--node-config-file": at / "config.json",
             "--backend": "simulated",
             "--simulated-file": self.card_file(node),
@@ -254,42 +180,74 @@ class Stage:
             "--metrics-address": "127.0.0.1:0",
         }
         given = [str(part) for flag in flags.items() for part in flag]
-        env = daemon_env(self._env) | {"NODE_NAME": node.name, "KUBECONFIG": str(self.kubeconfig)}
-        log_file = at / "daemon.log"
-        with log_file.open("wb") as log:
-            node.process = DaemonProcess(
-                process=subprocess.Popen(  # noqa: S603 - our own command, no shell
-                    [*self._command, "run", *given],
-                    env=env,
-                    cwd=at,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C is for the demo, which ends its daemons
-                ),
-                log_file=log_file,
-                started_s=self.clock.monotonic(),
-            )
+        title = f"the daemon of {node.name}"
+        self._start(node.name, title, ["run", *given], at / "daemon.log", NODE_NAME=node.name)
 
-    def until(self, node: SimulatedNode, what: str, look: Callable[[], T | None]) -> T:
+    def start_extender(self) -> None:
+        """Start the extender as a process of its own, on a free port."""
+        at = self.folder / EXTENDER
+        at.mkdir()
+        _write_config(at)
+        flags = {
+            "--http-bind": "127.0.0.1:0",
+            "--metrics-address": "off",  # /metrics is served beside /filter too
+            "--config-file": str(at / CONFIG),
+        }
+        given = [part for flag in flags.items() for part in flag]
+        self._start(EXTENDER, "the extender", ["extender", *given], at / "extender.log")
+
+    def _start(
+        self, name: str, title: str, arguments: Sequence[str], log_file: Path, **more: str
+    ) -> None:
+        env = program_env(self._env) | {"KUBECONFIG": str(self.kubeconfig), **more}
+        command = [*self._command, *arguments]
+        self.programs[name] = Program.start(title, command, env, log_file, self.clock.monotonic())
+
+    def program(self, name: str) -> Program:
+        """A daemon by its node's name, or the extender. Raises StepFailed before its start."""
+        if name not in self.programs:
+            raise StepFailed(f"{name} was not started")
+        return self.programs[name]
+
+    @property
+    def daemon(self) -> Program:
+        """The daemon of the GPU node. Raises StepFailed before its start."""
+        return self.program(GPU_NODE)
+
+    @property
+    def extender(self) -> Extender:
+        """Where the extender listens. Raises StepFailed while it does not."""
+        port = self.program(EXTENDER).port_of("extender_served")
+        if port is None:
+            raise StepFailed("the extender does not listen yet")
+        return Extender(port=port)
+
+    def until(
+        self, program: str, what: str, look: Callable[[], T | None], every_s: float = POLL_S
+    ) -> T:
         """Look again and again until there is something to see, and return that.
 
+        Args:
+            program: who has to bring it about: a node's name, or EXTENDER.
+            what: what is waited for, in words.
+            look: None or False while there is nothing to see.
+            every_s: how often to look.
+
         Raises:
-            StepFailed: the node's daemon has ended, or it takes too long.
+            StepFailed: the program has ended, or it takes too long.
         """
         deadline = self.clock.monotonic() + self._limit_s
+        one = self.program(program)
         while True:
-            code = node.daemon.exit_code
+            code = one.exit_code
             seen = look()
             if seen is not None and seen is not False:
                 return seen
             if code is not None:
-                raise StepFailed(
-                    f"expected: {what}; but the daemon of {node.name} ended with code {code}"
-                )
+                raise StepFailed(f"expected: {what}; but {one.title} ended with code {code}")
             if self.clock.monotonic() > deadline:
                 raise StepFailed(f"expected: {what}; not so within {self._limit_s:g} s")
-            self.stop.wait(POLL_S)
+            self.stop.wait(every_s)
 
     # -- the cluster -------------------------------------------------------------------------------
     def read_node(self, node: SimulatedNode) -> Node:
@@ -329,22 +287,8 @@ class Stage:
         fresh.replace(path)
 
 
-def daemon_env(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment without settings of the product and without proxies, which change the demo.
-
-    The package is found where this one was, installed or not.
-    """
-    known = {variable for one in names_of().values() for variable in one.env}
-    known |= {CONFIG_FILE_ENV, NODE_CONFIG_FILE_ENV, *IGNORED_ENV}
-    kept = {
-        name: value
-        for name, value in base.items()
-        if name not in known
-        and not name.startswith(ENV_PREFIX)
-        and name.lower() not in _SILENT_PROXIES
-    }
-    places = [str(Path(hami_node.__file__).parent.parent), kept.get("PYTHONPATH", "")]
-    return kept | {"PYTHONPATH": ":".join(filter(None, places)), "PYTHONUNBUFFERED": "1"}
+def _write_config(folder: Path) -> None:
+    (folder / CONFIG).write_text(f"nvidia: {{deviceSplitCount: {SPLIT}}}\n", encoding="utf-8")
 
 
 def temporary_folder(usual: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hami_node.model import Device
+from hami_node.model import Device, Uuid
 from hami_node.simulate.demo_stage import GPU_NODE, Stage, StepFailed
 from hami_node.simulate.kubelet import Admission
 from hami_node.wire import names
@@ -35,13 +35,13 @@ class Step:
 
     Attributes:
         act: makes it happen and checks it. Raises StepFailed.
-        node: whose daemon is to blame when it is not true.
+        programs: whose logs are shown when it is not true: a daemon's by its node, the extender's.
         is_needed: without it the steps after it make no sense.
     """
 
     title: str
     act: Callable[[Tour], Seen]
-    node: str = GPU_NODE
+    programs: tuple[str, ...] = (GPU_NODE,)
     is_needed: bool = False
 
 
@@ -53,11 +53,26 @@ class Tour:
         self.stage = stage
         self.cards: tuple[Device, ...] = ()
         self.served: dict[str, Admission] = {}
+        self.home: Device | None = None
 
     def registered(self) -> tuple[Device, ...] | None:
         """The cards in the GPU node's register annotation, decoded; None without one."""
         text = self.stage.read_node(self.stage.gpu).annotations.get(names.NODE_REGISTER)
         return decode_register(text) if text else None
+
+    @property
+    def shared_card(self) -> Device:
+        """The card that the first pod was given and others share. Raises StepFailed without one."""
+        if self.home is None:
+            raise StepFailed("no pod was given a card that others could share")
+        return self.home
+
+    def card(self, uuid: Uuid) -> Device:
+        """The reported card of that UUID. Raises StepFailed when none has it."""
+        for one in self.cards:
+            if one.uuid == uuid:
+                return one
+        raise StepFailed(f"no card of {GPU_NODE} has the UUID {uuid}")
 
     def since(self, began_s: float) -> str:
         """The time since then, in words."""

@@ -57,8 +57,8 @@ class View:
         self._write(Text("hami-node demo", style="bold"))
         self._write(
             Text(
-                "Real: the daemon, in processes of its own; its gRPC, HTTP and annotations.\n"
-                "Simulated: the cards, kubelet, the API server and the scheduler. "
+                "Real: daemons and extender, as processes; their gRPC, HTTP and annotations.\n"
+                "Simulated: the cards, kubelet, the API server and kube-scheduler. "
                 "No cluster and no GPU is touched.\n",
                 style="dim",
             )
@@ -99,9 +99,9 @@ class View:
             )
         )
 
-    def log_lines(self, node: str, lines: Sequence[str]) -> None:
-        """The end of a daemon's log, uncut."""
-        self._write(_indented(Text(f"last log lines of the daemon of {node}:", style="bold")))
+    def log_lines(self, title: str, lines: Sequence[str]) -> None:
+        """The end of a program's log, uncut."""
+        self._write(_indented(Text(f"last log lines of {title}:", style="bold")))
         for line in lines or ("(it logged nothing)",):
             self._console.print(Text(" " * INDENT + line), soft_wrap=True)
 
@@ -124,13 +124,14 @@ class View:
         for line in shown:
             table.add_row(*self._card_cells(line))
             for held in line.holders:
-                cells = (f"  {held.owner}", "", "1", f"{held.memory_mib} MiB", f"{held.cores} %")
+                memory = "-" if held.memory_mib is None else f"{held.memory_mib} MiB"
+                cells = (f"  {held.owner}", "", str(held.slots), memory, held.shown_cores)
                 table.add_row(*(Text(cell, style="cyan") for cell in cells))
         self._write(Text())
         self._write(table)
 
     def _card_cells(self, line: CardLine) -> tuple[Text, ...]:
-        used_mib = sum(held.memory_mib for held in line.holders)
+        used_mib = sum(held.memory_mib or 0 for held in line.holders)
         memory = Text("-")
         if line.memory_mib is not None:
             cells = -(-used_mib * BAR_CELLS // line.memory_mib)
@@ -139,9 +140,10 @@ class View:
                 (self._marks.empty * (BAR_CELLS - cells), "dim"),
                 f" {used_mib:5}/{line.memory_mib} MiB",
             )
+        slots = f"{sum(held.slots for held in line.holders)}/{line.slots}"
         health = Text("ok", "green") if line.is_healthy else Text("FAILED", "red")
         name = Text(f"{line.node} {line.card}  {line.model.removeprefix('NVIDIA ')}")
-        return (name, health, Text(f"{len(line.holders)}/{line.slots}"), memory, Text(line.cores))
+        return (name, health, Text(slots), memory, Text(line.cores))
 
     def verdict(self, of: int, false: Sequence[str], skipped: int, took_s: float) -> None:
         """The last lines: whether all was true, and what was not."""

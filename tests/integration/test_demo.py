@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import json
 import os
 import re
 import shutil
@@ -11,13 +12,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hami_node.simulate import demo
-from hami_node.simulate.demo_steps import STEPS
+from hami_node.simulate.demo_scheduling import reach_extender, share, walk
+from hami_node.simulate.demo_stage import EXTENDER
+from hami_node.simulate.demo_steps import STEPS, audit, restart_kubelet
+from hami_node.simulate.demo_tour import Seen, Step, Tour
 from tests.fakes.waiting import eventually
 
 DEMO = (sys.executable, "-m", "hami_node", "demo")
@@ -26,11 +31,20 @@ LYING = """
 import sys
 from pathlib import Path
 from hami_node.cli import main
-hook = Path(sys.argv[sys.argv.index("--hook-path") + 1]) / "vgpu"
-(hook / "libvgpu.so").unlink()
+if "--hook-path" in sys.argv:
+    hook = Path(sys.argv[sys.argv.index("--hook-path") + 1]) / "vgpu"
+    (hook / "libvgpu.so").unlink()
 main()
 """
 """A daemon whose node lost the limiter: it registers and reports, and refuses every pod."""
+NO_EXTENDER = """
+import sys
+from hami_node.cli import main
+if sys.argv[1] == "extender":
+    raise SystemExit("no server library")
+main()
+"""
+"""Daemons alone."""
 HALF = "import sys; from hami_node.cli import main; main([*sys.argv[1:], '--split-count', '5'])"
 """A daemon that offers half of the slots."""
 
@@ -58,6 +72,23 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in found if f"{folder}/" in line]
 
 
+def title_of(act: Callable[[Tour], Seen]) -> str:
+    return next(step.title for step in STEPS if step.act is act)
+
+
+def posted(text: str, call: str) -> dict[str, Any]:
+    """The answer to what `--keep` prints as a curl line."""
+    found = re.search(rf"curl http://(\S+)/{call} --data-binary @(\S+)$", text, re.MULTILINE)
+    assert found is not None, f"no curl line for {call}"
+    connection = http.client.HTTPConnection(found[1], timeout=10)
+    connection.request("POST", f"/{call}", Path(found[2]).read_bytes())
+    response = connection.getresponse()
+    answer: dict[str, Any] = json.loads(response.read())
+    connection.close()
+    assert response.status == 200, answer
+    return answer
+
+
 def test_demo_shows_every_step_true_and_leaves_nothing(short_tmp: Path) -> None:
     done = subprocess.run(
         DEMO, env=env_with(short_tmp), capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -69,6 +100,7 @@ def test_demo_shows_every_step_true_and_leaves_nothing(short_tmp: Path) -> None:
     assert f"all {len(STEPS)} steps checked and true" in done.stdout
     assert "Simulated: the cards, kubelet, the API server" in done.stdout
     assert "free 10960 MiB, asked 20000 MiB" in done.stdout
+    assert "nearest: 42068 MiB free on GPU-" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout, "nobody watches: plain text"
     assert done.stderr == ""
     assert list(short_tmp.iterdir()) == []
@@ -117,10 +149,37 @@ def test_demo_with_a_daemon_that_serves_nobody_names_every_false_step() -> None:
     command = (sys.executable, "-c", LYING)
     assert demo.run(keep=False, command=command, stream=shown, limit_s=3.0) == 1
     false = re.findall(r"^ +not true: (.*)$", shown.getvalue(), re.MULTILINE)
-    sharing, kubelet, metrics = (STEPS[number].title for number in (3, 6, -1))
-    assert {sharing, kubelet, metrics} <= set(false)
-    assert not {step.title for step in STEPS[:3]} & set(false)
+    assert {title_of(act) for act in (walk, share, restart_kubelet, audit)} <= set(false)
+    assert not {step.title for step in STEPS[:4]} & set(false)
     assert "install the limiter's files" in shown.getvalue()
+
+
+def test_demo_without_an_extender_fails_and_shows_its_words() -> None:
+    shown = io.StringIO()
+    command = (sys.executable, "-c", NO_EXTENDER)
+    assert demo.run(keep=False, command=command, stream=shown) == 1
+    text = shown.getvalue()
+    assert f"not true: {title_of(reach_extender)}" in text
+    assert "the extender ended with code 1" in text
+    assert "no server library" in text
+    assert f"not reached: {len(STEPS) - 4} steps" in text
+
+
+def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> None:
+    def kill(tour: Tour) -> Seen:
+        extender = tour.stage.program(EXTENDER).process
+        extender.kill()
+        extender.wait(LIMIT_S)
+        return Seen(lines=("killed",))
+
+    shown = io.StringIO()
+    steps = (*STEPS[:4], Step(title="the extender is killed", act=kill), *STEPS[4:5])
+    assert demo.run(keep=False, stream=shown, steps=steps, limit_s=3.0) == 1
+    assert f"not true: {title_of(walk)}" in shown.getvalue()
+    assert "last log lines of the extender" in shown.getvalue()
+    port = re.search(r"on http://127\.0\.0\.1:(\d+)$", shown.getvalue(), re.MULTILINE)
+    assert port is not None
+    assert processes_of(Path(tempfile.gettempdir()) / "hami-demo-") == []
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
@@ -135,7 +194,7 @@ def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
             [*DEMO, "--keep"], env=env_with(work), stdout=out, stderr=subprocess.STDOUT
         )
     try:
-        eventually(lambda: "daemon.log" in output.read_text() or kept.poll(), LIMIT_S)
+        eventually(lambda: "cards.yaml" in output.read_text() or kept.poll(), LIMIT_S)
         text = output.read_text()
         assert "Everything runs on until Ctrl-C" in text
         address = re.search(r"curl http://(127\.0\.0\.1:\d+)/readyz", text)
@@ -154,6 +213,9 @@ def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
             check=True,
         )
         assert '"pod": "notebook"' in inspected.stdout
+        assert posted(text, "webhook")["response"]["allowed"] is True
+        assert posted(text, "filter")["NodeNames"] == ["gpu-node"]
+        assert posted(text, "bind") == {"Error": ""}
         kept.send_signal(end)
         assert kept.wait(LIMIT_S) == 0, output.read_text()
     finally:

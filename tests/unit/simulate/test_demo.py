@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,18 @@ from hami_node.clock import SystemClock
 from hami_node.errors import ConfigError, WireError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.model import Device, Uuid, Vendor
-from hami_node.simulate import demo, demo_steps
+from hami_node.simulate import demo
+from hami_node.simulate import demo_pods as pods
 from hami_node.simulate.demo_cards import CardLine, Held
 from hami_node.simulate.demo_pods import Want, sentence
+from hami_node.simulate.demo_program import Program, program_env
+from hami_node.simulate.demo_scheduling import limits_row
 from hami_node.simulate.demo_stage import (
+    EXTENDER,
+    GPU_NODE,
     LONGEST_TMP,
-    DaemonProcess,
     Stage,
     StepFailed,
-    daemon_env,
     temporary_folder,
 )
 from hami_node.simulate.demo_tour import Rows, Seen, Step, Tour
@@ -44,6 +49,18 @@ FOREVER = (
     "-c",
     "import time; print('level=info event=up', flush=True); time.sleep(60)",
 )
+DEAF = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('level=info event=up', flush=True); time.sleep(60)",
+)
+SERVES_NOBODY = (
+    sys.executable,
+    "-c",
+    "import time; print('level=info event=extender_served port=1', flush=True); time.sleep(60)",
+)
+"""Port 1 is nobody's."""
 ENDS = (sys.executable, "-c", "print('good bye'); raise SystemExit(3)")
 
 
@@ -79,7 +96,7 @@ def shown_by(*steps: Step) -> tuple[int, str]:
 
 # -- what a step believes --------------------------------------------------------------------------
 def test_limits_of_a_container_that_got_its_own_are_shown() -> None:
-    row = demo_steps._limits_row("pod", WANT, admission_of(ENVS), CARD)
+    row = limits_row("pod", WANT, admission_of(ENVS), CARD)
     assert row == ("pod / main", "3000 MiB, 30 %", "3000m", "30", "0")
 
 
@@ -97,7 +114,7 @@ def test_limits_of_a_container_that_got_its_own_are_shown() -> None:
 )
 def test_limits_that_are_not_the_containers_own_are_false(admission: Admission, why: str) -> None:
     with pytest.raises(StepFailed, match=why):
-        demo_steps._limits_row("pod", WANT, admission, CARD)
+        limits_row("pod", WANT, admission, CARD)
 
 
 @pytest.mark.parametrize(
@@ -147,46 +164,80 @@ def test_run_without_a_needed_step_leaves_the_rest_out() -> None:
 def test_run_shows_the_log_of_the_daemon_to_blame() -> None:
     def blame(tour: Tour) -> Seen:
         tour.stage.start_daemon(tour.stage.neuron)
-        tour.stage.neuron.daemon.process.wait(30)
+        tour.stage.program("neuron-node").process.wait(30)
         raise StepFailed("no report")
 
     stream = io.StringIO()
-    step = Step(title="neuron", act=blame, node="neuron-node")
+    step = Step(title="neuron", act=blame, programs=("neuron-node", "extender"))
     assert demo.run(keep=False, command=ENDS, stream=stream, steps=(step,)) == 1
     assert "last log lines of the daemon of neuron-node" in stream.getvalue()
+    assert "last log lines of the extender" not in stream.getvalue(), "it was not started"
     assert "good bye" in stream.getvalue()
 
 
 # -- the stage -------------------------------------------------------------------------------------
-def test_stage_ends_its_daemons_and_removes_its_folder() -> None:
+def test_stage_ends_its_programs_and_removes_its_folder() -> None:
     with Stage(SystemClock(), {}, FOREVER) as stage:
         folder = stage.folder
         stage.start_daemon(stage.gpu)
-        daemon = stage.gpu.daemon
-        assert stage.until(stage.gpu, "it logs", lambda: daemon.logged("up"))
-        assert daemon.exit_code is None
+        stage.start_extender()
+        programs = [stage.daemon, stage.program(EXTENDER)]
+        for name, program in zip((GPU_NODE, EXTENDER), programs, strict=True):
+            assert stage.until(name, "it logs", partial(program.logged, "up"))
+            assert program.exit_code is None
         assert (folder / "kubeconfig").stat().st_mode & 0o777 == 0o600
-    assert daemon.exit_code is not None
+    assert [program.exit_code for program in programs] == [-signal.SIGTERM, -signal.SIGTERM]
     assert not folder.exists()
+
+
+def test_stage_kills_a_program_that_does_not_sign_off() -> None:
+    with Stage(SystemClock(), {}, DEAF) as stage:
+        stage.start_extender()
+        extender = stage.program(EXTENDER)
+        assert stage.until(EXTENDER, "it logs", lambda: extender.logged("up"))
+    assert extender.exit_code == -signal.SIGKILL
 
 
 def test_until_with_a_daemon_that_ended_says_so() -> None:
     with Stage(SystemClock(), {}, ENDS) as stage:
         stage.start_daemon(stage.gpu)
         with pytest.raises(StepFailed, match=r"expected: a sign; but .* ended with code 3"):
-            stage.until(stage.gpu, "a sign", lambda: None)
+            stage.until(GPU_NODE, "a sign", lambda: None)
 
 
 def test_until_without_the_sign_gives_up() -> None:
     with Stage(SystemClock(), {}, FOREVER, limit_s=0.05) as stage:
         stage.start_daemon(stage.gpu)
         with pytest.raises(StepFailed, match=r"expected: a sign; not so within 0\.05 s"):
-            stage.until(stage.gpu, "a sign", lambda: False)
+            stage.until(GPU_NODE, "a sign", lambda: False)
 
 
-def test_node_without_daemon_says_so() -> None:
+@pytest.mark.parametrize("name", [GPU_NODE, EXTENDER])
+def test_until_without_the_program_says_so(name: str) -> None:
     with Stage(SystemClock(), {}) as stage, pytest.raises(StepFailed, match="was not started"):
-        stage.until(stage.gpu, "a sign", lambda: None)
+        stage.until(name, "a sign", lambda: None)
+
+
+def test_extender_that_does_not_listen_yet_says_so() -> None:
+    with Stage(SystemClock(), {}, FOREVER) as stage:
+        stage.start_extender()
+        with pytest.raises(StepFailed, match="does not listen yet"):
+            _ = stage.extender
+
+
+def test_place_with_an_extender_that_was_killed_says_so() -> None:
+    body = pods.body_of("p", (), {})
+    with Stage(SystemClock(), {}, SERVES_NOBODY) as stage:
+        stage.start_extender()
+        stage.until(EXTENDER, "it tells its port", lambda: _has_port(stage))
+        stage.api.create("pods", body)
+        stage.program(EXTENDER).process.kill()
+        with pytest.raises(StepFailed, match=r"the extender ended with code -9: POST .*refused"):
+            pods.place(stage, "p")
+
+
+def _has_port(stage: Stage) -> bool:
+    return stage.program(EXTENDER).port_of("extender_served") is not None
 
 
 def test_temporary_folder_that_cannot_be_made_names_the_variable() -> None:
@@ -202,7 +253,7 @@ def test_temporary_folder_below_a_long_path_keeps_sockets_short(tmp_path: Path) 
     assert not long.exists()
 
 
-def test_daemon_env_keeps_only_what_does_not_set_the_daemon() -> None:
+def test_program_env_keeps_only_what_does_not_set_the_program() -> None:
     base = {
         "PATH": "/bin",
         "HAMI_NODE_BACKEND": "nvml",
@@ -212,7 +263,7 @@ def test_daemon_env_keeps_only_what_does_not_set_the_daemon() -> None:
         "https_proxy": "http://proxy",
         "PYTHONPATH": "/more",
     }
-    env = daemon_env(base)
+    env = program_env(base)
     assert set(env) == {"PATH", "PYTHONPATH", "PYTHONUNBUFFERED"}
     assert env["PYTHONPATH"].endswith(":/more")
 
@@ -222,8 +273,8 @@ def test_logged_finds_the_whole_event_name(tmp_path: Path) -> None:
     log.write_text("level=info event=metrics_served port=1\nlevel=info event=metrics\n")
     with Stage(SystemClock(), {}, ENDS) as stage:
         stage.start_daemon(stage.gpu)
-        daemon = replace(stage.gpu.daemon, log_file=log)
-    assert isinstance(daemon, DaemonProcess)
+        daemon = replace(stage.daemon, log_file=log)
+    assert isinstance(daemon, Program)
     assert daemon.logged("metrics") == "level=info event=metrics"
     assert daemon.metrics_port() == 1
     assert daemon.logged("metric") is None
@@ -265,7 +316,7 @@ def test_view_on_a_terminal_shows_the_step_under_way() -> None:
 
 def test_view_of_cards_shows_holders_below_their_card() -> None:
     stream = io.StringIO()
-    held = Held(owner="train/main", memory_mib=2500, cores=40)
+    held = Held(owner="train/main", memory_mib=2500, cores=40, shown_cores="40 %")
     line = CardLine(
         node="n",
         card="0",
@@ -287,6 +338,25 @@ def test_view_of_cards_shows_holders_below_their_card() -> None:
         *["##......", "2500/10000", "MiB", "40/100", "%"],
     ]
     assert found[-1] == ["train/main", "1", "2500", "MiB", "40", "%"]
+
+
+def test_view_of_neuron_devices_counts_the_cores_that_are_held() -> None:
+    stream = io.StringIO()
+    held = Held(owner="job/main", memory_mib=None, cores=8, shown_cores="8", slots=8)
+    line = CardLine(
+        node="n",
+        card="0-15",
+        model="trn1.32xlarge",
+        is_healthy=True,
+        slots=32,
+        memory_mib=None,
+        cores="8/32",
+        holders=(held,),
+    )
+    View(stream).cards((line,))
+    found = [line.split() for line in stream.getvalue().splitlines() if line]
+    assert found[-2] == ["n", "0-15", "trn1.32xlarge", "ok", "8/32", "-", "8/32"]
+    assert found[-1] == ["job/main", "8", "-", "8"]
 
 
 def test_view_without_cards_shows_no_table() -> None:

@@ -1,0 +1,201 @@
+"""The simulated kube-scheduler: what it sends, and what it makes of each answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from hami_node.simulate.apiserver import ApiServer
+from hami_node.simulate.kube_scheduler import (
+    Bound,
+    CallFailed,
+    Extender,
+    PodDenied,
+    Waiting,
+    create_pod,
+    schedule_pod,
+)
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "p", "namespace": "default"},
+    "spec": {"containers": [{"name": "main"}]},
+}
+Answer = dict[str, Any] | str
+FITS: Answer = {"NodeNames": ["n1"], "FailedNodes": {"n2": "full"}}
+
+
+class Recorder:
+    """An extender that answers what it was told to, and keeps what it was asked."""
+
+    def __init__(self, answers: dict[str, Answer], status: int) -> None:
+        self.answers, self.status = answers, status
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+
+@contextmanager
+def served(answers: dict[str, Answer], status: int = 200) -> Iterator[tuple[Extender, Recorder]]:
+    recorder = Recorder(answers, status)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            recorder.asked.append((self.path, json.loads(body)))
+            answer = recorder.answers[self.path]
+            sent = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            self.send_response(recorder.status)
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield Extender(port=server.server_address[1]), recorder
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    """Objects only: it need not listen."""
+    server = ApiServer()
+    for name in ("n1", "n2"):
+        server.create("nodes", {"metadata": {"name": name}})
+    return server
+
+
+def patch_of(*operations: dict[str, Any]) -> dict[str, Any]:
+    text = base64.b64encode(json.dumps(operations).encode()).decode()
+    return {"response": {"allowed": True, "patchType": "JSONPatch", "patch": text}}
+
+
+# -- creation --------------------------------------------------------------------------------------
+def test_create_pod_stores_what_the_webhook_leaves_of_it(api: ApiServer) -> None:
+    replace = {"op": "replace", "path": "/spec/schedulerName", "value": "hami-scheduler"}
+    with served({"/webhook": patch_of(replace)}) as (extender, recorder):
+        stored = create_pod(api, extender, POD)
+    assert stored == api.read("pods", "p", "default")
+    assert stored["spec"]["schedulerName"] == "hami-scheduler"
+    request = recorder.asked[0][1]["request"]
+    assert (request["operation"], request["kind"]["kind"]) == ("CREATE", "Pod")
+    assert request["object"]["spec"]["schedulerName"] == "default-scheduler"
+
+
+def test_create_pod_without_a_patch_stores_it_as_given(api: ApiServer) -> None:
+    with served({"/webhook": {"response": {"allowed": True}}}) as (extender, _):
+        stored = create_pod(api, extender, POD)
+    assert stored["spec"] == {**POD["spec"], "schedulerName": "default-scheduler"}
+
+
+def test_create_pod_that_is_denied_is_not_stored(api: ApiServer) -> None:
+    denial = {"response": {"allowed": False, "status": {"message": "it is privileged"}}}
+    with (
+        served({"/webhook": denial}) as (extender, _),
+        pytest.raises(PodDenied, match="it is privileged"),
+    ):
+        create_pod(api, extender, POD)
+    assert api.list("pods") == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({}, "holds no response"),
+        ("[]", "no JSON object"),
+        ("{", "is no JSON"),
+        ({"response": {"allowed": True, "patch": "%"}}, "the patch can't be read"),
+        ({"response": {"allowed": True, "patch": "e30"}}, "the patch can't be read"),
+    ],
+    ids=["empty", "a list", "broken", "no base64", "cut base64"],
+)
+def test_create_pod_with_an_answer_that_is_none_fails(
+    api: ApiServer, answer: Answer, why: str
+) -> None:
+    with served({"/webhook": answer}) as (extender, _), pytest.raises(CallFailed, match=why):
+        create_pod(api, extender, POD)
+    assert api.list("pods") == []
+
+
+# -- scheduling ------------------------------------------------------------------------------------
+def test_schedule_pod_binds_to_the_node_that_is_left(api: ApiServer) -> None:
+    pod = api.create("pods", POD)
+    with served({"/filter": FITS, "/bind": {"Error": ""}}) as (extender, recorder):
+        assert schedule_pod(api, extender, "p", "default") == Bound(node="n1")
+    assert recorder.asked == [
+        ("/filter", {"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n2"]}),
+        (
+            "/bind",
+            {
+                "PodName": "p",
+                "PodNamespace": "default",
+                "PodUID": pod["metadata"]["uid"],
+                "Node": "n1",
+            },
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted", "text"),
+    [
+        (
+            {
+                "/filter": {
+                    "NodeNames": None,
+                    "FailedNodes": {"n1": "full"},
+                    "FailedAndUnresolvableNodes": {"n2": "no cards"},
+                }
+            },
+            Waiting(reasons={"n1": "full", "n2": "no cards"}),
+            "n1: full; n2: no cards",
+        ),
+        (
+            {"/filter": {"Error": "not stored"}},
+            Waiting(reasons={}, error="not stored"),
+            "not stored",
+        ),
+        (
+            {"/filter": FITS, "/bind": {"Error": "lock is held"}},
+            Waiting(reasons={}, error="lock is held"),
+            "lock is held",
+        ),
+    ],
+    ids=["no node", "filter failed", "bind failed"],
+)
+def test_schedule_pod_without_a_node_says_why_in_its_status(
+    api: ApiServer, answers: dict[str, Answer], wanted: Waiting, text: str
+) -> None:
+    api.create("pods", POD)
+    with served(answers) as (extender, _):
+        assert schedule_pod(api, extender, "p", "default") == wanted
+    condition = api.read("pods", "p", "default")["status"]["conditions"][0]
+    assert (condition["reason"], condition["message"]) == ("Unschedulable", text)
+
+
+def test_call_with_an_http_error_fails_with_its_words(api: ApiServer) -> None:
+    api.create("pods", POD)
+    with (
+        served({"/filter": "replica b decides"}, status=503) as (extender, _),
+        pytest.raises(CallFailed, match="answered with 503: replica b decides"),
+    ):
+        schedule_pod(api, extender, "p", "default")
+
+
+def test_call_of_nobody_fails(api: ApiServer) -> None:
+    with served({}) as (extender, _):
+        pass
+    with pytest.raises(CallFailed, match=rf"POST http://127\.0\.0\.1:{extender.port}/webhook"):
+        create_pod(api, extender, POD)
