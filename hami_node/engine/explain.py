@@ -47,7 +47,7 @@ class _Limits(NamedTuple):
 
 
 class Explainer:
-    """Answers for one request, node by node.
+    """Answers for one request, node by node; `known` has those that still hold.
 
     What it learned about states of cards stays true whatever else changes in the fleet, so the
     next attempt of the same pod only pays for nodes that changed.
@@ -58,7 +58,7 @@ class Explainer:
         self._plan = ready
         self._catalogue = catalogue
         self._rules = (*BEFORE_NUMA, *after_numa(ready.compat))
-        self._nodes: dict[str, tuple[int, Rejection | None]] = {}
+        self.known: dict[str, Rejection | None] = {}
         self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
         self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
         self._cards: dict[int, Answer] = {}
@@ -69,16 +69,17 @@ class Explainer:
         self._ask = _counted_ask(ready, asks[0]) if asks else None
 
     def rejection(self, seat: Seat, *, is_named: bool) -> Rejection | None:
-        """Why the node can't take the pod, or None when it can.
+        """Find out why the node can't take the pod, or None when it can.
 
         `is_named` says that the request names one of its cards, so that it is like no other node.
         """
-        known = self._nodes.get(seat.name)
-        if known is not None and known[0] == seat.version:
-            return known[1]
         rejection = self._look(seat) if is_named else self._alike_nodes(seat)
-        self._nodes[seat.name] = (seat.version, rejection)
+        self.known[seat.name] = rejection
         return rejection
+
+    def forget(self, name: str) -> None:
+        """The node changed or is gone."""
+        self.known.pop(name, None)
 
     def _alike_nodes(self, seat: Seat) -> Rejection | None:
         if self._ask is not None and not seat.has_mig:

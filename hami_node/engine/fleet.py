@@ -149,14 +149,17 @@ class Fleet:
         self._catch_up()
         explainer = self._explainer(ready)
         named = self._named(request)
-        found: dict[str, Rejection] = {}
+        known, found = explainer.known, dict[str, Rejection]()
         unknown = Rejection(whole=Reason.NOT_REGISTERED)
         for name in self._seats if candidates is None else candidates:
-            seat = self._seats.get(name)
-            if seat is None or not seat.is_registered:
-                found[name] = unknown
-                continue
-            rejection = explainer.rejection(seat, is_named=name in named)
+            if name in known:
+                rejection = known[name]
+            else:
+                seat = self._seats.get(name)
+                if seat is None or not seat.is_registered:
+                    rejection = unknown
+                else:
+                    rejection = explainer.rejection(seat, is_named=name in named)
             if rejection is not None:
                 found[name] = rejection
         return found
@@ -227,6 +230,8 @@ class Fleet:
         return seat
 
     def _touch(self, seat: Seat) -> None:
+        for explainer in self._explainers.values():
+            explainer.forget(seat.name)
         if seat.is_registered:
             self._stale[seat.name] = None
 
@@ -247,6 +252,8 @@ class Fleet:
 
     def _leave(self, seat: Seat) -> None:
         """Take a seat out of every index."""
+        for explainer in self._explainers.values():
+            explainer.forget(seat.name)
         if seat.outline is not None:
             self._unsort(seat.name, seat.outline)
         self._catalogue.expel(seat)

@@ -20,7 +20,6 @@ class Seat:
     Attributes:
         outline: None while the node waits to be summed up.
         kinds: number of each card's kind.
-        version: grows with every summing up, over all nodes.
         has_mig: a card is in MIG mode.
         states: number of each card's state, in order of registration. Nodes with the same states
             answer alike to every request that names no card.
@@ -33,7 +32,6 @@ class Seat:
     outline: Outline | None = None
     kinds: dict[Uuid, int] = field(default_factory=dict)
     states: tuple[int, ...] = ()
-    version: int = 0
     has_mig: bool = False
 
     @property
@@ -63,7 +61,6 @@ class Catalogue:
         self._devices: dict[int, Device] = {}
         self._cards: dict[int, tuple[int, DeviceUsage, bool]] = {}
         self.lost_kinds = 0
-        self._version = 0
 
     @property
     def kinds(self) -> Mapping[int, Device]:
@@ -101,8 +98,6 @@ class Catalogue:
             self._state(seat, card, place) for place, card in enumerate(seat.usage.cards.values())
         )
         self._forget(former)
-        self._version += 1
-        seat.version = self._version
         cards = seat.usage.cards.values()
         seat.outline = outline(cards, seat.cordoned, lambda device: seat.kinds[device.uuid])
         return seat.outline

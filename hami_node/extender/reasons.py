@@ -60,7 +60,7 @@ def explained(
     request: PodRequest,
     rejections: Mapping[str, Rejection],
     cards_of: Callable[[str], Cards],
-    largest_mib_of: Callable[[str], int],
+    largest_mib_of: Callable[[Iterable[str]], Mapping[str, int]],
     why_not_offered: Callable[[str], str],
 ) -> Explained:
     """Sort and sum up the engine's reasons.
@@ -69,7 +69,7 @@ def explained(
         request: what the pod asks for.
         rejections: by node; those of nodes that are alike are best one object.
         cards_of: a node's cards.
-        largest_mib_of: all memory of a node's largest NVIDIA card.
+        largest_mib_of: all memory of the largest NVIDIA card of each of these nodes.
         why_not_offered: why a node offers nothing, in words.
     """
     failed: dict[str, str] = {}
@@ -83,8 +83,8 @@ def explained(
         elif (is_lasting := _is_lasting(rejection)) is not None:
             (unresolvable if is_lasting else failed).update(dict.fromkeys(nodes, text))
         else:
-            for name in nodes:
-                (unresolvable if largest_mib_of(name) < asked_mib else failed)[name] = text
+            for name, largest_mib in largest_mib_of(nodes).items():
+                (unresolvable if largest_mib < asked_mib else failed)[name] = text
         for reason in (rejection.whole,) if rejection.whole is not None else rejection.counts:
             by_reason.setdefault(reason, []).extend(nodes)
     summary = f"no available node, {len(rejections)} nodes do not meet"
@@ -148,9 +148,11 @@ def _nearest(
     best = (-1, "", "")
     for name in short:
         for uuid, card in cards_of(name).items():
-            found = (card.memory_free_mib, name, str(uuid))
-            if found > best and not any(rule(card, ctx) for rule in _RIGHT_CARD):
-                best = found
+            free_mib = card.memory_free_mib
+            if free_mib < best[0] or (free_mib, name, uuid) <= best:
+                continue
+            if not any(rule(card, ctx) for rule in _RIGHT_CARD):
+                best = (free_mib, name, uuid)
     most_mib, node, nearest = best
     if not node or most_mib >= ask.memory_mib:
         return ""

@@ -306,11 +306,11 @@ class ClusterState:
             seat = self._fleet.nodes.get(node)
             return {} if seat is None else seat.usage.cards
 
-    def largest_mib(self, node: str) -> int:
-        """All memory of a node's largest NVIDIA card, MiB; 0 without one."""
+    def largest_mib(self, nodes: Iterable[str]) -> dict[str, int]:
+        """All memory of the largest NVIDIA card of each of these nodes, MiB; 0 without one."""
         with self._lock:
-            offer = self._book.offers.get(node)
-            return 0 if offer is None else offer.largest_mib
+            offers = self._book.offers
+            return {name: offers[name].largest_mib if name in offers else 0 for name in nodes}
 
     def charges(self) -> dict[str, tuple[str, tuple[Charge, ...]]]:
         """Node and charges of every pod that holds something, by uid."""

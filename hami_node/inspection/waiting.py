@@ -108,7 +108,7 @@ def said_of(picture: Picture, request: PodRequest) -> Explained:
         request,
         rejections,
         picture.cards_of,
-        lambda name: picture.offers[name].largest_mib,
+        lambda nodes: {name: picture.offers[name].largest_mib for name in nodes},
         picture.why_not_offered,
     )
     fitting = [name for name in picture.offers if name not in rejections]
