@@ -18,6 +18,7 @@ from hami_node.errors import (
     PodTaken,
     WireError,
 )
+from hami_node.extender.counted import version_of
 from hami_node.extender.filter import Outlets
 from hami_node.extender.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.reservations import ReservationWriter
@@ -161,10 +162,15 @@ class PodBinder:
         self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
 
     def _pod(self, args: BindArgs) -> Pod:
-        """The pod with its reservation, from the watch or, where that lags, from the API server."""
-        pod = self._parts.find_pod(args.namespace, args.name)
-        is_known = pod is not None and pod.uid == args.uid
-        if pod is None or not is_known or not pod.annotations.get(names.POD_NODE):
+        """The pod with its reservation: as our own patch was answered, the watch, or a read."""
+        shown = self._parts.find_pod(args.namespace, args.name)
+        known = [one for one in (shown, self._parts.state.latest(args.uid)) if one is not None]
+        known = [
+            one for one in known if one.uid == args.uid and one.annotations.get(names.POD_NODE)
+        ]
+        if known:
+            pod = max(known, key=version_of)
+        else:
             pod = self._parts.kube.read_pod(args.namespace, args.name)
         self._parts.state.learned(pod)
         if pod.uid != args.uid:
