@@ -19,7 +19,8 @@ from hami_node.config import (
     plain,
 )
 from hami_node.config_values import allowed
-from hami_node.settings import GROUPS, Names, Role, names_of, settings_of
+from hami_node.setting_types import Names
+from hami_node.settings import GROUPS, Role, names_of, settings_of
 
 IGNORED_KEY: Final = "hami_node.ignored_flags"
 """Where the flags without effect are gathered, in click's `meta`."""

@@ -6,10 +6,10 @@ called; the command line, the readers and `docs/configuration.md` are made from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -20,11 +20,13 @@ from hami_node.setting_types import (
     Count,
     GpuPolicy,
     Mebibytes,
+    Names,
     ObjectName,
     Percent,
     ResourceName,
     Scaling,
     Seconds,
+    setting,
 )
 from hami_node.wire import names
 
@@ -97,42 +99,6 @@ class NodePolicy(StrEnum):
 
     BINPACK = "binpack"
     SPREAD = "spread"
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """What a setting is called outside, and what it means.
-
-    Attributes:
-        doc: one sentence for people, with the unit.
-        flags: other spellings of its flag, without the leading dashes.
-        env: other environment variables, in order of weight, after ours.
-        yaml: its key below `nvidia:` (or the full path) in device-config.yaml.
-        node: its key in an entry of config.json's `nodeconfig`.
-    """
-
-    doc: str
-    flags: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    yaml: str = ""
-    node: str = ""
-
-
-def setting(
-    default: T,
-    doc: str,
-    *,
-    flags: tuple[str, ...] = (),
-    env: tuple[str, ...] = (),
-    yaml: str = "",
-    node: str = "",
-) -> T:
-    """Declare a field of `Settings` with its default and its names."""
-    said = Names(doc=doc, flags=flags, env=env, yaml=yaml, node=node)
-    return field(default=default, metadata={"names": said})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
