@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 	$(RUN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-demo: $(VENV)/.ready ## the daemon at work, on simulated cards, in under 15 seconds
+demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in under 15 seconds
 	$(RUN)/hami-node demo
 
 test: $(VENV)/.ready ## unit, property, conformance and integration tests

@@ -291,17 +291,18 @@ def _print_check_as_json(
     click.echo(json.dumps(report, indent=2, ensure_ascii=False))
 
 
-@main.command(short_help="Show the daemon at work on simulated cards.")
+@main.command(short_help="Show daemon and extender at work on simulated cards.")
 @click.option("--keep", is_flag=True, help="Leave everything running for curl and inspect.")
 @click.pass_obj
 def demo(parts: Parts, *, keep: bool) -> None:
-    """Show the daemon at work, on simulated cards: no cluster and no GPU needed.
+    """Show daemon and extender at work, on simulated cards: no cluster and no GPU needed.
 
     \b
     hami-node demo
     hami-node demo --keep
 
-    The same daemon runs as its own process against an embedded kubelet and API server. Exit code 0
-    only if every step was checked and true.
+    The same daemon and extender run as processes of their own against an embedded kubelet and API
+    server; pods come in unscheduled, and a small stand-in for kube-scheduler asks the extender.
+    Exit code 0 only if every step was checked and true.
     """
     click.get_current_context().exit(parts.run_demo(keep))

@@ -9,8 +9,13 @@ from typing import Final
 
 from hami_node.simulate import demo_pods as pods
 from hami_node.simulate.demo_pods import NAMESPACE, Tenant, Want
-from hami_node.simulate.demo_stage import EXTENDER, GPU_NODE, Stage
-from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments, review_of
+from hami_node.simulate.demo_stage import EXTENDER, GPU_NODE, Stage, StepFailed
+from hami_node.simulate.kube_scheduler import (
+    CallFailed,
+    bind_arguments,
+    filter_arguments,
+    review_of,
+)
 from hami_node.simulate.store import Json
 
 MINE: Final = Tenant(name="mine", wants=(Want(name="main", memory_mib=3000, cores=5),))
@@ -23,7 +28,7 @@ Command = tuple[str, str]
 
 
 def commands(stage: Stage, program: Sequence[str]) -> tuple[Command, ...]:
-    """What to try; nothing of a program that does not run."""
+    """What to try; nothing of a program that does not answer."""
     hami_node = shlex.join(program)
     kubeconfig = shlex.quote(str(stage.kubeconfig))
     cards = shlex.quote(str(stage.card_file(stage.gpu)))
@@ -52,9 +57,10 @@ def _of_daemon(stage: Stage) -> tuple[Command, ...]:
 
 def _of_extender(stage: Stage) -> tuple[Command, ...]:
     """Its calls, with bodies in files: a new pod for the webhook, one to filter and to bind."""
-    if EXTENDER not in stage.programs or stage.program(EXTENDER).exit_code is not None:
-        return ()
-    pods.create(stage, MINE.body())
+    try:
+        pods.create(stage, MINE.body())
+    except (StepFailed, CallFailed):
+        return ()  # it was not started, or has ended: a step has said so
     mine = stage.api.read("pods", MINE.name, NAMESPACE)
     bodies = {
         "webhook": review_of(NEXT.body()),

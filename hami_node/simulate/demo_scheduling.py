@@ -87,6 +87,7 @@ def walk(tour: Tour) -> Seen:
     check(not is_locked, "the node was locked, which its daemon does not need")
     tour.home = card
     inside = admit(tour, FIRST)[0]
+    envs = f"{names.ENV_MEMORY_LIMIT}_0={inside[2]}, {names.ENV_CORE_LIMIT}={inside[3]}"
     asked = ", ".join(f"{key}: {value}" for key, value in FIRST.wants[0].limits().items())
     return Seen(
         lines=(f"pod {name} asks {asked}; it names no scheduler, no node, no count of cards",),
@@ -96,7 +97,7 @@ def walk(tour: Tour) -> Seen:
                 ("webhook", f"writes in {added}"),
                 ("filter", f"chooses card {card.index} of {node}, {card.model}, as wished"),
                 ("bind", f"binds the pod to {node}, which needs no lock; phase {phase}"),
-                ("daemon", f"at kubelet's Allocate: memory {inside[2]}, cores {inside[3]} %"),
+                ("daemon", f"answers Allocate: {envs}; phase {names.PHASE_SUCCESS}"),
             ),
         ),
     )
@@ -199,10 +200,10 @@ def wait_for_room(tour: Tour) -> Seen:
     return Seen(
         lines=(
             f"pod {name} asks {asked_mib} MiB and is Pending; kubectl describe pod {name} says:",
-            f"pod {leaver} is deleted: {name} is bound {took} later and runs on card {row[-1]} "
-            f"with {row[2]}",
         ),
         quote=said,
+        then=f"pod {leaver} is deleted: {name} is bound {took} later and runs on card {row[-1]} "
+        f"with {row[2]}",
     )
 
 

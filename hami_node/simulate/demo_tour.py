@@ -22,10 +22,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a true step has to show."""
+    """What a true step has to show, from top to bottom."""
 
     lines: tuple[str, ...]
     quote: str = ""
+    then: str = ""
     rows: Rows | None = None
 
 

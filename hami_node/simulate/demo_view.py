@@ -80,6 +80,8 @@ class View:
             self._write(_indented(Text(line, style="dim")))
         if seen.quote:
             self._write(_indented(Text(f'"{seen.quote}"', style="yellow"), INDENT + 2))
+        if seen.then:
+            self._write(_indented(Text(seen.then, style="dim")))
         if seen.rows is not None:
             self._write(_indented(_table(seen.rows)))
 
