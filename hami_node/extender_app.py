@@ -80,6 +80,7 @@ class Extender:
         self._end_of_lead = threading.Event()
         self._threads: list[threading.Thread] = []
         self._died = ""
+        self._settled = threading.Event()
         self._has_caught_up = not settings.leader_elect
         self._kube = self._connect(TIMEOUTS)
         self._lease_kube = self._connect(LEASE_TIMEOUTS)
@@ -248,7 +249,10 @@ class Extender:
 
     # -- who decides -------------------------------------------------------------------------------
     def is_synced(self) -> bool:
-        """True once everything has been listed."""
+        """True once everything has been listed and settled."""
+        return self._settled.is_set() and self._is_listed()
+
+    def _is_listed(self) -> bool:
         return self.view.is_synced() and self._quotas.is_synced()
 
     def is_leading(self) -> bool:
@@ -285,11 +289,12 @@ class Extender:
 
     # -- threads' bodies and listeners -------------------------------------------------------------
     def _sweep(self) -> None:
-        while not self.is_synced():
+        while not self._is_listed():
             if self.stop.wait(SYNC_CHECK_S):
                 return
         gc.collect()
         gc.freeze()  # a collection over every pod of a large cluster would stop decisions
+        self._settled.set()
         log.info("synced", extra=kv(nodes=len(self.view.nodes()), pods=len(self.view.pods())))
         while not self.stop.is_set():
             self.sweep()

@@ -65,6 +65,11 @@ class Fleet:
         """Every node by name, those known only from grants included. To be read, not changed."""
         return self._seats
 
+    @property
+    def pod_count(self) -> int:
+        """How many pods hold grants."""
+        return len(self._pods)
+
     def node_of(self, key: str) -> str | None:
         """The node that holds a pod's grants."""
         return self._pods[key][0] if key in self._pods else None

@@ -293,7 +293,7 @@ class ClusterState:
         """(nodes that offer cards, pods that hold cards)."""
         with self._lock:
             offering = sum(1 for offer in self._book.offers.values() if offer.devices)
-            return offering, sum(1 for counted in self._pods.values() if counted.node)
+            return offering, self._fleet.pod_count
 
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
         """Every card of every node with what is taken of it."""
