@@ -76,13 +76,14 @@ class ReservationWriter:
             KubeError: the API server refuses or can't be reached.
         """
         node = annotations.get(names.POD_NODE) or ""
-        labels = {names.POD_NODE: node} if 0 < len(node) <= MAX_LABEL else None
+        label = node if 0 < len(node) <= MAX_LABEL else None
 
         def patch(seen: Pod) -> Pod:
             if not is_wanted():
                 raise _OvertakenError(f"a later call decides about pod {pod.key}", 409)
             # what other calls have left by now goes as well
             left = {key: None for key in KEYS if key in seen.annotations}
+            labels = {names.POD_NODE: label} if label or names.POD_NODE in seen.labels else None
             return self._kube.patch_pod_exactly(seen, left | dict(annotations), labels)
 
         return self._exactly(pod, patch)
@@ -125,9 +126,10 @@ class ReservationWriter:
         def patch(seen: Pod) -> Pod:
             if reservation_marks(seen) != marks:
                 return seen  # it is gone, which is what was wanted
-            removals = [
-                {"op": "remove", "path": _at(key)} for key in KEYS if key in seen.annotations
-            ]
+            paths = [_at(key) for key in KEYS if key in seen.annotations]
+            if names.POD_NODE in seen.labels:
+                paths.append(_at(names.POD_NODE, "labels"))
+            removals = [{"op": "remove", "path": path} for path in paths]
             return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
 
         return self._exactly(pod, patch)
@@ -171,5 +173,5 @@ def _tests(pod: Pod) -> list[dict[str, object]]:
     ]
 
 
-def _at(key: str) -> str:
-    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+def _at(key: str, block: str = "annotations") -> str:
+    return f"/metadata/{block}/" + key.replace("~", "~0").replace("/", "~1")
