@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import pytest
+
+from hami_node.errors import Conflict, Forbidden, KubeError, NotFound
+from hami_node.extender.filter import FAILED as FILTER_FAILED
+from hami_node.wire import names
+from hami_node.wire.lock import encode_lock
+from tests.fakes.pods import Box
+from tests.unit.extender.desk import Desk
+
+LOST = KubeError("no answer")
+BROKEN = KubeError("broken", 500)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """n1 has identity, n2 needs the lock; `a` is reserved on n1, `b` on n2."""
+    desk = Desk("n1")
+    desk.add_node("n2", has_identity=False)
+    for name, node in (("a", "n1"), ("b", "n2")):
+        desk.add_pod(name)
+        desk.sync()
+        assert desk.choose(name, node) == node
+    desk.sync()
+    desk.kube.calls.clear()
+    return desk
+
+
+def assert_undone(desk: Desk, name: str) -> None:
+    assert name not in desk.held()
+    assert names.POD_ALLOCATED not in desk.notes_of(name)
+    assert names.POD_BIND_PHASE not in desk.notes_of(name)
+    assert desk.pod(name).node_name == ""
+    assert desk.lock("n2") == ""
+
+
+def test_pod_is_bound_and_daemon_told(desk: Desk) -> None:
+    assert desk.bind("a", "n1") == ""
+    assert desk.pod("a").node_name == "n1"
+    assert desk.notes_of("a")[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
+    assert desk.kube.calls == ["json_patch_pod", "bind_pod"]
+
+
+def test_identity_node_gets_no_lock(desk: Desk) -> None:
+    desk.bind("a", "n1")
+    assert desk.lock("n1") == ""
+
+
+def test_other_node_is_locked_for_the_pod(desk: Desk) -> None:
+    assert desk.bind("b", "n2") == ""
+    assert desk.lock("n2").endswith(",default,b")
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize(
+    ("method", "errors"),
+    [
+        pytest.param("json_patch_pod", [BROKEN], id="the phase can't be set"),
+        pytest.param("json_patch_pod", [Forbidden("no", 403)], id="the phase is refused"),
+        pytest.param("bind_pod", [BROKEN], id="binding fails"),
+        pytest.param("bind_pod", [LOST], id="binding did not arrive"),
+        pytest.param("bind_pod", [Conflict("no", 409)], id="binding is refused"),
+        pytest.param("bind_pod", [Forbidden("no", 403)], id="binding is forbidden"),
+    ],
+)
+def test_failure_is_undone(desk: Desk, name: str, method: str, errors: list[KubeError]) -> None:
+    desk.kube.fail(method, *errors)
+    assert desk.bind(name, {"a": "n1", "b": "n2"}[name]) != ""
+    assert_undone(desk, name)
+
+
+def test_lock_that_cant_be_written_undoes_the_reservation(desk: Desk) -> None:
+    desk.kube.fail("json_patch_node", BROKEN)
+    assert "broken" in desk.bind("b", "n2")
+    assert_undone(desk, "b")
+
+
+def test_lock_whose_answer_was_lost_is_freed(desk: Desk) -> None:
+    desk.kube.fail("json_patch_node", LOST, is_served=True)
+    assert "no answer" in desk.bind("b", "n2")
+    assert_undone(desk, "b")
+
+
+def test_binding_whose_answer_was_lost_is_a_binding(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST, is_served=True)
+    assert desk.bind("b", "n2") == ""
+    assert desk.held()["b"] == 6000
+    assert desk.lock("n2").endswith(",default,b")
+
+
+def test_binding_that_nobody_can_tell_keeps_everything(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST, is_served=True)
+    desk.kube.fail("read_pod", LOST)
+    assert "can't be told" in desk.bind("b", "n2")
+    assert desk.held()["b"] == 6000
+    assert desk.notes_of("b")[names.POD_ALLOCATED]
+    assert desk.lock("n2").endswith(",default,b")
+
+
+def test_undo_that_fails_frees_the_room_and_leaves_the_rest_to_the_sweeper(desk: Desk) -> None:
+    desk.kube.fail("json_patch_pod", BROKEN, BROKEN)
+    assert "broken" in desk.bind("a", "n1")
+    assert "a" not in desk.held()
+    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
+
+
+def test_second_bind_to_the_same_node_succeeds(desk: Desk) -> None:
+    assert desk.bind("a", "n1") == ""
+    desk.kube.calls.clear()
+    assert desk.bind("a", "n1") == ""
+    assert "bind_pod" not in desk.kube.calls
+
+
+def test_second_bind_does_not_call_a_served_pod_back(desk: Desk) -> None:
+    desk.bind("b", "n2")
+    desk.edit_pod("b", annotations={names.POD_BIND_PHASE: names.PHASE_SUCCESS})
+    desk.kube.merge_patch_node("n2", {names.NODE_LOCK: None})
+    assert desk.bind("b", "n2") == ""
+    assert desk.notes_of("b")[names.POD_BIND_PHASE] == names.PHASE_SUCCESS
+    assert desk.lock("n2") == ""
+
+
+def test_bind_to_another_node_than_bound_is_refused(desk: Desk) -> None:
+    desk.bind("a", "n1")
+    assert "bound to node n1" in desk.bind("a", "n2")
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        pytest.param("n2", "reservation is on node n1", id="another node"),
+        pytest.param("nowhere", "does not exist", id="unknown node"),
+    ],
+)
+def test_bind_elsewhere_is_refused_and_frees_the_room(desk: Desk, node: str, why: str) -> None:
+    assert why in desk.bind("a", node)
+    assert_undone(desk, "a")
+
+
+def test_bind_without_reservation_is_refused(desk: Desk) -> None:
+    desk.add_pod("c")
+    desk.sync()
+    assert "has to be filtered" in desk.bind("c", "n1")
+    assert desk.pod("c").node_name == ""
+
+
+def test_bind_of_another_uid_is_refused(desk: Desk) -> None:
+    assert "another one" in desk.bind("a", "n1", uid="older")
+    assert desk.held()["a"] == 6000
+
+
+def test_bind_of_a_deleted_pod_is_refused(desk: Desk) -> None:
+    desk.delete_pod("a")
+    desk.sync()
+    assert "not found" in desk.bind("a", "n1")
+    assert "a" not in desk.held()
+
+
+def test_bind_on_a_card_that_is_over_committed_is_refused(desk: Desk) -> None:
+    foreign = {
+        names.POD_NODE: "n1",
+        names.POD_TIME: str(int(desk.clock.now())),
+        names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
+    }
+    desk.add_pod("foreign", annotations=foreign)
+    desk.edit_pod("foreign", spec={"nodeName": "n1"})
+    desk.sync()
+    assert "no longer fits: GPU-n1-0" in desk.bind("a", "n1")
+    assert_undone(desk, "a")
+
+
+def test_bind_uses_the_newest_reservation_where_the_watch_lags(desk: Desk) -> None:
+    desk.clock.advance(5.0)
+    assert desk.choose("a", "n1") == "n1"
+    assert desk.bind("a", "n1") == ""
+    assert desk.pod("a").node_name == "n1"
+
+
+def test_bind_survives_a_write_of_somebody_else(desk: Desk) -> None:
+    desk.edit_pod("a", annotations={"note": "from another controller"})
+    assert desk.bind("a", "n1") == ""
+
+
+def test_bind_stops_where_another_scheduler_was_quicker(desk: Desk) -> None:
+    desk.edit_pod("b", spec={"nodeName": "n1"})
+    assert "bound to n1" in desk.bind("b", "n2")
+    assert desk.lock("n2") == ""
+    assert names.POD_ALLOCATED in desk.notes_of("b")
+
+
+def test_failed_bind_leaves_a_pod_that_was_bound_meanwhile_its_grants(desk: Desk) -> None:
+    desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", spec={"nodeName": "n2"})
+    assert desk.bind("a", "n1") != ""
+    assert names.POD_ALLOCATED in desk.notes_of("a")
+
+
+def test_pod_without_cards_is_bound_as_it_is(desk: Desk) -> None:
+    desk.add_pod("plain", Box(cards=0))
+    desk.sync()
+    assert desk.bind("plain", "n1") == ""
+    assert names.POD_BIND_PHASE not in desk.notes_of("plain")
+
+
+# -- the lock --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param({}, id="it is gone"),
+        pytest.param({"phase": "Failed"}, id="it has ended"),
+        pytest.param({"bind": names.PHASE_SUCCESS}, id="it is served"),
+        pytest.param({"bind": names.PHASE_FAILED}, id="it was refused"),
+        pytest.param({"node": "n1"}, id="it went to another node"),
+        pytest.param({"node": ""}, id="it lost its reservation"),
+    ],
+)
+def test_lock_whose_pod_needs_it_no_more_is_taken_over(desk: Desk, owner: dict[str, str]) -> None:
+    if owner:
+        notes = {
+            names.POD_NODE: owner.get("node", "n2"),
+            names.POD_BIND_PHASE: owner.get("bind", names.PHASE_ALLOCATING),
+        }
+        desk.add_pod("owner", annotations=notes)
+        desk.edit_pod("owner", status={"phase": owner.get("phase", "Pending")})
+    desk.lock("n2", encode_lock(desk.clock.now(), "default", "owner"))
+    assert desk.bind("b", "n2") == ""
+    assert desk.lock("n2").endswith(",default,b")
+
+
+def test_expired_lock_is_taken_over(desk: Desk) -> None:
+    held(desk)
+    desk.lock("n2", encode_lock(desk.clock.now() - 301.0, "default", "owner"))
+    assert desk.bind("b", "n2") == ""
+
+
+def test_held_lock_refuses_after_the_wait_and_stays(desk: Desk) -> None:
+    held(desk)
+    text = desk.lock("n2")
+    assert "locked by pod default/owner" in desk.bind("b", "n2")
+    assert desk.lock("n2") == text
+    assert desk.results[-1] == "lock-held"
+    assert "b" not in desk.held()
+
+
+def test_held_lock_is_waited_for() -> None:
+    desk = Desk(lock_wait_s=5.0)
+    desk.add_node("n2", has_identity=False)
+    desk.add_pod("b")
+    desk.sync()
+    desk.choose("b", "n2")
+    held(desk)
+    desk.sync()
+    reads = []
+
+    def freed() -> None:
+        reads.append(1)
+        desk.kube.merge_patch_node("n2", {names.NODE_LOCK: None})
+        desk.sync()
+
+    desk.kube.before["read_pod"] = lambda: desk.kube.before.update(read_node=freed)
+    assert desk.bind("b", "n2") == ""
+    assert reads == [1]
+
+
+def held(desk: Desk) -> None:
+    """n2's lock belongs to a pod that waits to be served."""
+    notes = {names.POD_NODE: "n2", names.POD_BIND_PHASE: names.PHASE_ALLOCATING}
+    desk.add_pod("owner", annotations=notes)
+    desk.lock("n2", encode_lock(desk.clock.now(), "default", "owner"))
+
+
+def test_every_failure_is_told(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", NotFound("pods a not found", 404))
+    desk.bind("a", "n1")
+    assert (desk.notes[-1].reason, desk.notes[-1].is_warning) == ("BindingFailed", True)
+    assert "not found" in desk.notes[-1].message
+    assert FILTER_FAILED not in {note.reason for note in desk.notes}

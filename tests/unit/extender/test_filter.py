@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hami_node.errors import Conflict, Forbidden, KubeError
+from hami_node.simulate.store import Json
+from hami_node.wire import names
+from tests.fakes.pods import Box
+from tests.unit.extender.desk import Desk
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk("n1", "n2")
+    desk.add_pod("a")
+    desk.sync()
+    return desk
+
+
+def asked(desk: Desk, body: dict[str, Any]) -> Json:
+    answer: Json = json.loads(desk.filter.answer(json.dumps(body).encode()))
+    return answer
+
+
+def stored(desk: Desk, kind: str, name: str) -> Json:
+    return desk.kube.store.read(kind, "" if kind == "nodes" else "default", name)
+
+
+def test_decision_is_written_and_the_only_node_named(desk: Desk) -> None:
+    node = desk.choose("a")
+    notes = desk.notes_of("a")
+    assert notes[names.POD_NODE] == node
+    assert notes[names.POD_ALLOCATED] == notes[names.POD_TO_ALLOCATE]
+    assert desk.pod("a").labels[names.POD_NODE] == node
+    assert desk.kube.calls == ["patch_pod_exactly"]
+
+
+def test_pod_without_cards_passes_untouched(desk: Desk) -> None:
+    desk.add_pod("plain", Box(cards=0))
+    assert desk.ask("plain", "n1", "n3")["NodeNames"] == ["n1", "n3"]
+    assert desk.kube.calls == []
+
+
+def test_no_room_names_each_node_and_why(desk: Desk) -> None:
+    desk.add_pod("big", memory_mib=9_000)
+    desk.choose("a", "n1")
+    answer = desk.ask("big", "n1", "n3")
+    assert "CardInsufficientMemory" in answer["FailedNodes"]["n1"]
+    assert "unregistered" in answer["FailedAndUnresolvableNodes"]["n3"]
+    assert answer["NodeNames"] is None
+    assert "nearest: 4000 MiB free" in desk.notes[-1].message
+
+
+def test_ask_that_no_card_can_ever_serve_is_unresolvable(desk: Desk) -> None:
+    desk.add_pod("huge", memory_mib=900_000)
+    answer = desk.ask("huge", "n1", "n2")
+    assert answer["FailedNodes"] == {}
+    assert answer["FailedAndUnresolvableNodes"].keys() == {"n1", "n2"}
+
+
+def test_nonsense_is_refused_with_its_name(desk: Desk) -> None:
+    body = stored(desk, "pods", "a")
+    limits = {names.RESOURCE_GPU: "many"}
+    body = body | {"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
+    why = desk.ask(body, "n1")["FailedAndUnresolvableNodes"]["n1"]
+    assert "container c" in why
+    assert "nvidia.com/gpu" in why
+
+
+@pytest.mark.parametrize(
+    ("error", "is_served"),
+    [
+        pytest.param(KubeError("no answer"), False, id="it did not arrive"),
+        pytest.param(KubeError("no answer"), True, id="its answer was lost"),
+        pytest.param(Forbidden("no", 403), False, id="it is forbidden"),
+        pytest.param(KubeError("broken", 500), False, id="the API server is broken"),
+    ],
+)
+def test_decision_that_cant_be_stored_is_undone(
+    desk: Desk, error: KubeError, is_served: bool
+) -> None:
+    desk.kube.fail("patch_pod_exactly", error, is_served=is_served)
+    assert "could not be stored" in desk.ask("a")["Error"]
+    assert desk.held() == {}
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_decision_survives_a_write_of_somebody_else(desk: Desk) -> None:
+    old = stored(desk, "pods", "a")
+    desk.edit_pod("a", annotations={"note": "another controller"})
+    assert desk.choose(old) != ""
+    assert desk.notes_of("a")["note"] == "another controller"
+
+
+@pytest.mark.parametrize("what", ["bound", "deleted", "another"])
+def test_pod_that_is_taken_meanwhile_gets_nothing(desk: Desk, what: str) -> None:
+    def meanwhile() -> None:
+        if what == "bound":
+            desk.edit_pod("a", spec={"nodeName": "n2"})
+        else:
+            desk.delete_pod("a")
+        if what == "another":
+            other = desk.add_pod("a")
+            assert other["metadata"]["name"] == "a"
+
+    desk.kube.before["patch_pod_exactly"] = meanwhile
+    if what == "another":
+        body = stored(desk, "pods", "a")
+        desk.delete_pod("a")
+        desk.kube.store.create(
+            "pods", "default", body | {"metadata": body["metadata"] | {"uid": "older"}}
+        )
+        desk.sync()
+    assert "could not be stored" in desk.ask("a")["Error"]
+    assert desk.held() == {}
+
+
+def test_pod_bound_meanwhile_with_grants_counts_at_once(desk: Desk) -> None:
+    grants = {names.POD_NODE: "n2", names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,6000,0:;"}
+    desk.kube.before["patch_pod_exactly"] = lambda: desk.edit_pod(
+        "a", spec={"nodeName": "n2"}, annotations=grants
+    )
+    assert desk.ask("a", "n1")["Error"] != ""
+    assert desk.held() == {"a": 6000}
+
+
+def test_overtaken_call_writes_nothing(desk: Desk) -> None:
+    old = stored(desk, "pods", "a")
+    later: list[str] = []
+    desk.kube.before["patch_pod_exactly"] = lambda: later.append(desk.choose("a", "n2"))
+    assert "later call" in desk.ask(old, "n1")["Error"]
+    assert later == ["n2"]
+    assert desk.notes_of("a")[names.POD_NODE] == "n2"
+    desk.sync()
+    assert desk.held() == {"a": 6000}
+
+
+def test_new_decision_removes_all_of_the_old_one(desk: Desk) -> None:
+    old = stored(desk, "pods", "a")
+    desk.edit_pod(
+        "a", annotations={names.POD_BIND_PHASE: "allocating", names.POD_MIG_ALLOCATIONS: "{}"}
+    )
+    assert desk.choose(old) != ""
+    assert names.POD_BIND_PHASE not in desk.notes_of("a")
+    assert names.POD_MIG_ALLOCATIONS not in desk.notes_of("a")
+
+
+def test_pod_that_always_changes_is_given_up(desk: Desk) -> None:
+    desk.kube.fail("patch_pod_exactly", *(Conflict("changed", 409) for _ in range(3)))
+    assert "changes faster" in desk.ask("a")["Error"]
+    assert desk.held() == {}
+
+
+def test_whole_nodes_are_answered_from_what_came_and_nothing_is_kept(desk: Desk) -> None:
+    nodes = [stored(desk, "nodes", "n1"), {"metadata": {"name": "new"}}]
+    answer = asked(desk, {"Pod": stored(desk, "pods", "a"), "Nodes": {"items": nodes}})
+    assert answer["Nodes"]["items"] == nodes[:1]
+    assert answer["FailedNodes"].keys() == {"new"}
+    assert answer["NodeNames"] is None
+    assert desk.held() == {}
+    assert desk.kube.calls == []
+
+
+def test_two_pods_never_share_what_only_one_can_have(desk: Desk) -> None:
+    desk.add_pod("b")
+    assert desk.choose("a", "n1") == "n1"
+    assert desk.choose("b", "n1") == ""
+
+
+def test_success_is_told_with_cards(desk: Desk) -> None:
+    desk.choose("a", "n1")
+    assert desk.notes[-1].reason == "FilteringSucceed"
+    assert "GPU-n1-0 6000 MiB" in desk.notes[-1].message
+    assert not desk.notes[-1].is_warning
