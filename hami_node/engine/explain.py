@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from hami_node.engine.filters import (
     BEFORE_NUMA,
@@ -19,30 +19,36 @@ from hami_node.engine.seat import Catalogue, Seat
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Device, Uuid, Vendor
 
-MOST_KEPT: Final = 200_000
-"""Answers of one sort that an explainer keeps; beyond that it starts over."""
+FEW_KEPT: Final = 1_000
+"""So many answers are kept however few states of cards there are."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Answer = Reason | bool
 """Of one card: why not; True when it fits; False when it is no card of the ask's vendor."""
 
 
 class _Limits(NamedTuple):
-    """Where the answers change for one kind of card: the most that may be used already."""
+    """Where the answers change for one sort of card: the most that may be used already.
+
+    `answers` has one for each outcome of the three comparisons, None until it was asked for.
+    """
 
     is_asked: bool
-    slots: int
     memory_used_mib: int
     cores_used: int
     cores: int
+    answers: list[Answer | None]
 
     @classmethod
     def of(cls, device: Device, ask: Ask) -> _Limits:
         return cls(
             is_asked=device.vendor is ask.vendor,
-            slots=device.slots,
             memory_used_mib=device.memory_mib - ask.memory_mib_on(device.memory_mib),
             cores_used=device.cores - min(ask.cores, WHOLE_CARD),
             cores=device.cores,
+            answers=[None] * 8,
         )
 
 
@@ -62,8 +68,7 @@ class Explainer:
         self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
         self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
         self._cards: dict[int, Answer] = {}
-        self._limits: dict[int, _Limits] = {}
-        self._alike: dict[tuple[int, ...], Answer] = {}
+        self._sorts: dict[int, _Limits] = {}
         asks = [container.asks for container in ready.request.containers if container.asks]
         self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
         self._ask = _counted_ask(ready, asks[0]) if asks else None
@@ -85,13 +90,13 @@ class Explainer:
         if self._ask is not None and not seat.has_mig:
             profile = self._profile(seat.states, self._ask)
             if profile not in self._counted:
+                self._make_room(self._counted)
                 self._counted[profile] = self._count(profile, self._ask)
             rejection = self._counted[profile]
             if rejection is not None or self._is_single:
                 return rejection
         if seat.states not in self._full_answers:
-            if len(self._full_answers) >= MOST_KEPT:
-                self._full_answers.clear()
+            self._make_room(self._full_answers)
             self._full_answers[seat.states] = self._look(seat)
         return self._full_answers[seat.states]
 
@@ -118,36 +123,35 @@ class Explainer:
         try:
             return tuple([known[state] for state in states])
         except KeyError:
-            if len(known) >= MOST_KEPT:
-                known.clear()
-            for state in states:
-                if state not in known:
-                    known[state] = self._card(state, ask)
+            self._make_room(known)
+            self._learn(states, ask)
             return tuple([known[state] for state in states])
 
-    def _card(self, state: int, ask: Ask) -> Answer:
-        """The answer for a card, worked out once for cards that no filter can tell apart."""
-        kind, card, is_cordoned = self._catalogue.card(state)
-        limits = self._limits.get(kind)
-        if limits is None:
-            limits = self._limits[kind] = _Limits.of(card.device, ask)
-        if not limits.is_asked:
-            return False
-        # All that the filters look at in a card without a name and without MIG.
-        alike = (
-            kind,
-            card.device.healthy,
-            is_cordoned,
-            card.slots_used >= limits.slots,
-            card.slots_used > 0,
-            card.memory_used_mib > limits.memory_used_mib,
-            card.cores_used > limits.cores_used,
-            card.cores_used >= limits.cores,
-        )
-        answer = self._alike.get(alike)
-        if answer is None:
-            answer = self._alike[alike] = self._filter(card, ask, is_cordoned=is_cordoned)
-        return answer
+    def _learn(self, states: tuple[int, ...], ask: Ask) -> None:
+        """Find the answers for these cards, once for all that no filter can tell apart."""
+        cards, known, sorts = self._catalogue.cards, self._cards, self._sorts
+        for state in states:
+            if state in known:
+                continue
+            sort, memory_used_mib, cores_used, card, is_cordoned = cards[state]
+            if sort not in sorts:
+                sorts[sort] = _Limits.of(card.device, ask)
+            limits = sorts[sort]
+            place = (
+                4 * (memory_used_mib > limits.memory_used_mib)
+                + 2 * (cores_used > limits.cores_used)
+                + (cores_used >= limits.cores)
+            )
+            answer = limits.answers[place]
+            if answer is None:
+                answer = limits.is_asked and self._filter(card, ask, is_cordoned=is_cordoned)
+                limits.answers[place] = answer
+            known[state] = answer
+
+    def _make_room(self, answers: dict[K, V]) -> None:
+        """Start over when most of what is kept is about states that are gone."""
+        if len(answers) > 2 * len(self._catalogue.cards) + FEW_KEPT:
+            answers.clear()
 
     def _filter(self, card: DeviceUsage, ask: Ask, *, is_cordoned: bool) -> Answer:
         cordoned: frozenset[Uuid] = frozenset({NOBODY}) if is_cordoned else frozenset()

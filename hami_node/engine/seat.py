@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hami_node.engine.fit import NO_SCORES, PairScores
 from hami_node.engine.interning import Interner
@@ -46,6 +47,20 @@ class Seat:
         )
 
 
+class CardState(NamedTuple):
+    """A card in one state, without its identity.
+
+    Attributes:
+        sort: equal for cards that differ in nothing but used memory and cores.
+    """
+
+    sort: int
+    memory_used_mib: int
+    cores_used: int
+    card: DeviceUsage
+    is_cordoned: bool
+
+
 class Catalogue:
     """Which kinds of cards and which states of cards the fleet has.
 
@@ -58,8 +73,9 @@ class Catalogue:
         # by explainers, so it never gets a second meaning.
         self._kinds = Interner(reuses=True)
         self._states = Interner(reuses=False)
+        self._sorts = Interner(reuses=False)
         self._devices: dict[int, Device] = {}
-        self._cards: dict[int, tuple[int, DeviceUsage, bool]] = {}
+        self._cards: dict[int, CardState] = {}
         self.lost_kinds = 0
 
     @property
@@ -67,9 +83,10 @@ class Catalogue:
         """One device without identity for every kind."""
         return self._devices
 
-    def card(self, state: int) -> tuple[int, DeviceUsage, bool]:
-        """Kind, a card without identity in that state, and whether it is cordoned."""
-        return self._cards[state]
+    @property
+    def cards(self) -> Mapping[int, CardState]:
+        """Every state that some card is in. To be read, not changed."""
+        return self._cards
 
     def enroll(self, seat: Seat) -> None:
         """Take the kinds of a seat's present cards."""
@@ -124,8 +141,19 @@ class Catalogue:
         )
         if number not in self._cards:
             plain = replace(self._devices[kind], numa=device.numa, healthy=is_healthy)
-            self._cards[number] = (kind, replace(card, device=plain, contradiction=""), is_cordoned)
+            self._cards[number] = CardState(
+                sort=self._sort(kind, card, is_healthy=is_healthy, is_cordoned=is_cordoned),
+                memory_used_mib=card.memory_used_mib,
+                cores_used=card.cores_used,
+                card=replace(card, device=plain, contradiction=""),
+                is_cordoned=is_cordoned,
+            )
         return number
+
+    def _sort(self, kind: int, card: DeviceUsage, *, is_healthy: bool, is_cordoned: bool) -> int:
+        """There are few, so their numbers are kept for good."""
+        is_full, is_used = card.slots_used >= card.device.slots, card.slots_used > 0
+        return self._sorts.acquire((kind, is_healthy, is_cordoned, is_full, is_used))
 
     def _forget(self, states: tuple[int, ...]) -> None:
         for state in states:
