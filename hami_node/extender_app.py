@@ -292,6 +292,7 @@ class Extender:
         while not self._is_listed():
             if self.stop.wait(SYNC_CHECK_S):
                 return
+        self.state.catch_up()
         gc.collect()
         gc.freeze()  # a collection over every pod of a large cluster would stop decisions
         self._settled.set()

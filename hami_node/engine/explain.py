@@ -124,16 +124,16 @@ class Explainer:
             return tuple([known[state] for state in states])
         except KeyError:
             self._make_room(known)
-            self._learn(states, ask)
+            self._learn(ask)
             return tuple([known[state] for state in states])
 
-    def _learn(self, states: tuple[int, ...], ask: Ask) -> None:
-        """Find the answers for these cards, once for all that no filter can tell apart."""
-        cards, known, sorts = self._catalogue.cards, self._cards, self._sorts
-        for state in states:
+    def _learn(self, ask: Ask) -> None:
+        """Find the answers for all states, once for those that no filter can tell apart."""
+        known, sorts = self._cards, self._sorts
+        for state, found in self._catalogue.cards.items():
             if state in known:
                 continue
-            sort, memory_used_mib, cores_used, card, is_cordoned = cards[state]
+            sort, memory_used_mib, cores_used, card, is_cordoned = found
             if sort not in sorts:
                 sorts[sort] = _Limits.of(card.device, ask)
             limits = sorts[sort]

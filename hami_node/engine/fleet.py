@@ -134,7 +134,7 @@ class Fleet:
         ready = plan(request, self.rules, self.quotas.quota(request.namespace))
         if isinstance(ready, Refused):
             return ready
-        self._catch_up()
+        self.catch_up()
         wanted = needs(ready, self._catalogue.kinds)
         if wanted.impossible:
             return NoNode()
@@ -151,7 +151,7 @@ class Fleet:
         ready = plan(request, self.rules, self.quotas.quota(request.namespace))
         if isinstance(ready, Refused):
             return ready
-        self._catch_up()
+        self.catch_up()
         explainer = self._explainer(ready)
         named = self._named(request)
         known, found = explainer.known, dict[str, Rejection]()
@@ -240,8 +240,8 @@ class Fleet:
         if seat.is_registered:
             self._stale[seat.name] = None
 
-    def _catch_up(self) -> None:
-        """Sum up and sort in again the nodes that changed since the last decision."""
+    def catch_up(self) -> None:
+        """Sum up and sort in again the nodes that changed since; every decision begins so."""
         for name in self._stale:
             seat = self._seats[name]
             if seat.outline is not None:

@@ -50,7 +50,7 @@ class Counted:
     @property
     def is_void(self) -> bool:
         """True when the reservation that the pod carries no longer counts."""
-        return reservation_marks(self.pod) in self.void
+        return bool(self.void) and reservation_marks(self.pod) in self.void
 
     def is_outdated(self, pod: Pod) -> bool:
         """True for a state of the pod from before the one that is known.
@@ -83,8 +83,10 @@ def has_grants(pod: Pod) -> bool:
     return bool(said.get(names.POD_ALLOCATED) or said.get(names.POD_NEURON_ALLOCATED))
 
 
-def is_overfull(card: DeviceUsage) -> bool:
-    """True for a card that holds more than it has, or that must not be used."""
+def is_overfull(card: DeviceUsage | None) -> bool:
+    """True for a card that holds more than it has, that must not be used, or that is gone."""
+    if card is None:
+        return True
     is_neuron = card.device.vendor is Vendor.AWS_NEURON
     return (
         not card.device.healthy

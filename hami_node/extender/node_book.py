@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hami_node.engine.fleet import Fleet
@@ -36,6 +36,11 @@ class NodeBook:
     def offers(self) -> Mapping[str, Offer]:
         """What each of them offers."""
         return self._offers
+
+    def largest_mib(self, names: Iterable[str]) -> dict[str, int]:
+        """All memory of the largest NVIDIA card of each of these nodes, MiB; 0 without one."""
+        offers = self._offers
+        return {name: offers[name].largest_mib if name in offers else 0 for name in names}
 
     def put(self, node: Node) -> None:
         """Take a node as it is now."""

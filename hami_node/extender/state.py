@@ -282,18 +282,20 @@ class ClusterState:
             seat = self._fleet.nodes.get(node) if node is not None else None
             if seat is None:
                 return ()
-            wrong = (
-                charge.uuid
-                for charge in seat.usage.charges(uid)
-                if (card := seat.usage.cards.get(charge.uuid)) is None or is_overfull(card)
-            )
-            return tuple(sorted(wrong))
+            cards, charges = seat.usage.cards, seat.usage.charges(uid)
+            return tuple(sorted(one.uuid for one in charges if is_overfull(cards.get(one.uuid))))
+
+    def catch_up(self) -> None:
+        """Do now what the next decision would do first; after a list that is much."""
+        with self._lock:
+            self._fleet.catch_up()
 
     def sizes(self) -> tuple[int, int]:
         """(nodes that offer cards, pods that hold cards)."""
         with self._lock:
-            offering = sum(1 for offer in self._book.offers.values() if offer.devices)
-            return offering, self._fleet.pod_count
+            return sum(
+                1 for one in self._book.offers.values() if one.devices
+            ), self._fleet.pod_count
 
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
         """Every card of every node with what is taken of it."""
@@ -309,8 +311,7 @@ class ClusterState:
     def largest_mib(self, nodes: Iterable[str]) -> dict[str, int]:
         """All memory of the largest NVIDIA card of each of these nodes, MiB; 0 without one."""
         with self._lock:
-            offers = self._book.offers
-            return {name: offers[name].largest_mib if name in offers else 0 for name in nodes}
+            return self._book.largest_mib(nodes)
 
     def charges(self) -> dict[str, tuple[str, tuple[Charge, ...]]]:
         """Node and charges of every pod that holds something, by uid."""
