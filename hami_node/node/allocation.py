@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from hami_node.engine.check import check_reservation, is_covered
+from hami_node.engine.check import Objection, check_reservation, is_covered
 from hami_node.errors import (
     AllocationError,
     GrantMismatch,
@@ -182,21 +182,25 @@ class PodAllocator:
 
     def _check(self, candidate: Candidate, ask: Ask, rules: Rules) -> None:
         """The reservation against the container's own limits and the cards' live use."""
+        objection = self._objection(candidate, ask, rules)
+        if objection is not None and self._identity.notice_ended():
+            objection = self._objection(candidate, ask, rules)
+        if objection is not None:
+            raise GrantMismatch(sentence(candidate.name, objection))
+
+    def _objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
         pod = candidate.pod
         cards = self._live.cards(self._inventory.cards, leave_out=pod.uid)
         if candidate.is_repeat:
-            objection = is_covered(cards, candidate.grants, ask)
-        else:
-            objection = check_reservation(
-                cards,
-                candidate.grants,
-                ask,
-                decode_wishes(pod.annotations),
-                rules.compat,
-                own=self._live.of_pod(pod),
-            )
-        if objection is not None:
-            raise GrantMismatch(sentence(candidate.name, objection))
+            return is_covered(cards, candidate.grants, ask)
+        return check_reservation(
+            cards,
+            candidate.grants,
+            ask,
+            decode_wishes(pod.annotations),
+            rules.compat,
+            own=self._live.of_pod(pod),
+        )
 
     def _prepare(self, candidate: Candidate, rules: Rules) -> ContainerResponse:
         limiter = self._hook.limiter()

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
+MAX_ASKED: Final = 8
+"""Holders that the API server is asked about before a refusal."""
 MEMORY: Final = 4096
 """How many served and refused containers are remembered."""
 
@@ -119,6 +121,20 @@ class Identity:
     def find_next(self, count: int) -> Candidate:
         """The one container that waits for `count` cards. Raises as `find` does."""
         return self._find(count, ())
+
+    def notice_ended(self) -> bool:
+        """Ask about holders that kubelet does not list, before a refusal; True if one has ended."""
+        found = False
+        for pod in self._live.unlisted()[:MAX_ASKED]:
+            try:
+                now = self._kube.read_pod(pod.namespace, pod.name)
+            except NotFound:
+                now = None
+            except KubeError as e:
+                log.warning("holder_not_read", extra=kv(pod=pod.key, error=str(e)))
+                continue
+            found = self._live.ended_as(pod, now) or found
+        return found
 
     def _find(self, count: int, device_ids: Sequence[str]) -> Candidate:
         pods = {(pod.namespace, pod.name): pod for pod in self._live.pods()}

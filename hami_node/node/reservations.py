@@ -55,6 +55,8 @@ class LiveUse:
         self._usage = NodeUsage()
         self._devices: tuple[Device, ...] = ()
         self._counted: dict[str, PodGrants] = {}
+        self._listed: frozenset[tuple[str, str]] = frozenset()
+        self._ended: set[str] = set()
 
     def patched(self, pod: Pod) -> None:
         """Our patch was answered with this pod."""
@@ -71,8 +73,26 @@ class LiveUse:
         """
         with self._lock:
             self._holding()  # what vanished since the last look is judged by this list too
-            keys = frozenset(listed)
-            self._gone = {uid: one for uid, one in self._gone.items() if one[0] in keys}
+            self._listed = frozenset(listed)
+            self._gone = {uid: one for uid, one in self._gone.items() if one[0] in self._listed}
+
+    def unlisted(self) -> tuple[Pod, ...]:
+        """Pods that hold something as the watch has it, but nothing in kubelet's last list."""
+        holders = self.holders()
+        with self._lock:
+            return tuple(
+                pod
+                for pod in self._holding().values()
+                if pod.uid in holders and (pod.namespace, pod.name) not in self._listed
+            )
+
+    def ended_as(self, pod: Pod, now: Pod | None) -> bool:
+        """What the API server has under a pod's name now; True if the pod is over or gone."""
+        is_ended = now is None or now.uid != pod.uid or now.is_over
+        if is_ended:
+            with self._lock:
+                self._ended.add(pod.uid)
+        return is_ended
 
     def served(self, pod: Pod) -> None:
         """A container of this pod was served without a change of its annotations."""
@@ -116,7 +136,8 @@ class LiveUse:
     def _holding(self) -> dict[str, Pod]:
         """Pods that have not ended, by uid; the others are forgotten."""
         pods = self._newest()
-        current = {pod.uid: pod for pod in pods if not pod.is_over}
+        self._ended &= {pod.uid for pod in pods}
+        current = {p.uid: p for p in pods if not p.is_over and p.uid not in self._ended}
         self._forget({pod.uid for pod in pods}, current.keys())
         return current
 

@@ -345,3 +345,40 @@ def test_find_new_pod_behind_an_ended_one_of_the_same_name() -> None:
     cluster.shown = {("default", "web-0"): old}
     found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",))
     assert found.pod.uid == "uid-new"
+
+
+# -- before a refusal ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "is_noticed"),
+    [
+        pytest.param("deleted", True, id="deleted"),
+        pytest.param("over", True, id="over"),
+        pytest.param("replaced", True, id="another-of-that-name"),
+        pytest.param("runs", False, id="runs"),
+        pytest.param("unreadable", False, id="unreadable"),
+    ],
+)
+def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_noticed: bool) -> None:
+    holder = served(waiting("old", phase="Running"))
+    cluster = FakeCluster(holder, waiting())
+    one = identity(cluster, FakeResources(*held("p", main=NONE)))
+    one.find(("x-1",))
+    key = (holder.namespace, holder.name)
+    if change == "deleted":
+        del cluster.actual[key]
+    elif change == "over":
+        cluster.actual[key] = replace(holder, phase="Succeeded")
+    elif change == "replaced":
+        cluster.actual[key] = replace(holder, uid="uid-of-another")
+    elif change == "unreadable":
+        cluster.fail_next(KubeError("no answer", 500))
+    assert one.notice_ended() is is_noticed
+    assert cluster.reads[-1] == "default/old"
+
+
+def test_holder_that_kubelet_lists_is_not_asked_about() -> None:
+    cluster = FakeCluster(served(waiting("old", phase="Running")), waiting())
+    one = identity(cluster, FakeResources(*held("old", main=("y-1",)), *held("p", main=NONE)))
+    one.find(("x-1",))
+    assert not one.notice_ended()
+    assert cluster.reads == []

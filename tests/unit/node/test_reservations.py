@@ -310,3 +310,13 @@ def test_lenders_are_app_containers_with_as_many_cards_in_order() -> None:
     assert lenders(slots, pod, 1) == ("b", "a")
     assert lenders(slots, pod, 2) == ("two",)
     assert lenders(slots, pod, 3) == ()
+
+
+def test_live_use_pod_that_ended_by_the_api_server_holds_nothing_while_the_watch_lags() -> None:
+    cluster = FakeCluster(a_pod(phase="Running"))
+    live = live_use(cluster)
+    assert used(live) == [1000, 0]
+    assert [pod.name for pod in live.unlisted()] == ["p"]
+    assert live.ended_as(a_pod(), None)
+    assert used(live) == [0, 0]
+    assert live.unlisted() == ()
