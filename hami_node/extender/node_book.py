@@ -37,6 +37,11 @@ class NodeBook:
         """What each of them offers."""
         return self._offers
 
+    @property
+    def offering(self) -> int:
+        """How many nodes offer cards."""
+        return sum(1 for offer in self._offers.values() if offer.devices)
+
     def largest_mib(self, names: Iterable[str]) -> dict[str, int]:
         """All memory of the largest NVIDIA card of each of these nodes, MiB; 0 without one."""
         offers = self._offers

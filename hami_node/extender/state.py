@@ -293,9 +293,7 @@ class ClusterState:
     def sizes(self) -> tuple[int, int]:
         """(nodes that offer cards, pods that hold cards)."""
         with self._lock:
-            return sum(
-                1 for one in self._book.offers.values() if one.devices
-            ), self._fleet.pod_count
+            return self._book.offering, self._fleet.pod_count
 
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
         """Every card of every node with what is taken of it."""

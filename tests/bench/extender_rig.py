@@ -79,7 +79,7 @@ class ExtenderCaller(Caller):
     """What kube-scheduler asks the extender."""
 
     def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
-        body = encoded({"Pod": pod, "NodeNames": list(nodes)})
+        body = filter_body(encoded(pod), encoded(nodes))
         return self.checked(*self.send("POST", "/filter", body))
 
     def checked(self, status: int, answer: bytes) -> Json:
@@ -96,9 +96,14 @@ class ExtenderCaller(Caller):
         return str(self.ask("POST", "/bind", {**body, "Node": node})["Error"])
 
 
-def encoded(value: Json) -> bytes:
+def encoded(value: Json | Sequence[str]) -> bytes:
     """JSON as it goes over the wire."""
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def filter_body(pod: bytes, nodes: bytes) -> bytes:
+    """A call of /filter, of JSON that is made already."""
+    return b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, nodes)
 
 
 def _path(pod: Json) -> str:
