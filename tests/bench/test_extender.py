@@ -55,6 +55,7 @@ NOWHERE_MIB = 90_000
 CALLERS, PODS_PER_CALLER = 16, 100
 RUSH_NODES = 60
 SOAK_S, SOAK_RATE, SOAK_LIVES_S = 60.0, 50, 5.0
+QUARTERS = 4
 HEADING = f"{'ms':44}{'p50':>9}{'p95':>9}{'p99':>9}{'most':>9}"
 
 
@@ -312,12 +313,14 @@ def test_soak_keeps_state_and_memory(cluster: Cluster, tmp_path: Path) -> None:
     try:
         _until(extender.is_leading, 60)
         soak = Soak(cluster, f"http://127.0.0.1:{extender.server.port}")
-        soak.run(SOAK_S / 4)
+        soak.run(SOAK_S / QUARTERS)
         gc.collect()
-        warm_mib, warm = rss_mib(os.getpid()), len(soak.took_ms)
-        soak.run(SOAK_S)
-        gc.collect()
-        _report(soak, warm, warm_mib)
+        warm, sizes_mib = len(soak.took_ms), [rss_mib(os.getpid())]
+        for _ in range(QUARTERS):
+            soak.run(SOAK_S / QUARTERS)
+            gc.collect()
+            sizes_mib.append(rss_mib(os.getpid()))
+        _report(soak, soak.took_ms[warm:], sizes_mib)
         fresh = _rebuilt(cluster, extender)
         _until(lambda: extender.state.charges() == fresh.charges(), 10)
         assert extender.state.usage() == fresh.usage()
@@ -331,12 +334,12 @@ def test_soak_keeps_state_and_memory(cluster: Cluster, tmp_path: Path) -> None:
                 api.delete(pod)
 
 
-def _report(soak: Soak, warm: int, warm_mib: float) -> None:
+def _report(soak: Soak, took_ms: list[float], sizes_mib: list[float]) -> None:
     print(f"\nsoak of {SOAK_S:.0f} s at {SOAK_RATE} decisions a second, extender in this process:")
     print(f"{dict(soak.ended)}, at most {soak.late_s * 1000:.0f} ms behind the schedule")
     print(HEADING)
-    print(shown("filter, 4 callers that share its interpreter", soak.took_ms[warm:]))
-    print(f"RSS of both {warm_mib:.1f} MiB warm, {rss_mib(os.getpid()):.1f} MiB at the end")
+    print(shown("filter, 4 callers that share its interpreter", took_ms))
+    print(f"RSS of both, warm and after each quarter: {[f'{size:.1f}' for size in sizes_mib]} MiB")
 
 
 def _rebuilt(cluster: Cluster, extender: Extender) -> ClusterState:
