@@ -203,7 +203,8 @@ async def _answered(path: str, answer: Answer, request: Request) -> Response:
     except WireError as e:
         return _refusal(400, str(e))
     except NotLeading as e:
-        return _refusal(503, str(e) or "another replica decides")
+        # kube-scheduler keeps its connection; only a new one leads to whoever is Ready by now
+        return _refusal(503, str(e) or "another replica decides", {"Connection": "close"})
     except ClientDisconnect:
         log.debug("extender_client_gone", extra=kv(path=path))
         return Response(status_code=CLIENT_GONE)

@@ -216,8 +216,11 @@ def test_not_leading_is_503_with_its_sentence() -> None:
         raise NotLeading("replica b decides")
 
     with serving(replace(ECHO, bind=refuse)) as server:
-        status, body, _ = ask(server, "POST", "/bind", b"{}")
+        status, body, response = ask(server, "POST", "/bind", b"{}")
     assert (status, error_of(body)) == (503, "replica b decides")
+    # else the caller would ask this replica for as long as it keeps its connection
+    assert response.headers["Connection"] == "close"
+    assert response.will_close
 
 
 def test_unexpected_error_is_500_and_logged_and_the_server_lives(
