@@ -15,6 +15,7 @@ from hami_node.errors import (
     KubeError,
     LockHeld,
     NotFound,
+    NotLeading,
     PodTaken,
     WireError,
 )
@@ -139,6 +140,10 @@ class PodBinder:
             self._out.require_lead()
             pod = self._parts.writer.start_binding(pod)
             self._out.require_lead()
+        except NotLeading:
+            # lock and reservation may be the next leader's by now, who binds the same pod
+            self._parts.state.release(args.uid)
+            raise
         except BaseException as e:
             if isinstance(e, PodTaken):
                 self._parts.state.learned(e.pod)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami_node.cluster.node_lock import NodeLock
+from hami_node.errors import NotLeading
 from hami_node.extender.bind import BindParts, PodBinder
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.reservations import ReservationWriter
@@ -52,7 +53,10 @@ class Desk:
         self.shown_nodes: dict[str, Node] = {}
         self.state = ClusterState(rules_of(Settings()), self.clock)
         self.writer = ReservationWriter(self.kube, self.clock)
-        outlets = Outlets(notify=self.notes.append, on_result=self.results.append)
+        self.is_leading = True
+        outlets = Outlets(
+            notify=self.notes.append, on_result=self.results.append, require_lead=self.require_lead
+        )
         self.filter = PodFilter(self.state, self.writer, outlets)
         self.binder = PodBinder(
             BindParts(
@@ -120,6 +124,13 @@ class Desk:
             self.kube.merge_patch_node(node, {names.NODE_LOCK: text})
         read = decode_node(self.kube.store.read("nodes", "", node))
         return read.annotations.get(names.NODE_LOCK, "")
+
+    def require_lead(self) -> None:
+        if not self.is_leading:
+            raise NotLeading("replica b decides")
+
+    def lose_lead(self) -> None:
+        self.is_leading = False
 
     # -- the watch ---------------------------------------------------------------------------------
     def find_shown(self, namespace: str, name: str) -> Pod | None:

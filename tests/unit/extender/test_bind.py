@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.errors import Conflict, Forbidden, KubeError, NotFound
+from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
 from hami_node.extender.filter import FAILED as FILTER_FAILED
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
@@ -262,6 +262,18 @@ def test_held_lock_is_waited_for() -> None:
     desk.kube.before["read_pod"] = lambda: desk.kube.before.update(read_node=freed)
     assert desk.bind("b", "n2") == ""
     assert reads == [1]
+
+
+@pytest.mark.parametrize("method", ["json_patch_node", "json_patch_pod"])
+def test_lost_lead_leaves_lock_and_reservation_to_the_next_leader(desk: Desk, method: str) -> None:
+    # by now they may be the next leader's own, who binds the same pod
+    desk.kube.before[method] = desk.lose_lead
+    with pytest.raises(NotLeading):
+        desk.bind("b", "n2")
+    assert desk.lock("n2").endswith(",default,b")
+    assert desk.notes_of("b")[names.POD_ALLOCATED]
+    assert desk.pod("b").node_name == ""
+    assert "b" not in desk.held()
 
 
 def held(desk: Desk) -> None:
