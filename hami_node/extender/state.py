@@ -79,11 +79,10 @@ class ClusterState:
         """Take a change of one pod from the watch."""
         with self._lock:
             if after is not None:
+                self._gone.pop(after.uid, None)
+                self._count(after)
                 if after.is_over:
                     self._remember_gone(after.uid)
-                else:
-                    self._gone.pop(after.uid, None)
-                self._count(after)
             elif before is not None:
                 self._remember_gone(before.uid)
                 self._drop(before.uid)
@@ -209,8 +208,8 @@ class ClusterState:
         """The pod was bound, which the watch may show later."""
         with self._lock:
             counted = self._pods.get(uid)
-            if counted is not None and not counted.pod.node_name:
-                self._count(replace(counted.pod, node_name=node))
+            if counted is not None:
+                self._count(replace(counted.pod, node_name=counted.pod.node_name or node))
 
     def doubt(self, uid: str) -> None:
         """Nobody knows whether the pod was bound: keep its cards until that can be told."""
@@ -228,8 +227,7 @@ class ClusterState:
     def settle(self, uid: str, now: Pod) -> None:
         """End a doubt by what the API server has under the pod's name now."""
         with self._lock:
-            counted = self._pods.get(uid)
-            if counted is not None:
+            if (counted := self._pods.get(uid)) is not None:
                 counted.is_doubtful = False
             self.learned(now)
 

@@ -35,7 +35,7 @@ from tests.fakes.pods import Box
 from tests.fakes.waiting import eventually
 
 SCHEDULER: Final = "hami-scheduler"
-CARDS: Final = 4
+CARDS: Final = 8
 SLOTS: Final = 5
 MEMORY_MIB: Final = 16_000
 UNBOUND_S: Final = 300.0

@@ -33,6 +33,7 @@ NODES: Final = ("n0", "n1", "n2", "n3", "n4", "n5")
 WITH_IDENTITY: Final = ("n0", "n1", "n2")
 WORKERS: Final = 4
 CHECK_EVERY: Final = 50
+CALM_EVERY: Final = 250
 MOST_PODS: Final = 90
 QUICK_FAULTS: Final[tuple[int | str, ...]] = (409, 500, "reset", "reset-after")
 FAULTY: Final = (
@@ -67,7 +68,7 @@ class Run:
             (26, self.bind_one),
             (3, self.filter_again),
             (2, self.bind_wrongly),
-            (1, self.call_twice),
+            (3, self.call_twice),
             (13, self.serve_one),
             (9, self.finish_one),
             (14, self.delete_one),
@@ -76,6 +77,8 @@ class Run:
             (1, self.lock_foreign),
             (2, self.fail_quickly),
             (0.1, self.fail_slowly),
+            (0.25, self.lose_binding),
+            (0.1, self.blind),
             (0.05, self.outage),
             (0.3, self.expire),
             (0.05, self.wait_long),
@@ -89,6 +92,8 @@ class Run:
         self.forget_foreign(number)
         if number % CHECK_EVERY == 0:
             self.check()
+        if number % CALM_EVERY == 0:
+            self.rig.settle()  # a watch that waits before it tries again slows nobody here down
 
     def check(self) -> None:
         wrongs = self.rig.wrongs()
@@ -323,6 +328,18 @@ class Run:
         timer.start()
         self.done["faults"] += 1
 
+    def lose_binding(self) -> None:
+        """The next binding is made, and nobody learns of it."""
+        self.rig.api.fail_next("create", "pods", "reset-after")
+        self.rig.api.fail_next("get", "pods", 500)
+        self.blind()
+
+    def blind(self) -> None:
+        """The watch of pods is away for a moment."""
+        self.rig.api.fail_next("watch", "pods", 500)
+        self.rig.api.drop_watches()
+        self.done["blind"] += 1
+
     def outage(self) -> None:
         self.rig.api.go_down()
         self.rig.extender.stop.wait(0.1)
@@ -354,22 +371,42 @@ class Run:
 
     def take_every_lock(self) -> None:
         """A lock that is left must not keep a new pod away: it is taken over at once."""
+        for name in list(self.names):
+            pod = self.rig.find(name)
+            if pod is not None and pod["spec"].get("nodeName"):
+                self.rig.serve(name)
+                self.rig.delete(name)
+                self.names.remove(name)
         for node in NODES:
             self.rig.write_node(node, has_identity=False)
-        for name in list(self.names):
-            self.rig.serve(name)
-            self.rig.delete(name)
         self.rig.settle()
         for node in NODES:
-            name = f"last-{node}"
-            self.rig.api.create("pods", pod_manifest(name, (Box(memory_mib=100),), {}))
-            pod = self.rig.find(name)
-            assert pod is not None
-            assert self.rig.filter(pod, [node])["NodeNames"] == [node]
+            if not self.is_locked_rightly(node):
+                self.take_lock(node)
+        self.rig.settle()
+
+    def is_locked_rightly(self, node: str) -> bool:
+        """True where the lock's pod is reserved there, and may be bound any moment."""
+        text = self.rig.lock_of(node)
+        owner = self.rig.find(decode_lock(text).name) if text else None
+        said = {} if owner is None else owner["metadata"].get("annotations") or {}
+        return bool(said.get(names.POD_NODE) == node)
+
+    def take_lock(self, node: str) -> None:
+        name = f"last-{node}"
+        self.rig.api.create("pods", pod_manifest(name, (Box(memory_mib=100),), {}))
+        pod = self.rig.find(name)
+        assert pod is not None
+        if self.rig.filter(pod, [node])["NodeNames"]:
             assert self.rig.bind(pod, node) == ""
             assert decode_lock(self.rig.lock_of(node)).name == name
             self.rig.serve(name)
             assert self.rig.lock_of(node) == ""
+            self.done["locks taken"] += 1
+        self.rig.delete(name)
+
+    def clear_all(self) -> None:
+        for name in self.names:
             self.rig.delete(name)
         self.rig.settle()
 
@@ -394,17 +431,19 @@ def test_random_run_never_overcommits_and_loses_nothing() -> None:
         run.check()
         drift = rig.drift()
         assert not drift, "\n".join(drift)
+        run.take_every_lock()
         rig.pass_time(UNBOUND_S + 10.0)
         run.calm_down()
         drift = rig.drift()
         assert not drift, "\n".join(drift)
         bound = {pod.uid for pod in rig.pods() if pod.node_name and not pod.is_over}
         assert set(rig.state.charges()) <= bound
-        run.take_every_lock()
+        run.clear_all()
         assert rig.state.charges() == {}
         assert rig.state.sizes()[1] == 0
         assert rig.state._pods == {}
         assert run.done["bound"] > STEPS / 40, run.done
+        assert run.done["locks taken"] > 0, run.done
     finally:
         print(f"seed {SEED}, step {number} of {STEPS}: {dict(run.done)}")  # shown on a failure
         run.pool.shutdown(cancel_futures=True)
