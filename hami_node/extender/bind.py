@@ -120,6 +120,8 @@ class PodBinder:
             if pod.node_name == args.node:
                 return  # an earlier call whose answer was lost
             raise BindRefusedError(f"pod {args.key} is bound to node {pod.node_name} already")
+        if pod.is_being_deleted:
+            raise BindRefusedError(f"pod {args.key} is leaving: it can't be bound any more")
         if not self._asks(pod):
             self._bind_plain(pod, args)
             return

@@ -157,6 +157,19 @@ def test_bind_of_a_deleted_pod_is_refused(desk: Desk) -> None:
     assert "a" not in desk.held()
 
 
+def test_bind_of_a_pod_that_is_leaving_is_refused(desk: Desk) -> None:
+    desk.kube.store.change(
+        "pods",
+        "default",
+        "b",
+        lambda body: body | {"metadata": body["metadata"] | {"deletionTimestamp": "2026-01-01"}},
+    )
+    desk.sync()
+    assert "is leaving" in desk.bind("b", "n2")
+    assert "b" not in desk.held()
+    assert desk.lock("n2") == ""
+
+
 def test_bind_on_a_card_that_is_over_committed_is_refused(desk: Desk) -> None:
     foreign = {
         names.POD_NODE: "n1",
