@@ -8,7 +8,6 @@ it, for plugins of 2.8 and later never answer; and only after a first word of th
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -29,13 +28,14 @@ from hami_node.wire.handshake import (
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 15.0
 SILENT_S: Final = 60.0
 """A question that stands unanswered for so long means that the daemon is gone."""
 NEURON_SILENT_S: Final = 90.0
 """A Neuron daemon reports every 30 s, asked or not."""
 ANSWER_EVERY_S: Final = 600.0
 """Daemons of 2.8 and later, ours among them, only want to know that a scheduler reads them."""
+MAX_WRITES: Final = 250
+"""Nodes written to in one look: a large cluster's turn comes a few looks later."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Talk:
 
 
 class HandshakeKeeper:
-    """Looks every 15 s. `run` is the thread's body."""
+    """One `look` every 15 s; not thread-safe."""
 
     def __init__(
         self,
@@ -72,22 +72,18 @@ class HandshakeKeeper:
         self._is_leading = is_leading
         self._talks: dict[str, _Talk] = {}
 
-    def run(self, stop: threading.Event) -> None:
-        """Look now and every 15 s until stopped."""
-        while not stop.is_set():
-            self.look()
-            stop.wait(INTERVAL_S)
-
     def look(self) -> None:
         """One pass over all nodes; a node that can't be written costs that node only."""
         nodes = self._state.nodes()
+        left = MAX_WRITES
         self._talks = {node.name: self._talks.get(node.name, _Talk()) for node in nodes}
         for node in nodes:
             talk = self._talks[node.name]
             self._listen(node, talk)
             self._judge_neuron(node, talk)
-            text = self._next_word(node, talk)
+            text = self._next_word(node, talk, may_ask=left > 0)
             if text and self._is_leading():
+                left -= 1
                 self._say(node, text)
 
     def _listen(self, node: Node, talk: _Talk) -> None:
@@ -109,7 +105,7 @@ class HandshakeKeeper:
         else:
             self._state.take_back(node.name, Vendor.AWS_NEURON)
 
-    def _next_word(self, node: Node, talk: _Talk) -> str:
+    def _next_word(self, node: Node, talk: _Talk, *, may_ask: bool) -> str:
         """What to write on the node; "" for nothing."""
         word = _word(talk.text)
         register = node.annotations.get(names.NODE_REGISTER, "").strip()
@@ -120,7 +116,8 @@ class HandshakeKeeper:
         if word.kind is HandshakeKind.REPORTED:
             talk.has_reported = True
             self._state.take_back(node.name, Vendor.NVIDIA)
-            if not is_judged and talk.asked_s is not None and now_s - talk.asked_s < ANSWER_EVERY_S:
+            is_early = talk.asked_s is not None and now_s - talk.asked_s < ANSWER_EVERY_S
+            if not is_judged and (is_early or not may_ask):
                 return ""
             talk.asked_s = now_s
             return encode_requesting(self._clock.now())

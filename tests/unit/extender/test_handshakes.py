@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import KubeError
-from hami_node.extender.handshakes import ANSWER_EVERY_S, HandshakeKeeper
+from hami_node.extender.handshakes import ANSWER_EVERY_S, MAX_WRITES, HandshakeKeeper
 from hami_node.wire import names
 from hami_node.wire.node_codec import encode_csv9, encode_json
 from hami_node.wire.objects import decode_node
@@ -102,6 +102,24 @@ def test_json_daemon_is_asked_rarely() -> None:
     talk.say(REPORTED)
     assert talk.look() == REPORTED
     assert talk.look(ANSWER_EVERY_S) == "Requesting"
+
+
+def test_large_cluster_is_asked_in_turns() -> None:
+    every = [f"n{number:03d}" for number in range(MAX_WRITES + 10)]
+    desk = Desk(*every)
+    for name in every:
+        cards = encode_json((card(name, 0),))
+        notes = {names.NODE_REGISTER: cards, names.NODE_HANDSHAKE: REPORTED}
+        desk.kube.merge_patch_node(name, notes)
+    desk.sync()
+    keeper = HandshakeKeeper(desk.state, desk.kube, desk.clock)
+    asked = []
+    for _ in range(3):
+        keeper.look()
+        desk.sync()
+        words = [one.annotations[names.NODE_HANDSHAKE] for one in desk.state.nodes()]
+        asked.append(sum(word.startswith("Requesting") for word in words))
+    assert asked == [MAX_WRITES, MAX_WRITES + 10, MAX_WRITES + 10]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "Reportedly"])
