@@ -53,8 +53,8 @@ SILENCE_LIMIT_S: Final = 180.0
 """Watches that hear nothing for so long make the extender unready."""
 GRACE_S: Final = 20.0
 """How long requests under way may take at the end; a bind waits no longer for a lock."""
-MAX_CLEARED: Final = 100
-"""Leftover reservations cleared in one sweep."""
+CLEARING_S: Final = 5.0
+"""No clearing of leftovers begins later in a sweep: a call that hangs takes many seconds."""
 
 
 class Extender:
@@ -310,7 +310,12 @@ class Extender:
             self._clear_leftovers()
 
     def _clear_leftovers(self) -> None:
-        for pod in self.state.leftovers()[:MAX_CLEARED]:
+        end_s = self.clock.monotonic() + CLEARING_S
+        for pod in self.state.leftovers():
+            if pod.scheduler_name != self.settings.scheduler_name:
+                continue  # its own scheduler may still mean to bind it, and its plugin needs that
+            if self.clock.monotonic() > end_s or not self.is_leading():
+                return
             try:
                 self.state.learned(self._writer.clear(pod))
             except PodTaken as e:

@@ -1,0 +1,54 @@
+"""Reservations that no longer count are taken off the pods: ours, and without a stall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hami_node.extender_app import CLEARING_S
+from hami_node.wire import names
+from tests.fakes.pods import Box
+from tests.integration.extender_rig import UNBOUND_S, ExtenderRig, pod_manifest
+
+pytestmark = pytest.mark.timeout(120)
+COUNT = 4
+
+
+@pytest.fixture
+def rig() -> Iterator[ExtenderRig]:
+    """Pods p0, p1, ... hold reservations on n0."""
+    one = ExtenderRig()
+    one.write_node("n0", has_identity=True)
+    one.start()
+    for number in range(COUNT):
+        pod = pod_manifest(f"p{number}", (Box(memory_mib=1000),), {})
+        one.api.create("pods", pod)
+        assert one.filter(one.api.read("pods", f"p{number}", "default"), ["n0"])["NodeNames"]
+    one.settle()
+    yield one
+    one.close()
+
+
+def carriers(rig: ExtenderRig) -> list[str]:
+    return sorted(pod.name for pod in rig.pods() if names.POD_ALLOCATED in pod.annotations)
+
+
+def test_leftover_of_another_scheduler_stays_on_its_pod(rig: ExtenderRig) -> None:
+    # its own scheduler still means to bind it, and its plugin needs to find the grant then
+    rig.edit("p1", lambda body: body["spec"].update(schedulerName="their-scheduler"))
+    rig.settle()
+    rig.pass_time(UNBOUND_S + 100.0)
+    rig.sweep()
+    assert carriers(rig) == ["p1"]
+
+
+def test_slow_api_server_ends_the_clearing_until_the_next_sweep(rig: ExtenderRig) -> None:
+    # the sweeper has nodes and time limits to look after as well
+    rig.pass_time(UNBOUND_S + 100.0)
+    rig.api.faults.latency_s = CLEARING_S / 2 + 0.2
+    rig.sweep()
+    rig.api.faults.latency_s = 0.0
+    assert 0 < len(carriers(rig)) < COUNT
+    rig.sweep()
+    assert carriers(rig) == []
