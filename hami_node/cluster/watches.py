@@ -33,6 +33,8 @@ _FRESH_LIST_AFTER: Final = (
 )
 _HASTY_S: Final = 0.5  # a watch that ends sooner, without an event, counts as a failure
 
+_WAKE_S: Final = 0.25  # how soon a wait after a failure notices a relist
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedKind(Generic[T]):
@@ -179,6 +181,7 @@ class ResourceWatch(Generic[T]):
                 if self._relist.is_set():
                     self._relist.clear()
                     self._version = self._list_from = ""
+                    self._failures_in_a_row = 0  # the next wait is short again
                 if not self._version:
                     self._list(stop)
                 if not stop.is_set() and not self._relist.is_set():
@@ -191,7 +194,12 @@ class ResourceWatch(Generic[T]):
                 log.exception("watch_broken", extra=kv(resource=self._kind.resource))
                 self._version = ""
                 wait_s = self._failed(KubeError(str(error)))
-            stop.wait(wait_s)
+            self._pause(stop, wait_s)
+
+    def _pause(self, stop: threading.Event, wait_s: float) -> None:
+        """Wait until stopped; a `relist` ends the wait, for somebody waits for it."""
+        while wait_s > 0 and not self._relist.is_set() and not stop.wait(min(wait_s, _WAKE_S)):
+            wait_s -= _WAKE_S
 
     def _failed(self, error: KubeError) -> float:
         """Note a failure and say how long to wait; the log hears the first of a row."""

@@ -220,6 +220,21 @@ def test_outage_keeps_the_objects_and_converges_afterwards(
     follows(server, pods_of_n1, "1")
 
 
+def test_relist_does_not_sit_out_the_wait_after_a_failure(
+    server: ApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    """A new leader waits for it, and an outage is what leaders change in."""
+    times = WatchTimes(first_wait_s=600.0, longest_wait_s=600.0)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
+    run_watch(watch)
+    assert watch.wait_synced(10.0)
+    server.go_down()
+    eventually(lambda: watch.counts().failures == 1)
+    server.start()
+    watch.relist()
+    assert watch.wait_synced(10.0)
+
+
 @pytest.mark.parametrize("outcome", [504, "reset"])
 def test_five_failures_in_a_row_cost_a_new_list(
     server: ApiServer, pods_of_n1: ResourceWatch[Pod], outcome: int | str
