@@ -47,6 +47,9 @@ TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
 LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.5, read_s=2.0, total_s=3.0)
 """Well below the time in which the Lease has to be renewed."""
 ATTEMPTS: Final = 2
+EVENT_LIMITS: Final = EventLimits(queue_size=2048, burst=10, remembered=8192)
+"""A pod that fits nowhere is filtered every few seconds with other numbers in its reason, and
+thousands may wait: each gets ten Events, then one a minute. An Event is 1 KiB at most."""
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
 SILENCE_LIMIT_S: Final = 180.0
@@ -88,7 +91,7 @@ class Extender:
         self._quotas = ResourceWatch(self._kube, QUOTAS, clock=self.clock, from_cache=False)
         self.state = ClusterState(rules_of(settings), self.clock, settings.node_lock_timeout_s)
         self._follow()
-        self._events = EventWriter(self._kube, self.clock, EventLimits(queue_size=2048))
+        self._events = EventWriter(self._kube, self.clock, EVENT_LIMITS)
         self._leader = self._build_leader()
         self._writer = ReservationWriter(self._kube.with_retries(ATTEMPTS), self.clock)
         self._handshakes = HandshakeKeeper(self.state, self._kube, self.clock, self.is_leading)

@@ -19,7 +19,6 @@ from hami_node.ports import Clock, EventNote, Kube
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED: Final = 1024  # objects and texts; the oldest are forgotten
 _RETRY_S: Final = (0.5, 2.0, 5.0)  # waits between the attempts for one Event
 
 
@@ -32,12 +31,14 @@ class EventLimits:
         repeat_after_s: the same Event about the same object is left out for so long.
         burst: Events about one object at once.
         refill_s: an object gets one more Event after this time.
+        remembered: Events, and objects, of which that is known; the oldest are forgotten.
     """
 
     queue_size: int = 64
     repeat_after_s: float = 300.0
     burst: int = 25
     refill_s: float = 60.0
+    remembered: int = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class EventWriter:
                 return False
             self._last_s[note] = self._clock.monotonic()
             self._last_s.move_to_end(note)
-            while len(self._last_s) > _REMEMBERED:
+            while len(self._last_s) > self._limits.remembered:
                 self._last_s.popitem(last=False)
         return True
 
@@ -115,7 +116,7 @@ class EventWriter:
         left, since_s = self._budgets.pop(about, (float(self._limits.burst), now_s))
         left = min(float(self._limits.burst), left + (now_s - since_s) / self._limits.refill_s)
         self._budgets[about] = (left - 1.0 if left >= 1.0 else left, now_s)
-        while len(self._budgets) > _REMEMBERED:
+        while len(self._budgets) > self._limits.remembered:
             self._budgets.popitem(last=False)
         return None if left >= 1.0 else "limited"
 

@@ -68,6 +68,16 @@ def test_same_event_is_left_out_for_five_minutes(
     assert running.writer.counts().repeated == 2
 
 
+def test_memory_of_events_is_as_large_as_told(kube: KubeClient, clock: FakeClock) -> None:
+    """Thousands of pods that wait are refused in turns: each costs one Event, not one each time."""
+    writer = EventWriter(kube, clock, EventLimits(queue_size=8, remembered=3))
+    notes = [replace(NOTE, name=f"p{number}") for number in range(4)]
+    assert all(writer.emit(note) for note in notes[:3])
+    assert not any(writer.emit(note) for note in notes[:3])
+    assert writer.emit(notes[3])
+    assert writer.emit(notes[0])
+
+
 @pytest.mark.parametrize(
     "other",
     [replace(NOTE, message="other"), replace(NOTE, uid="u2"), replace(NOTE, reason="Other")],
