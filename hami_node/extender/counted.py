@@ -19,6 +19,9 @@ RESERVATION: Final = (
     names.POD_NEURON_ALLOCATED,
 )
 """The annotations that tell one reservation of a pod from the next."""
+MAX_VOID: Final = 32
+"""A pod whose bindings fail is filtered anew every few seconds, for days; a request that the API
+server still has under way is minutes old at most."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,8 @@ class Counted:
         node: where it is charged; "" for nothing.
         since_s: monotonic time of the charge, while the pod is not bound; None once it is.
         token: of the reservation whose patch is under way; 0 without one.
-        void: marks of reservations that no longer count although the pod may still carry them.
+        void: marks of reservations that no longer count although the pod may still carry them;
+            the latest `MAX_VOID`, oldest first.
         is_binding: a call to bind it is under way.
         is_doubtful: a binding was sent, and nobody knows whether it was made.
     """
@@ -43,7 +47,7 @@ class Counted:
     node: str = ""
     since_s: float | None = None
     token: int = 0
-    void: frozenset[Marks] = frozenset()
+    void: tuple[Marks, ...] = ()
     is_binding: bool = False
     is_doubtful: bool = False
 
@@ -51,6 +55,15 @@ class Counted:
     def is_void(self) -> bool:
         """True when the reservation that the pod carries no longer counts."""
         return bool(self.void) and reservation_marks(self.pod) in self.void
+
+    def disown(self, marks: Marks) -> None:
+        """The reservation with these marks counts no more."""
+        self.own(marks)
+        self.void = (*self.void, marks)[-MAX_VOID:]
+
+    def own(self, marks: Marks) -> None:
+        """The reservation with these marks counts (again)."""
+        self.void = tuple(one for one in self.void if one != marks)
 
     def is_outdated(self, pod: Pod) -> bool:
         """True for a state of the pod from before the one that is known.

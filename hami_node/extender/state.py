@@ -141,7 +141,7 @@ class ClusterState:
             if counted.is_binding or counted.is_doubtful:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             if has_grants(pod):
-                counted.void |= {reservation_marks(pod)}
+                counted.disown(reservation_marks(pod))
             self._forget(counted)
             answer = self._fleet.place(request, candidates)
             if not isinstance(answer, Placed):
@@ -171,7 +171,7 @@ class ClusterState:
                 self._void(counted, marks)
                 return False
             counted.token = 0
-            counted.void -= {marks}
+            counted.own(marks)
             self._count(max(answer, counted.pod, key=version_of))
             return True
 
@@ -361,7 +361,7 @@ class ClusterState:
         self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
         counted.node = holding.node
         if holding.is_bound:
-            counted.since_s, counted.void = None, frozenset()
+            counted.since_s, counted.void = None, ()
         elif counted.since_s is None:
             counted.since_s = self._clock.monotonic()
         self._drop_if_late(counted)
@@ -376,14 +376,14 @@ class ClusterState:
         """A reservation that a later call, or a failure, has overtaken counts no more."""
         if counted.pod.node_name:
             return
-        counted.void |= {marks}
+        counted.disown(marks)
         if not counted.token and counted.node and counted.is_void:
             self._forget(counted)
 
     def _forget(self, counted: Counted) -> None:
         """Free what the pod holds; what it carries now counts no more."""
         if has_grants(counted.pod):
-            counted.void |= {reservation_marks(counted.pod)}
+            counted.disown(reservation_marks(counted.pod))
         self._fleet.remove_pod(counted.pod.uid)
         counted.node, counted.since_s, counted.token, counted.marks = "", None, 0, ()
         counted.is_doubtful = False

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import KubeError
+from hami_node.extender.counted import MAX_VOID, Counted
 from hami_node.extender.decisions import Busy, Reserved
 from hami_node.extender.rules import request_of
 from hami_node.model import ContainerKind, Pod, Uuid
@@ -161,6 +162,13 @@ def test_void_reservation_stays_void_when_the_watch_shows_it(desk: Desk) -> None
     desk.state.undo(pod.uid, reserved.token, marks)
     desk.sync()
     assert desk.held() == {}
+
+
+def test_void_reservations_of_a_pod_that_is_tried_for_days_are_bounded(desk: Desk) -> None:
+    counted = Counted(pod=desk.pod("a"), born_s=0.0)
+    for number in range(1000):
+        counted.disown((str(number),))
+    assert counted.void == tuple((str(number),) for number in range(1000 - MAX_VOID, 1000))
 
 
 def test_overtaken_reservation_counts_for_nothing_though_it_was_written(desk: Desk) -> None:
