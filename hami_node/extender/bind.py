@@ -25,6 +25,7 @@ from hami_node.extender.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.reservations import ReservationWriter
 from hami_node.extender.rules import request_of
 from hami_node.extender.state import ClusterState
+from hami_node.extender.turns import LOOK_S, Turns
 from hami_node.logs import kv
 from hami_node.model import Node, Pod, Vendor
 from hami_node.ports import Clock, EventNote, ExtenderKube
@@ -35,8 +36,6 @@ log = logging.getLogger(__name__)
 SUCCEEDED: Final = "BindingSucceed"
 FAILED: Final = "BindingFailed"
 """Reasons of the Events, as HAMi names them."""
-LOOK_S: Final = 0.05
-"""How often a held lock is looked at in the watch's cache; no request is made for it."""
 LATE_S: Final = 0.5
 """After so long the API server is asked again about a lock that the watch does not show."""
 RECHECK_S: Final = 2.0
@@ -84,7 +83,7 @@ class PodBinder:
 
     def __init__(self, parts: BindParts, outlets: Outlets) -> None:
         """Work with `parts`, tell `outlets`."""
-        self._parts, self._out = parts, outlets
+        self._parts, self._out, self._turns = parts, outlets, Turns()
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -229,15 +228,23 @@ class PodBinder:
         def is_done(namespace: str, name: str) -> bool:
             return self._is_done(node.name, namespace, name)
 
-        while True:
-            seen = parts.state.node(node.name) or node
-            try:
-                parts.lock.acquire(node.name, pod.namespace, pod.name, is_done, seen=seen)
-            except LockHeld:
-                if not self._wait_for_lock(node.name, deadline_s):
-                    raise
-            else:
-                return
+        with self._turns.turn(node.name, lambda: self._is_late(deadline_s)) as is_ours:
+            if not is_ours:
+                raise LockHeld(f"node {node.name} is locked, and other pods wait for it as well")
+            while True:
+                seen = parts.state.node(node.name) or node
+                try:
+                    parts.lock.acquire(node.name, pod.namespace, pod.name, is_done, seen=seen)
+                except LockHeld:
+                    if not self._wait_for_lock(node.name, deadline_s):
+                        raise
+                else:
+                    return
+
+    def _is_late(self, deadline_s: float) -> bool:
+        """Whether to give up waiting. Raises NotLeading."""
+        self._out.require_lead()
+        return self._parts.stop.is_set() or self._parts.clock.monotonic() >= deadline_s
 
     def _wait_for_lock(self, node: str, deadline_s: float) -> bool:
         """Wait until the watch shows another lock, or none; False when the time is over."""

@@ -1,0 +1,58 @@
+"""Who may try for a node's lock next: one call at a time, in order of arrival.
+
+Without, a lock that is freed is fetched by everybody who waits for it, and all but one ask the API
+server in vain.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+LOOK_S: Final = 0.05
+"""How often a call that waits looks whether it still may; no request is made for it."""
+
+
+class Turns:
+    """Thread-safe. Remembers nothing of nodes that nobody waits for."""
+
+    def __init__(self) -> None:
+        """Nobody waits yet."""
+        self._changed = threading.Condition()
+        self._queues: dict[str, deque[object]] = {}
+
+    @contextmanager
+    def turn(self, node: str, is_late: Callable[[], bool]) -> Iterator[bool]:
+        """Wait for our turn and keep it inside the block.
+
+        Gives False where `is_late` became true before. What that raises ends the wait.
+        """
+        ticket = object()
+        with self._changed:
+            queue = self._queues.setdefault(node, deque())
+            queue.append(ticket)
+        try:
+            yield self._comes(queue, ticket, is_late)
+        finally:
+            with self._changed:
+                queue.remove(ticket)
+                if not queue:
+                    del self._queues[node]
+                self._changed.notify_all()
+
+    def waiting(self) -> int:
+        """How many calls have a turn or wait for one."""
+        with self._changed:
+            return sum(len(queue) for queue in self._queues.values())
+
+    def _comes(self, queue: deque[object], ticket: object, is_late: Callable[[], bool]) -> bool:
+        while True:
+            with self._changed:
+                if queue[0] is ticket:
+                    return True
+                self._changed.wait(LOOK_S)
+            if is_late():
+                return False
