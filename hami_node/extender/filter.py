@@ -97,7 +97,8 @@ class PodFilter:
 
     def _written(self, pod: Pod, reserved: Reserved) -> FilterAnswer:
         """Store the decision; undo it where that fails."""
-        annotations = self._writer.annotations_of(pod, reserved)
+        node = self._state.node(reserved.placed.node)
+        annotations = self._writer.annotations_of(pod, reserved, node)
         try:
             self._out.require_lead()
             stored = self._writer.write(

@@ -8,7 +8,7 @@ from typing import Final
 from hami_node.errors import Conflict, PodTaken
 from hami_node.extender.counted import reservation_marks
 from hami_node.extender.decisions import Reserved
-from hami_node.model import Pod
+from hami_node.model import ContainerKind, Node, Pod, Vendor
 from hami_node.ports import Clock, ExtenderKube
 from hami_node.wire import names
 from hami_node.wire.placement_codec import encode_placement
@@ -41,13 +41,22 @@ class ReservationWriter:
         """Write through this API."""
         self._kube, self._clock = kube, clock
 
-    def annotations_of(self, pod: Pod, reserved: Reserved) -> dict[str, str | None]:
-        """The annotations of a decision; None removes what an earlier one left."""
+    def annotations_of(
+        self, pod: Pod, reserved: Reserved, node: Node | None = None
+    ) -> dict[str, str | None]:
+        """The annotations of a decision, in a form that the node's plugin reads.
+
+        None removes what an earlier decision left.
+        """
         grants = reserved.placed.grants
         now_s = self._clock.now()
         texts: dict[str, str | None] = {key: None for key in KEYS if key in pod.annotations}
+        containers, held = pod.containers, grants.containers
+        if node is not None and _counts_apps_only(node) and _is_for_apps(pod, reserved):
+            first = sum(one.kind is not ContainerKind.APP for one in containers)
+            containers, held = containers[first:], held[first:]
         texts |= encode_placement(
-            reserved.placed.node, pod.containers, grants.containers, grants.mig, reserved.devices
+            reserved.placed.node, containers, held, grants.mig, reserved.devices
         )
         texts[names.POD_TIME] = str(int(now_s))
         if texts.get(names.NEURON_IDS) is not None:
@@ -163,6 +172,27 @@ class ReservationWriter:
 
 class _OvertakenError(Conflict):
     """Not this version of the pod is in the way, but another decision."""
+
+
+def _counts_apps_only(node: Node) -> bool:
+    """Whether the node's plugin takes a slot's number for that of an app container.
+
+    2.5 to 2.7, known by csv, do; a number beyond the last one ends their process. Source: HAMi
+    2.7 nvinternal/plugin/util.go GetNextDeviceRequest.
+    """
+    register = node.annotations.get(names.NODE_REGISTER, "").strip()
+    return bool(register) and not register.startswith(("[", "{"))
+
+
+def _is_for_apps(pod: Pod, reserved: Reserved) -> bool:
+    """Whether NVIDIA's cards are all that was granted, and app containers all who got any."""
+    grants = reserved.placed.grants
+    got = [(one.kind, held) for one, held in zip(pod.containers, grants.containers, strict=True)]
+    return not grants.mig and all(
+        kind is ContainerKind.APP and grant.vendor is Vendor.NVIDIA
+        for kind, held in got
+        for grant in held
+    )
 
 
 def _tests(pod: Pod) -> list[dict[str, object]]:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError
+from hami_node.model import ContainerKind, Device
 from hami_node.simulate.store import Json
 from hami_node.wire import names
+from hami_node.wire.node_codec import encode_csv9, encode_json
 from tests.fakes.pods import Box
-from tests.unit.extender.desk import Desk
+from tests.unit.extender.desk import Desk, card
 
 
 @pytest.fixture
@@ -27,6 +31,44 @@ def asked(desk: Desk, body: dict[str, Any]) -> Json:
 
 def stored(desk: Desk, kind: str, name: str) -> Json:
     return desk.kube.store.read(kind, "" if kind == "nodes" else "default", name)
+
+
+PROXY = Box(name="proxy", cards=0, kind=ContainerKind.SIDECAR)
+SETUP = Box(name="setup", cards=0, kind=ContainerKind.INIT)
+MAIN = Box(name="main", memory_mib=1000)
+LOGS = Box(name="logs", cards=0)
+GRANT = "GPU-old-0,NVIDIA,1000,0:"
+
+
+@pytest.mark.parametrize(
+    ("encode", "boxes", "text"),
+    [
+        pytest.param(encode_csv9, (SETUP, PROXY, MAIN), f"{GRANT};", id="2.7: init containers"),
+        pytest.param(encode_csv9, (SETUP, LOGS, MAIN), f";{GRANT};", id="2.7: app without a card"),
+        pytest.param(
+            encode_csv9,
+            (replace(SETUP, cards=1, memory_mib=1000), MAIN),
+            f"{GRANT};{GRANT};",
+            id="2.7: init container that asks",
+        ),
+        pytest.param(encode_json, (SETUP, PROXY, MAIN), f";;{GRANT};", id="2.10"),
+    ],
+)
+def test_slots_are_counted_as_the_nodes_plugin_counts_them(
+    desk: Desk, encode: Callable[[Sequence[Device]], str], boxes: tuple[Box, ...], text: str
+) -> None:
+    # a plugin of 2.7 ends its process at a slot beyond the last app container
+    desk.add_node("old")
+    desk.kube.merge_patch_node("old", {names.NODE_REGISTER: encode((card("old", 0),))})
+    desk.add_pod("b", *boxes)
+    desk.sync()
+    assert desk.choose("b", "old") == "old"
+    assert desk.notes_of("b")[names.POD_ALLOCATED] == text
+    held = desk.held()["b"]
+    assert held == 1000
+    desk.sync()
+    assert desk.held()["b"] == held
+    assert desk.bind("b", "old") == ""
 
 
 def test_decision_is_written_and_the_only_node_named(desk: Desk) -> None:
