@@ -168,12 +168,15 @@ class KubeClient:
         path, subject = pod_path(namespace, name), f"pods/{namespace}/{name}"
         return _pod(self._patch(path, "pods", subject, list(patch), JSON_PATCH))
 
-    def bind_pod(self, namespace: str, name: str, uid: str, node_name: str) -> None:
-        """Bind a pod to a node. Raises Conflict when it is bound or is another pod by now."""
+    def bind_pod(
+        self, namespace: str, name: str, uid: str, node_name: str, resource_version: str = ""
+    ) -> None:
+        """Bind a pod. Raises Conflict when it is bound, another pod, or not in this version."""
+        version = {"resourceVersion": resource_version} if resource_version else {}
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "metadata": {"namespace": namespace, "name": name, "uid": uid} | version,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
         }
         path = f"{pod_path(namespace, name)}/binding"

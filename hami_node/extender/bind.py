@@ -19,7 +19,7 @@ from hami_node.errors import (
     PodTaken,
     WireError,
 )
-from hami_node.extender.counted import version_of
+from hami_node.extender.counted import reservation_marks, version_of
 from hami_node.extender.filter import Outlets
 from hami_node.extender.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.reservations import ReservationWriter
@@ -275,31 +275,42 @@ class PodBinder:
 
     # -- the binding -------------------------------------------------------------------------------
     def _bind_reserved(self, pod: Pod, args: BindArgs, *, is_locked: bool) -> None:
-        try:
-            self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
-        except KubeError as e:
-            if not self._is_bound(args, e):
-                self._undo(pod, args.node, is_locked=is_locked)
-                raise
+        """Bind the pod in the very version that carries this reservation.
+
+        A binding that is slow, here or at the API server, must not meet another reservation.
+        """
+        for is_last in (False, False, True):
+            version = pod.resource_version
+            try:
+                self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node, version)
+                break
+            except KubeError as e:
+                now = self._now(args, e)
+                if now is not None and (now.uid, now.node_name) == (args.uid, args.node):
+                    break  # only the answer was lost
+                if is_last or now is None or not _is_same_binding(pod, now):
+                    self._undo(pod, args.node, is_locked=is_locked)
+                    raise
+                pod = now
         self._parts.state.bound(args.uid, args.node)
 
-    def _is_bound(self, args: BindArgs, error: KubeError) -> bool:
-        """After a failure: whether the pod is bound to this node all the same.
+    def _now(self, args: BindArgs, error: KubeError) -> Pod | None:
+        """After a failed binding: the pod as it is; None where that changes nothing.
 
         Raises:
             KubeError: nobody can tell; then everything stays until the watch shows it.
         """
         if not error.is_transient and not isinstance(error, Conflict):
-            return False
+            return None
         try:
             now = self._parts.kube.read_pod(args.namespace, args.name)
         except NotFound:
-            return False
+            return None
         except KubeError as e:
             self._parts.state.doubt(args.uid)
             raise KubeError(f"{error}; whether it was bound can't be told: {e}", e.status) from e
         self._parts.state.learned(now)
-        return now.uid == args.uid and now.node_name == args.node
+        return now
 
     def _undo(self, pod: Pod, node: str, *, is_locked: bool) -> None:
         """Free lock and reservation; what can't be written now is left to the sweeper."""
@@ -327,3 +338,15 @@ class PodBinder:
             is_warning=reason == FAILED,
         )
         self._out.notify(note)
+
+
+def _is_same_binding(before: Pod, now: Pod) -> bool:
+    """Whether somebody wrote the pod since, but nothing that this binding is about."""
+    is_waiting = not (now.node_name or now.is_being_deleted or now.is_over)
+    phase = now.annotations.get(names.POD_BIND_PHASE)
+    return (
+        is_waiting
+        and (before.uid, before.resource_version != now.resource_version) == (now.uid, True)
+        and reservation_marks(before) == reservation_marks(now)
+        and phase == before.annotations.get(names.POD_BIND_PHASE)
+    )

@@ -209,11 +209,14 @@ class Handler(BaseHTTPRequestHandler):
     def _bind(self, route: Route, given: Any) -> Json:  # noqa: ANN401 - any JSON value
         binding = _object(given)
         target = binding.get("target") or {}
-        uid = (binding.get("metadata") or {}).get("uid")
+        given_meta = binding.get("metadata") or {}
+        uid, version = given_meta.get("uid"), given_meta.get("resourceVersion")
 
         def edit(pod: Json) -> Json:
             if uid and pod["metadata"]["uid"] != uid:
                 raise Refused(409, "Conflict", f"uid in precondition: {uid}")
+            if version and pod["metadata"]["resourceVersion"] != version:
+                raise Refused(409, "Conflict", f"resourceVersion in precondition: {version}")
             spec = pod.setdefault("spec", {})
             if spec.get("nodeName"):
                 raise Refused(409, "Conflict", f'pod is already assigned to "{spec["nodeName"]}"')

@@ -122,8 +122,12 @@ class FakeExtenderKube:
             )
         )
 
-    def bind_pod(self, namespace: str, name: str, uid: str, node_name: str) -> None:
+    def bind_pod(
+        self, namespace: str, name: str, uid: str, node_name: str, resource_version: str = ""
+    ) -> None:
         def bound(old: Json) -> Json:
+            if resource_version not in ("", old["metadata"]["resourceVersion"]):
+                raise Refused(409, "Conflict", "the pod was written since")
             if old["metadata"]["uid"] != uid or old["spec"].get("nodeName"):
                 raise Refused(409, "Conflict", "another pod, or bound already")
             old["spec"]["nodeName"] = node_name

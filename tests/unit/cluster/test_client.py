@@ -100,6 +100,16 @@ def test_bind_pod_sets_the_node_once(server: ApiServer, kube: KubeClient) -> Non
         kube.bind_pod("ns", "free", uid, "n1")
 
 
+def test_bind_pod_in_another_version_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
+    server.create("pods", pod("ns", "free"))
+    before = kube.read_pod("ns", "free")
+    now = kube.merge_patch_pod("ns", "free", {"team": "x"})
+    with pytest.raises(Conflict):
+        kube.bind_pod("ns", "free", before.uid, "n1", before.resource_version)
+    kube.bind_pod("ns", "free", now.uid, "n1", now.resource_version)
+    assert server.read("pods", "free", "ns")["spec"]["nodeName"] == "n1"
+
+
 def test_bind_pod_with_another_uid_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
     server.create("pods", pod("ns", "free"))
     with pytest.raises(Conflict):

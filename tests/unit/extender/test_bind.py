@@ -202,6 +202,30 @@ def test_bind_stops_where_another_scheduler_was_quicker(desk: Desk) -> None:
     assert names.POD_ALLOCATED in desk.notes_of("b")
 
 
+def test_binding_survives_a_write_that_has_nothing_to_do_with_it(desk: Desk) -> None:
+    desk.kube.before["bind_pod"] = lambda: desk.edit_pod("b", annotations={"team": "x"})
+    assert desk.bind("b", "n2") == ""
+    assert desk.pod("b").node_name == "n2"
+    assert desk.held()["b"] == 6000
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({names.POD_TIME: "1", names.POD_NODE: "n1"}, id="another decision"),
+        pytest.param({names.POD_BIND_PHASE: names.PHASE_FAILED}, id="given up"),
+    ],
+)
+def test_slow_binding_never_meets_another_reservation(
+    desk: Desk, annotations: dict[str, str]
+) -> None:
+    # as after a long pause of this replica, in which another one took over
+    desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", annotations=annotations)
+    assert "written since" in desk.bind("a", "n1")
+    assert desk.pod("a").node_name == ""
+    assert "a" not in desk.held()
+
+
 def test_failed_bind_leaves_a_pod_that_was_bound_meanwhile_its_grants(desk: Desk) -> None:
     desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", spec={"nodeName": "n2"})
     assert desk.bind("a", "n1") != ""
