@@ -102,9 +102,7 @@ def decode_filter_args(body: bytes) -> FilterArgs:
     listed = _decoded(members.get("nodes", _NULL), _NodeList, "Nodes")
     nodes = None
     if listed is not None:
-        nodes = tuple(
-            GivenNode(node=decode_node(bytes(raw)), raw=raw) for raw in listed.items or ()
-        )
+        nodes = tuple(_given(raw) for raw in listed.items or ())
     return FilterArgs(
         pod=pod, node_names=None if names is None else tuple(dict.fromkeys(names)), nodes=nodes
     )
@@ -149,6 +147,18 @@ def encode_filter_answer(answer: FilterAnswer) -> bytes:
 def encode_error(error: str) -> bytes:
     """Write /bind's answer; "" is success."""
     return _ENCODER.encode({"Error": error})
+
+
+def _given(raw: msgspec.Raw) -> GivenNode:
+    """One whole node; it may go back as it came, and what nobody reads was not checked yet."""
+    text = bytes(raw)
+    node = decode_node(text)
+    try:
+        if not text.isascii():
+            text.decode("utf-8")
+    except UnicodeError as e:
+        raise WireError("Nodes", node.name, str(e)) from e
+    return GivenNode(node=node, raw=raw)
 
 
 def _members(body: bytes) -> dict[str, bytes]:

@@ -168,3 +168,30 @@ NODE = (
     '"allocatable":{"aws.amazon.com/neuron":"16"},"conditions":[{"type":"Ready",'
     '"status":"True"}]}}'
 )
+
+FILTER_CALLS = (
+    f'{{"Pod":{POD},"Nodes":null,"NodeNames":["n1","n2"]}}',
+    f'{{"pod":{POD},"nodes":{{"items":[{NODE},{NODE}]}},"nodenames":null}}',
+)
+
+BIND_CALLS = ('{"PodName":"p","PodNamespace":"default","PodUID":"u1","Node":"n1"}',)
+
+NEW_POD = (
+    '{"metadata":{"generateName":"p-"},"spec":{"schedulerName":"default-scheduler","containers":['
+    '{"name":"c","env":[{"name":"A","value":"b"},{"name":"CUDA_TASK_PRIORITY","value":"1"}],'
+    '"resources":{"limits":{"nvidia.com/gpu":"1","nvidia.com/gpumem":"3000","nvidia.com/gpucores":'
+    '"30","nvidia.com/priority":"1"},"requests":{"nvidia.com/gpu":"1"}}},{"name":"d","resources":{'
+    '"limits":{"nvidia.com/gpumem-percentage":"100"}}},{"name":"e"}]}}'
+)
+
+REVIEWS = tuple(
+    f'{{"apiVersion":"admission.k8s.io/{version}","kind":"AdmissionReview","request":{{"uid":"r1",'
+    '"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1",'
+    f'"resource":"pods"}},"operation":"CREATE","namespace":"default","object":{pod}}}}}'
+    for version, pod in (("v1", POD), ("v1", NEW_POD), ("v1beta1", NEW_POD))
+)
+
+RESOURCE_QUOTAS = (
+    '{"metadata":{"name":"q","namespace":"default","uid":"u3","resourceVersion":"5"},"spec":{'
+    '"hard":{"limits.nvidia.com/gpumem":"20Gi","limits.nvidia.com/gpucores":"200","pods":"4"}}}',
+)

@@ -72,6 +72,7 @@ from hami_node.wire.requests import RequestConfig, asks_of, checked_asks_of
 from hami_node.wire.slots import assign_slots
 from hami_node.wire.wishes import decode_cordon, decode_wishes
 from tests.fuzz import samples
+from tests.fuzz.calls import bind_call, filter_call, quota, review
 from tests.fuzz.mutate import Source
 
 RULES: Final = (
@@ -544,5 +545,9 @@ TARGETS: Final[Mapping[str, Target]] = {
         objects,
         ids_of_grants,
         fleet,
+        filter_call,
+        bind_call,
+        review,
+        quota,
     )
 }

@@ -121,6 +121,14 @@ def test_one_wrong_node_among_whole_ones_is_refused(rig: ExtenderRig, bad: objec
     assert refusal(rig, "/filter", {**body, "Nodes": {"items": [whole_node("w"), bad]}})
 
 
+def test_whole_node_that_is_no_utf8_where_nobody_reads_is_refused(rig: ExtenderRig) -> None:
+    node = {**whole_node("w"), "stranger": "@"}
+    body = filter_args(rig.api.read("pods", "small", "default"), None)
+    raw = json.dumps({**body, "Nodes": {"items": [node]}}).encode()
+    assert refusal(rig, "/filter", raw.replace(b"@", b"\xff"))
+    assert post(rig, "/filter", raw.replace(b"@", "é😀".encode()))[1]["Nodes"]["items"]
+
+
 def test_damaged_register_of_a_whole_node_makes_it_a_node_without_cards(rig: ExtenderRig) -> None:
     broken = whole_node("w")
     broken["metadata"]["annotations"][names.NODE_REGISTER] = '[{"id":'
