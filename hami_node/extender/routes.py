@@ -69,7 +69,7 @@ class ServerLimits:
     large_body_bytes: int = 8 * 1024 * 1024
     large_bodies: int = 1
     filter_workers: int = 4
-    bind_workers: int = 64
+    bind_workers: int = 128
     webhook_workers: int = 4
     max_connections: int = 512
     unread_answer_s: float = 30.0

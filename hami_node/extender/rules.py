@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hami_node.engine.compat import COMPATS
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.errors import WireError
-from hami_node.model import Pod
+from hami_node.model import Container, Pod
 from hami_node.request_rules import request_config_of, resource_names_of
 from hami_node.settings import Settings
 from hami_node.wire.requests import RequestConfig, ResourceNames, checked_asks_of
@@ -46,6 +46,7 @@ def request_of(pod: Pod, rules: ExtenderRules) -> PodRequest:
     for one in pod.containers:
         try:
             asks = checked_asks_of(one, rules.names, rules.config)
+            _refuse_share_of_nothing(one, rules.names)
         except WireError as e:
             raise WireError(f"container {one.name}: {e.key}", e.excerpt, e.why) from e
         containers.append(ContainerAsks(kind=one.kind, asks=asks))
@@ -54,3 +55,20 @@ def request_of(pod: Pod, rules: ExtenderRules) -> PodRequest:
         containers=tuple(containers),
         wishes=decode_wishes(pod.annotations),
     )
+
+
+def _refuse_share_of_nothing(container: Container, names: ResourceNames) -> None:
+    """Refuse a share of cards without a number of cards: it would run without any limit.
+
+    The webhook writes the number in; such a pod came past it.
+
+    Raises:
+        WireError: it names the resource and what to add.
+    """
+    named = {**container.requests, **container.limits}
+    if names.gpu in named:
+        return
+    for resource in (names.gpu_memory, names.gpu_memory_percent, names.gpu_cores):
+        if named.get(resource, "0") not in ("", "0"):
+            cure = f"is a share of no card: add {names.gpu}: 1 (the webhook would have)"
+            raise WireError(resource, named[resource], cure)

@@ -14,6 +14,8 @@ from typing import Final
 
 LOOK_S: Final = 0.05
 """How often a call that waits looks whether it still may; no request is made for it."""
+MAX_WAITING: Final = 16
+"""Calls that wait for one node: each holds a thread that binds on other nodes need."""
 
 
 class Turns:
@@ -28,12 +30,18 @@ class Turns:
     def turn(self, node: str, is_late: Callable[[], bool]) -> Iterator[bool]:
         """Wait for our turn and keep it inside the block.
 
-        Gives False where `is_late` became true before. What that raises ends the wait.
+        Gives False where `is_late` became true before, or too many wait already. What `is_late`
+        raises ends the wait.
         """
         ticket = object()
         with self._changed:
             queue = self._queues.setdefault(node, deque())
-            queue.append(ticket)
+            is_full = len(queue) >= MAX_WAITING
+            if not is_full:
+                queue.append(ticket)
+        if is_full:
+            yield False
+            return
         try:
             yield self._comes(queue, ticket, is_late)
         finally:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
 from hami_node.errors import NotLeading
-from hami_node.extender.turns import Turns
+from hami_node.extender.turns import MAX_WAITING, Turns
 from tests.fakes.waiting import eventually
 
 
@@ -88,3 +89,15 @@ def test_turn_that_ends_in_an_error_is_given_on() -> None:
         raise ValueError("broken")
     with turns.turn("n1", lambda: True) as is_ours:
         assert is_ours
+
+
+def test_turn_is_refused_at_once_where_many_wait() -> None:
+    turns = Turns()
+    with ExitStack() as waiting:
+        for _ in range(MAX_WAITING):
+            waiting.enter_context(turns.turn("n1", lambda: True))
+        with turns.turn("n1", never) as is_ours:
+            assert not is_ours
+        with turns.turn("n2", never) as is_ours:
+            assert is_ours
+    assert turns.waiting() == 0
