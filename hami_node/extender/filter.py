@@ -132,7 +132,7 @@ class PodFilter:
         """Whether the caller described the pod as it is: anybody in the cluster can call."""
         rules = self._state.rules
         try:
-            return request_of(told, rules).containers == request_of(stored, rules).containers
+            return request_of(told, rules) == request_of(stored, rules)
         except WireError:
             return False
 
