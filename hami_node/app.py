@@ -19,10 +19,10 @@ from hami_node.backends.nvml_cards import Places
 from hami_node.backends.nvml_health import XidPolicy
 from hami_node.clock import SystemClock
 from hami_node.config import ConfigSources, resolve
+from hami_node.config_watch import ConfigWatch
 from hami_node.errors import ConfigError
 from hami_node.logs import configure, kv
 from hami_node.metrics import Metrics
-from hami_node.config_watch import ConfigWatch
 from hami_node.node.inventory import Inventory, refuse_oversize, shape
 from hami_node.node.lifecycle import Lifecycle, remove_stale_sockets
 from hami_node.node.plugin import AllocatorSlot, DevicePlugin

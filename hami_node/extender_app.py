@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -37,7 +39,7 @@ from hami_node.extender.webhook import Webhook, webhook_rules_of
 from hami_node.logs import configure, kv
 from hami_node.metrics_server import MetricsServer, Probes
 from hami_node.ports import Clock, EventNote
-from hami_node.settings import Settings
+from hami_node.settings import Role, Settings, settings_of
 from hami_node.wire.quotas import ResourceQuota
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
 SILENCE_LIMIT_S: Final = 180.0
 """Watches that hear nothing for so long make the extender unready."""
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRACE_S: Final = 20.0
 """How long requests under way may take at the end; a bind waits no longer for a lock."""
 CLEARING_S: Final = 5.0
@@ -79,6 +82,7 @@ class Extender:
         self.settings, self._sources = settings, sources
         self.clock: Clock = clock or SystemClock()
         self.stop = stop or threading.Event()
+        self.is_outdated = False
         self.numbers = Numbers(CollectorRegistry())
         self._end_of_lead = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -343,13 +347,15 @@ class Extender:
         self.state.set_quota(quota.namespace, quota.name, limits)
 
     def _configuration_changed(self) -> None:
-        """A new configuration takes a new process; a wrong one changes nothing."""
+        """A new configuration takes a new start; a wrong one, or a daemon's setting, changes nothing."""
         found = resolve(self._sources)
         for error in found.errors:
             log.error("config_refused", extra=kv(error=str(error), kept="the settings in force"))
-        changed = changed_fields(self.settings, found.settings)
+        ours = frozenset(settings_of(Role.EXTENDER))
+        changed = [name for name in changed_fields(self.settings, found.settings) if name in ours]
         if changed and not found.errors:
-            log.warning("config_changed", extra=kv(changed=changed, then="ends to start anew"))
+            log.warning("config_changed", extra=kv(changed=changed, then="starts anew"))
+            self.is_outdated = True
             self.stop.set()
 
     def _notify(self, event: EventNote) -> None:
@@ -361,7 +367,7 @@ class Extender:
 
 
 def run_extender(settings: Settings, sources: ConfigSources) -> int:
-    """Run until SIGTERM or SIGINT; the process's exit code.
+    """Run until SIGTERM or SIGINT; the process's exit code. A changed configuration starts it anew.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -371,11 +377,33 @@ def run_extender(settings: Settings, sources: ConfigSources) -> int:
     if settings.ignored:
         log.warning("settings_without_effect", extra=kv(names=settings.ignored))
     extender = Extender(settings, sources)
-    signal.signal(signal.SIGTERM, lambda *_: extender.stop.set())
-    signal.signal(signal.SIGINT, lambda *_: extender.stop.set())
+    ended = threading.Event()
+
+    def end(*_: object) -> None:
+        ended.set()
+        extender.stop.set()
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         extender.start()
     except BaseException:
         extender.stop.set()
         raise
-    return extender.wait()
+    code = extender.wait()
+    if code == 0 and extender.is_outdated:
+        _start_anew(ended)
+    return code
+
+
+def _start_anew(ended: threading.Event) -> None:
+    """Become the same command again, in this process; returns when somebody wants it to end.
+
+    A process that ends is started again by kubelet, but with a growing delay: two edits within
+    minutes would leave the cluster without a scheduler. A signal that comes in between waits for
+    the handler of the new start.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    if not ended.is_set():
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command, no shell

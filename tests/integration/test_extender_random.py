@@ -149,10 +149,13 @@ class Run:
             return [Box(cards=0)]
 
         def box(name: str, kind: ContainerKind = ContainerKind.APP) -> Box:
+            cards = pick.choice((0, 1, 1, 1, 2)) if name != "c0" else pick.choice((1, 1, 1, 2))
+            if not cards:
+                return Box(name=name, kind=kind, cards=0)
             return Box(
                 name=name,
                 kind=kind,
-                cards=pick.choice((0, 1, 1, 1, 2)) if name != "c0" else pick.choice((1, 1, 1, 2)),
+                cards=cards,
                 memory_mib=pick.choice((500, 500, 1000, 1000, 3000, 8000, None)),
                 memory_percent=pick.choice((None, 5, 10, 25)),
                 cores=pick.choice((None, None, 0, 10, 10, 30, 50, 100)),

@@ -140,7 +140,8 @@ def test_damaged_register_of_a_whole_node_makes_it_a_node_without_cards(rig: Ext
 
 # -- pods and reviews of every kind ----------------------------------------------------------------
 def boxes(count: int, asking: int, memory_mib: int | None = None) -> list[Box]:
-    return [Box(name=f"c{i}", cards=int(i < asking), memory_mib=memory_mib) for i in range(count)]
+    asks = [Box(name=f"c{i}", cards=1, memory_mib=memory_mib) for i in range(asking)]
+    return [*asks, *(Box(name=f"c{i}", cards=0) for i in range(asking, count))]
 
 
 def test_pod_with_1000_containers_is_reserved_and_bound(rig: ExtenderRig) -> None:
