@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -32,6 +30,7 @@ from hami_node.extender.handshakes import HandshakeKeeper
 from hami_node.extender.leader import Leader
 from hami_node.extender.numbers import Numbers
 from hami_node.extender.reservations import ReservationWriter
+from hami_node.extender.restart import END_SIGNALS, start_anew
 from hami_node.extender.rules import rules_of
 from hami_node.extender.server import Endpoints, ExtenderServer
 from hami_node.extender.state import ClusterState
@@ -56,7 +55,6 @@ SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
 SILENCE_LIMIT_S: Final = 180.0
 """Watches that hear nothing for so long make the extender unready."""
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRACE_S: Final = 20.0
 """How long requests under way may take at the end; a bind waits no longer for a lock."""
 CLEARING_S: Final = 5.0
@@ -347,7 +345,7 @@ class Extender:
         self.state.set_quota(quota.namespace, quota.name, limits)
 
     def _configuration_changed(self) -> None:
-        """A new configuration takes a new start; a wrong one, or a daemon's setting, changes nothing."""
+        """What is new for the extender takes a new start; what is wrong changes nothing."""
         found = resolve(self._sources)
         for error in found.errors:
             log.error("config_refused", extra=kv(error=str(error), kept="the settings in force"))
@@ -383,9 +381,9 @@ def run_extender(settings: Settings, sources: ConfigSources) -> int:
         ended.set()
         extender.stop.set()
 
-    for number in _SIGNALS:
+    for number in END_SIGNALS:
         signal.signal(number, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     try:
         extender.start()
     except BaseException:
@@ -393,17 +391,5 @@ def run_extender(settings: Settings, sources: ConfigSources) -> int:
         raise
     code = extender.wait()
     if code == 0 and extender.is_outdated:
-        _start_anew(ended)
+        start_anew(ended)
     return code
-
-
-def _start_anew(ended: threading.Event) -> None:
-    """Become the same command again, in this process; returns when somebody wants it to end.
-
-    A process that ends is started again by kubelet, but with a growing delay: two edits within
-    minutes would leave the cluster without a scheduler. A signal that comes in between waits for
-    the handler of the new start.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    if not ended.is_set():
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command, no shell
