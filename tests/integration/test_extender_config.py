@@ -1,0 +1,91 @@
+"""The extender's process while its configuration changes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.waiting import eventually
+
+LIMIT_S = 20.0
+
+
+class Process:
+    """`hami-node extender` as a process, with a configuration and a log."""
+
+    def __init__(self, folder: Path, api: ApiServer) -> None:
+        self.config, self._log = folder / "device-config.yaml", folder / "log"
+        self.write("nvidia:\n  deviceSplitCount: 10\n")
+        flags = {
+            "kubeconfig": api.write_kubeconfig(folder / "kubeconfig"),
+            "config-file": self.config,
+            "http-bind": "127.0.0.1:0",
+            "metrics-address": "off",
+        }
+        args = [f"--{name}={value}" for name, value in flags.items()]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hami_node", "extender", *args], stderr=log
+            )
+
+    def write(self, text: str) -> None:
+        """Replace the file at once, as kubelet does."""
+        new = self.config.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.config)
+
+    def count(self, event: str) -> int:
+        """How often that event stands in the log."""
+        return self.log().count(f" event={event} ")
+
+    def log(self) -> str:
+        """All of it."""
+        return self._log.read_text()
+
+    def wait_for(self, event: str, times: int = 1) -> None:
+        """Until that event stands in the log so often."""
+        eventually(lambda: self.count(event) >= times, LIMIT_S)
+        assert self.count(event) == times, self.log()
+
+
+@pytest.fixture
+def extender(tmp_path: Path) -> Iterator[Process]:
+    with ApiServer() as api:
+        one = Process(tmp_path, api)
+        try:
+            one.wait_for("synced")
+            yield one
+        finally:
+            one.process.kill()
+            one.process.wait(LIMIT_S)
+
+
+def test_configuration_changed_the_same_process_starts_anew_and_can_be_ended(
+    extender: Process,
+) -> None:
+    for times, memory_mib in ((2, 1000), (3, 2000)):
+        extender.write(f"nvidia:\n  defaultMemory: {memory_mib}\n")
+        extender.wait_for("synced", times)
+        assert extender.count("stopped") == times - 1
+    assert extender.process.poll() is None
+    extender.process.send_signal(signal.SIGTERM)
+    assert extender.process.wait(LIMIT_S) == 0
+
+
+def test_settings_of_daemons_changed_they_are_no_reason_to_start_anew(extender: Process) -> None:
+    extender.write("nvidia:\n  deviceSplitCount: 20\n  defaultMemory: 1000\n")
+    extender.wait_for("config_changed")
+    assert " changed=default_memory_mib " in extender.log()
+
+
+def test_configuration_wrong_the_extender_goes_on(extender: Process) -> None:
+    extender.write("nvidia:\n  defaultMemory: much\n")
+    extender.wait_for("config_refused")
+    assert extender.process.poll() is None
+    assert extender.count("config_changed") == 0
