@@ -161,7 +161,7 @@ def _run(
         ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
     )
     settings = _loaded(sources)
-    context.exit(parts.run_daemon(settings, sources))
+    context.exit(_served(parts.run_daemon, settings, sources))
 
 
 def _loaded(sources: ConfigSources) -> Settings:
@@ -170,11 +170,29 @@ def _loaded(sources: ConfigSources) -> Settings:
         settings = load(sources)
     except ConfigError as e:
         logs.configure(logs.LogFormat.KV, logs.LogLevel.INFO)
-        fields = logs.kv(source=e.source, field=e.field, value=e.value, cure=e.cure)
-        log.error("settings_refused", extra=fields)  # noqa: TRY400 - a trace says no more
-        raise click.exceptions.Exit(ExitCode.FAILED) from e
+        raise _refused(e) from e
     logs.configure(settings.log_format, settings.log_level)
     return settings
+
+
+def _served(
+    program: Callable[[Settings, ConfigSources], int], settings: Settings, sources: ConfigSources
+) -> int:
+    """Run a program that logs: what ends it is a log line too, and found where one looks for it."""
+    try:
+        return program(settings, sources)
+    except ConfigError as e:
+        raise _refused(e) from e
+    except HamiError as e:
+        log.error("failed", extra=logs.kv(error=str(e)))  # noqa: TRY400 - a trace says no more
+        code = ExitCode.NO_API if isinstance(e, KubeError) else ExitCode.FAILED
+        raise click.exceptions.Exit(code) from e
+
+
+def _refused(error: ConfigError) -> click.exceptions.Exit:
+    fields = logs.kv(source=error.source, field=error.field, value=error.value, cure=error.cure)
+    log.error("settings_refused", extra=fields)
+    return click.exceptions.Exit(ExitCode.FAILED)
 
 
 main.add_command(
@@ -214,7 +232,7 @@ def _extend(config_file: Path | None, **given: str | None) -> None:
         role=Role.EXTENDER,
     )
     settings = _loaded(sources)
-    context.exit(parts.run_extender(settings, sources))
+    context.exit(_served(parts.run_extender, settings, sources))
 
 
 main.add_command(
@@ -249,7 +267,8 @@ def check_config(paths: Sequence[Path], node_name: str | None, output: str) -> N
 
     \b
     hami-node check-config device-config.yaml config.json --node gpu-node-1
-    kubectl get configmap -n hami-system hami-node -o yaml > cm.yaml; hami-node check-config cm.yaml
+    kubectl -n hami-system get configmap hami-node-config -o yaml > cm.yaml
+    hami-node check-config cm.yaml --node gpu-node-1
     """
     from hami_node.config_check import check_file, effective
 

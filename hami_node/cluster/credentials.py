@@ -108,7 +108,7 @@ def load_configuration(
             **more,
         ).load_and_set(configuration)
     except CREDENTIAL_ERRORS as error:
-        cure = "run in a pod with a service account, or name a kubeconfig file in KUBECONFIG"
+        cure = "run in a pod with a service account, or name a kubeconfig: --kubeconfig, KUBECONFIG"
         raise ConfigError("service account", "credentials", str(error), cure) from error
     return configuration
 
@@ -117,8 +117,9 @@ def _from_kubeconfig(path: Path) -> Any:  # noqa: ANN401 - as above
     try:
         config = msgspec.convert(yaml.safe_load(path.read_bytes()), _KubeConfig)
     except (OSError, yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        cure = "name a readable kubeconfig file in KUBECONFIG"
-        raise ConfigError(str(path), "kubeconfig", str(error), cure) from error
+        cure = "name a readable kubeconfig file: --kubeconfig, KUBECONFIG"
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(str(path), "kubeconfig", why, cure) from error
     cluster, user = _current(path, config)
     configuration = _configuration.Configuration()
     if user.exec is not None or user.auth_provider is not None:

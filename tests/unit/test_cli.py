@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from hami_node.cli import Parts, main
 from hami_node.config import ConfigSources, Settings
-from hami_node.errors import Forbidden, KubeError
+from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
 from hami_node.inspection.saved import read_saved
 from hami_node.model import Node, Pod
 from hami_node.ports import ListingKube
@@ -152,6 +152,35 @@ def test_run_refuses_a_wrong_setting_with_one_line(recorder: Recorder) -> None:
     assert "field=--split-count value=none" in line
     assert "from 1 to 100000" in line
     assert not recorder.started
+
+
+@pytest.mark.parametrize("command", ["run", "extender"])
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        pytest.param(
+            ConfigError("settings", "http-bind", ":80", "choose anew"),
+            1,
+            'event=settings_refused source=settings field=http-bind value=:80 cure="choose anew"',
+            id="setting",
+        ),
+        pytest.param(
+            KubeError("can't reach it"), 3, 'event=failed error="can\'t reach it"', id="api"
+        ),
+        pytest.param(BackendError("no card"), 1, 'event=failed error="no card"', id="other"),
+    ],
+)
+def test_program_that_fails_says_so_in_its_log(
+    command: str, error: HamiError, code: int, told: str
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    parts = Parts(run_daemon=fail, run_extender=fail, env=lambda: {"NODE_NAME": "n1"})
+    done = CliRunner().invoke(main, [command], obj=parts)
+    assert done.exit_code == code
+    (line,) = done.stderr.splitlines()
+    assert f" level=error {told} " in line
 
 
 @pytest.mark.parametrize(
