@@ -32,7 +32,6 @@ from hami_node.inspection.waiting import (
     asks_in_words,
     other_scheduler,
     said_of,
-    why_nothing_asked,
 )
 from hami_node.model import Pod, Uuid, Vendor
 from hami_node.wire.reservation import read_reservation
@@ -181,10 +180,9 @@ def _finding(
         cure = "correct that value; a pod's resources can't be changed, so create the pod again"
         return _Finding(state=PodState.UNREADABLE, summary=why, node=pod.node_name, cures=(cure,))
     if request.is_empty:
-        why = why_nothing_asked(pod, rules.names)
         return _Finding(
             state=PodState.ASKS_NOTHING,
-            summary="it asks for no card: any node will do" + (f"; {why}" if why else ""),
+            summary="it asks for no card: any node will do",
             node=pod.node_name,
         )
     if pod.node_name:

@@ -14,7 +14,6 @@ from hami_node.extender.rules import request_of
 from hami_node.inspection.cluster import TotalsView, WaitingView
 from hami_node.inspection.picture import Picture, is_expired
 from hami_node.model import Ask, Pod, Vendor
-from hami_node.wire.requests import ResourceNames
 from hami_node.wire.timestamps import parse_time
 
 SHOWN: Final = 3
@@ -43,9 +42,6 @@ def waiting_in(
             views.append(_view(pod, "?", now_s, why=f"it can't be served: {e}"))
             continue
         if request.is_empty:
-            why = why_nothing_asked(pod, picture.rules.names)
-            if why:
-                views.append(_view(pod, "no card", now_s, why=why))
             continue
         asks, holding = asks_in_words(request), holding_of(pod, picture.rules.names)
         if holding is not None and not is_expired(pod, now_s):
@@ -74,19 +70,6 @@ def age_s(pod: Pod, now_s: float) -> int | None:
     """Seconds since the pod was created; None when that can't be read."""
     created_s = parse_time(pod.creation_time)
     return None if created_s is None else max(int(now_s - created_s), 0)
-
-
-def why_nothing_asked(pod: Pod, names: ResourceNames) -> str:
-    """Why a pod that names memory or cores of a card asks for no card; "" when it names none."""
-    parts = (names.gpu_memory, names.gpu_memory_percent, names.gpu_cores)
-    for container in pod.containers:
-        for resource in parts:
-            if resource in container.limits or resource in container.requests:
-                return (
-                    f"container {container.name} names {resource} but no {names.gpu}: write "
-                    f"{names.gpu}: 1 beside it (the webhook does, if the pod goes past it)"
-                )
-    return ""
 
 
 def other_scheduler(pod: Pod, scheduler_name: str) -> str:

@@ -238,8 +238,8 @@ def test_reservation_that_was_not_bound_in_time_is_told() -> None:
         ),
         pytest.param(
             pending_json("p", gpucores=30),
-            PodState.ASKS_NOTHING,
-            "container main names nvidia.com/gpucores but no nvidia.com/gpu",
+            PodState.UNREADABLE,
+            "container main: nvidia.com/gpucores: is a share of no card: add nvidia.com/gpu: 1",
             id="no_count",
         ),
         pytest.param(

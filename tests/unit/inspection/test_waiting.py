@@ -42,7 +42,7 @@ def test_pod_that_fits_nowhere_says_why_and_since_when() -> None:
     [
         pytest.param(pending_json("p", gpu=1, gpumem=1000), "its cards are free on n1", id="fits"),
         pytest.param(pending_json("p", gpu="x"), "it can't be served: container main", id="bad"),
-        pytest.param(pending_json("p", gpumem=1000), "but no nvidia.com/gpu: write", id="no_count"),
+        pytest.param(pending_json("p", gpumem=1000), "add nvidia.com/gpu: 1", id="no_count"),
         pytest.param(
             pending_json("p", held("GPU-a", 1, on="n1", at_s=int(NOW_S) - 299), gpu=1),
             "reserved, and not yet bound",
