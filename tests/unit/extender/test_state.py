@@ -189,6 +189,17 @@ def test_bound_pod_cant_be_filtered_again(desk: Desk) -> None:
     assert desk.held() == {"a": 6000}
 
 
+def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> None:
+    desk.choose("a")
+    reserved = desk.pod("a")
+    desk.state.bound(reserved.uid, "n1")
+    desk.state.pod_changed(None, reserved)
+    latest = desk.state.latest(reserved.uid)
+    assert latest is not None
+    assert latest.node_name == "n1"
+    assert desk.held() == {"a": 6000}
+
+
 def test_pod_that_is_being_bound_cant_be_filtered(desk: Desk) -> None:
     desk.choose("a")
     pod = desk.pod("a")
