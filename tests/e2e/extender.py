@@ -67,27 +67,28 @@ class Extender:
         found = self.api.read(_PODS, labelSelector=f"app={NAME}")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
-    def kill_leader(self) -> str:
-        """End the leader's process at once, as a crash does; its name."""
+    def leading(self) -> str:
+        """The leader's container, which is another one after a restart; "" while there is none."""
         pod = self.leader()
-        assert pod is not None, "nobody leads"
-        wanted = str(pod["status"]["containerStatuses"][0]["containerID"]).removeprefix(
-            "containerd://"
-        )
+        return _container(pod) if pod is not None else ""
+
+    def kill_leader(self) -> str:
+        """End the leader's process at once, as a crash does; its container."""
+        wanted = self.leading()
+        assert wanted, "nobody leads"
         for line in self.cluster.ctr("tasks", "list").splitlines():
             words = line.split()
             if words[0] == wanted and words[2] == "RUNNING":
                 os.kill(int(words[1]), signal.SIGKILL)
-                return str(pod["metadata"]["name"])
+                return wanted
         raise AssertionError(f"container {wanted} does not run")
 
     def delete_leader(self) -> str:
-        """Delete the leader's pod, as a drain does; its name."""
+        """Delete the leader's pod, as a drain does; its container."""
         pod = self.leader()
         assert pod is not None, "nobody leads"
-        name = str(pod["metadata"]["name"])
-        self.api.delete(f"{_PODS}/{name}")
-        return name
+        self.api.delete(f"{_PODS}/{pod['metadata']['name']}")
+        return _container(pod)
 
     def call(self, path: str, body: Json) -> httpx.Response:
         """Ask the leader itself, as kube-scheduler would."""
@@ -138,6 +139,11 @@ class Extender:
         return bool(status.get("readyReplicas")) and bool(
             self.api.read(path)["spec"].get("holderIdentity")
         )
+
+
+def _container(pod: Json) -> str:
+    found = str(pod["status"]["containerStatuses"][0]["containerID"])
+    return found.removeprefix("containerd://")
 
 
 def _is_ready(pod: Json) -> bool:
