@@ -115,10 +115,11 @@ class ExtenderKube(Kube, Protocol):
     ) -> Pod:
         """Set annotations and labels of this very pod in this version. Raises Conflict."""
 
-    def bind_pod(
-        self, namespace: str, name: str, uid: str, node_name: str, resource_version: str = ""
-    ) -> None:
-        """Bind a pod to a node. Raises Conflict when it is bound or is another pod by now."""
+    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
+        """Bind this very pod in this version and set annotations on it, in one step.
+
+        Raises Conflict.
+        """
 
 
 class ListingKube(Protocol):

@@ -168,19 +168,29 @@ class KubeClient:
         path, subject = pod_path(namespace, name), f"pods/{namespace}/{name}"
         return _pod(self._patch(path, "pods", subject, list(patch), JSON_PATCH))
 
-    def bind_pod(
-        self, namespace: str, name: str, uid: str, node_name: str, resource_version: str = ""
-    ) -> None:
-        """Bind a pod. Raises Conflict when it is bound, another pod, or not in this version."""
-        version = {"resourceVersion": resource_version} if resource_version else {}
+    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
+        """Bind this very pod in this version and set annotations on it, in one step.
+
+        The API server copies a Binding's annotations onto the pod. A pod without a version is
+        bound in whatever version it is.
+
+        Raises Conflict when it is bound, another pod, or not in this version.
+        """
+        metadata = {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": dict(annotations),
+        }
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"namespace": namespace, "name": name, "uid": uid} | version,
+            "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
         }
-        path = f"{pod_path(namespace, name)}/binding"
-        subject = f"pods/{namespace}/{name}/binding"
+        path = f"{pod_path(pod.namespace, pod.name)}/binding"
+        subject = f"pods/{pod.namespace}/{pod.name}/binding"
         self._send(_call("POST", "create", path, "pods/binding", subject, body=body))
 
     # -- events --------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
-"""POST /bind: lock the node where it needs that, set the phase, bind; undo on each failure."""
+"""POST /bind: lock the node where it needs that, bind; undo on each failure.
+
+The binding carries the phase that tells the node's daemon to expect the pod: the API server stores
+both or none (annotations of a Binding become the pod's), so no pod is left half way.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.cluster.node_lock import NodeLock
@@ -16,7 +20,6 @@ from hami_node.errors import (
     LockHeld,
     NotFound,
     NotLeading,
-    PodTaken,
     WireError,
 )
 from hami_node.extender.counted import reservation_marks, version_of
@@ -139,21 +142,14 @@ class PodBinder:
             if needs_lock:
                 self._lock(node, pod)
             self._out.require_lead()
-            pod = self._parts.writer.start_binding(pod)
-            self._out.require_lead()
         except NotLeading:
             # lock and reservation may be the next leader's by now, who binds the same pod
             self._parts.state.release(args.uid)
             raise
         except BaseException as e:
-            if isinstance(e, PodTaken):
-                self._parts.state.learned(e.pod)
-                if (e.pod.uid, e.pod.node_name) == (args.uid, args.node):
-                    return  # as an earlier call wanted, whose answer was lost
             # a lock whose answer was lost may be ours as well
-            self._undo(pod, args.node, is_locked=needs_lock and not isinstance(e, LockHeld))
+            self._undo(pod, args.node, is_locked=not isinstance(e, LockHeld))
             raise
-        self._parts.state.learned(pod)
         self._bind_reserved(pod, args, is_locked=needs_lock)
 
     def _bind_plain(self, pod: Pod, args: BindArgs) -> None:
@@ -165,12 +161,13 @@ class PodBinder:
         if pod.scheduler_name != self._parts.scheduler_name:
             why = "asks for no cards and names another scheduler: its own scheduler has to bind it"
             raise BindRefusedError(f"pod {args.key} {why}")
-        self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node)
+        self._parts.kube.bind_pod(replace(pod, resource_version=""), args.node, {})
 
     def _pod(self, args: BindArgs) -> Pod:
         """The pod with its reservation: as our own patch was answered, the watch, or a read."""
         shown = self._parts.find_pod(args.namespace, args.name)
-        known = [one for one in (shown, self._parts.state.latest(args.uid)) if one is not None]
+        # of two in the same version the state knows more: that it is bound by now
+        known = [one for one in (self._parts.state.latest(args.uid), shown) if one is not None]
         known = [
             one for one in known if one.uid == args.uid and one.annotations.get(names.POD_NODE)
         ]
@@ -280,19 +277,28 @@ class PodBinder:
         A binding that is slow, here or at the API server, must not meet another reservation.
         """
         for is_last in (False, False, True):
-            version = pod.resource_version
             try:
-                self._parts.kube.bind_pod(args.namespace, args.name, args.uid, args.node, version)
+                self._parts.kube.bind_pod(pod, args.node, self._announcement())
                 break
             except KubeError as e:
-                now = self._now(args, e)
-                if now is not None and (now.uid, now.node_name) == (args.uid, args.node):
+                now = self._now(args, e) or pod
+                if (now.uid, now.node_name) == (args.uid, args.node):
                     break  # only the answer was lost
-                if is_last or now is None or not _is_same_binding(pod, now):
+                why = _why_over(pod, now)
+                if why or is_last or now.resource_version == pod.resource_version:
                     self._undo(pod, args.node, is_locked=is_locked)
+                    if why:
+                        raise BindRefusedError(f"pod {args.key} {why}") from e
                     raise
                 pod = now
         self._parts.state.bound(args.uid, args.node)
+
+    def _announcement(self) -> dict[str, str]:
+        """What tells the node's daemon to expect the pod."""
+        return {
+            names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
+            names.POD_BIND_TIME: str(int(self._parts.clock.now())),
+        }
 
     def _now(self, args: BindArgs, error: KubeError) -> Pod | None:
         """After a failed binding: the pod as it is; None where that changes nothing.
@@ -340,13 +346,16 @@ class PodBinder:
         self._out.notify(note)
 
 
-def _is_same_binding(before: Pod, now: Pod) -> bool:
-    """Whether somebody wrote the pod since, but nothing that this binding is about."""
-    is_waiting = not (now.node_name or now.is_being_deleted or now.is_over)
-    phase = now.annotations.get(names.POD_BIND_PHASE)
-    return (
-        is_waiting
-        and (before.uid, before.resource_version != now.resource_version) == (now.uid, True)
-        and reservation_marks(before) == reservation_marks(now)
-        and phase == before.annotations.get(names.POD_BIND_PHASE)
-    )
+def _why_over(before: Pod, now: Pod) -> str:
+    """Why a binding that failed is not tried again; "" where others wrote what does not matter."""
+    if now.uid != before.uid:
+        return "is another one by now"
+    if now.node_name:
+        return f"is bound to node {now.node_name} by now"
+    if now.is_being_deleted or now.is_over:
+        return "is leaving"
+    if reservation_marks(before) != reservation_marks(now):
+        return "carries another reservation by now"
+    if before.annotations.get(names.POD_BIND_PHASE) != now.annotations.get(names.POD_BIND_PHASE):
+        return "was given up by its node's daemon"
+    return ""

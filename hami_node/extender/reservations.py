@@ -97,30 +97,6 @@ class ReservationWriter:
 
         return self._exactly(pod, patch)
 
-    def start_binding(self, pod: Pod) -> Pod:
-        """Set the phase that tells the node's daemon to expect the pod; the pod as it is then.
-
-        Raises:
-            PodTaken: it is bound, leaving, or another pod by now.
-            Conflict: the pod no longer carries this reservation.
-            KubeError: the API server refuses or can't be reached.
-        """
-        values = {
-            names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
-            names.POD_BIND_TIME: str(int(self._clock.now())),
-        }
-        marks = reservation_marks(pod)
-
-        def patch(seen: Pod) -> Pod:
-            if reservation_marks(seen) != marks:
-                raise _OvertakenError(f"pod {pod.key} carries another reservation by now", 409)
-            changes = [
-                {"op": "add", "path": _at(key), "value": text} for key, text in values.items()
-            ]
-            return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *changes])
-
-        return self._exactly(pod, patch)
-
     def clear(self, pod: Pod) -> Pod:
         """Take exactly this reservation off the pod; the pod as it is then.
 

@@ -223,6 +223,9 @@ class Handler(BaseHTTPRequestHandler):
             if pod["metadata"].get("deletionTimestamp"):
                 raise Refused(409, "Conflict", "pod is being deleted, cannot be assigned to a host")
             spec["nodeName"] = target.get("name", "")
+            pod["metadata"].setdefault("annotations", {}).update(
+                given_meta.get("annotations") or {}
+            )
             return pod
 
         self.server.api.store.change("pods", route.namespace, route.name, edit)

@@ -122,18 +122,16 @@ class FakeExtenderKube:
             )
         )
 
-    def bind_pod(
-        self, namespace: str, name: str, uid: str, node_name: str, resource_version: str = ""
-    ) -> None:
+    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
         def bound(old: Json) -> Json:
-            if resource_version not in ("", old["metadata"]["resourceVersion"]):
+            if pod.resource_version not in ("", old["metadata"]["resourceVersion"]):
                 raise Refused(409, "Conflict", "the pod was written since")
-            if old["metadata"]["uid"] != uid or old["spec"].get("nodeName"):
+            if old["metadata"]["uid"] != pod.uid or old["spec"].get("nodeName"):
                 raise Refused(409, "Conflict", "another pod, or bound already")
             old["spec"]["nodeName"] = node_name
-            return old
+            return _merged(old, {"metadata": {"annotations": dict(annotations)}})
 
-        self._serve("bind_pod", lambda: self.store.change("pods", namespace, name, bound))
+        self._serve("bind_pod", lambda: self.store.change("pods", pod.namespace, pod.name, bound))
 
 
 def _merged(old: Json, patch: Json) -> Json:

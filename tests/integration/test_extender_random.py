@@ -39,7 +39,7 @@ QUICK_FAULTS: Final[tuple[int | str, ...]] = (409, 500, "reset", "reset-after")
 FAULTY: Final = (
     ("patch", "pods"),
     ("get", "pods"),
-    ("create", "pods"),
+    ("create", "pods"),  # bindings
     ("patch", "nodes"),
     ("get", "nodes"),
     ("create", "events"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.connection import Timeouts
 from hami_node.cluster.frames import read_list
 from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
+from hami_node.model import Pod
 from hami_node.ports import EventNote
 from hami_node.simulate.apiserver import ApiServer
 from tests.fakes.clock import RealClock
@@ -93,11 +95,20 @@ def test_list_in_pages_returns_every_object_once(server: ApiServer, kube: KubeCl
 
 
 def test_bind_pod_sets_the_node_once(server: ApiServer, kube: KubeClient) -> None:
-    uid = server.create("pods", pod("ns", "free"))["metadata"]["uid"]
-    kube.bind_pod("ns", "free", uid, "n1")
+    server.create("pods", pod("ns", "free"))
+    free = kube.read_pod("ns", "free")
+    kube.bind_pod(free, "n1", {})
     assert kube.read_pod("ns", "free").node_name == "n1"
     with pytest.raises(Conflict):
-        kube.bind_pod("ns", "free", uid, "n1")
+        kube.bind_pod(replace(free, resource_version=""), "n1", {})
+
+
+def test_bind_pod_sets_annotations_with_the_node(server: ApiServer, kube: KubeClient) -> None:
+    server.create("pods", pod("ns", "free"))
+    free = kube.merge_patch_pod("ns", "free", {"team": "x", "phase": "old"})
+    kube.bind_pod(free, "n1", {"phase": "new"})
+    told = kube.read_pod("ns", "free").annotations
+    assert (told["team"], told["phase"]) == ("x", "new")
 
 
 def test_bind_pod_in_another_version_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
@@ -105,15 +116,17 @@ def test_bind_pod_in_another_version_raises_conflict(server: ApiServer, kube: Ku
     before = kube.read_pod("ns", "free")
     now = kube.merge_patch_pod("ns", "free", {"team": "x"})
     with pytest.raises(Conflict):
-        kube.bind_pod("ns", "free", before.uid, "n1", before.resource_version)
-    kube.bind_pod("ns", "free", now.uid, "n1", now.resource_version)
+        kube.bind_pod(before, "n1", {"phase": "new"})
+    assert "phase" not in kube.read_pod("ns", "free").annotations
+    kube.bind_pod(now, "n1", {})
     assert server.read("pods", "free", "ns")["spec"]["nodeName"] == "n1"
 
 
 def test_bind_pod_with_another_uid_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
     server.create("pods", pod("ns", "free"))
+    older = replace(kube.read_pod("ns", "free"), uid="an-older-pod", resource_version="")
     with pytest.raises(Conflict):
-        kube.bind_pod("ns", "free", "an-older-pod", "n1")
+        kube.bind_pod(older, "n1", {})
     assert kube.read_pod("ns", "free").node_name == ""
 
 
@@ -191,6 +204,7 @@ def test_a_name_with_a_slash_reaches_the_server_whole(server: ApiServer, kube: K
     assert [one.name for one in server.requests()] == ["../pods"]
 
 
+P1 = Pod(uid="", namespace="ns", name="p1")
 CALLS: dict[str, tuple[str, str, Callable[[KubeClient], object]]] = {
     "read_node": ("get", "nodes", lambda kube: kube.read_node("n1")),
     "list_nodes": ("list", "nodes", lambda kube: kube.list_nodes()),
@@ -200,7 +214,7 @@ CALLS: dict[str, tuple[str, str, Callable[[KubeClient], object]]] = {
     "list_pods": ("list", "pods", lambda kube: kube.list_pods("n1")),
     "merge_patch_pod": ("patch", "pods", lambda kube: kube.merge_patch_pod("ns", "p1", {"a": "b"})),
     "json_patch_pod": ("patch", "pods", lambda kube: kube.json_patch_pod("ns", "p1", ())),
-    "bind_pod": ("create", "pods", lambda kube: kube.bind_pod("ns", "p1", "", "n1")),
+    "bind_pod": ("create", "pods", lambda kube: kube.bind_pod(P1, "n1", {})),
     "create_event": ("create", "events", lambda kube: kube.create_event(NOTE)),
     "read_lease": ("get", "leases", lambda kube: kube.read_lease("ns", "l")),
     "list_quotas": ("list", "resourcequotas", lambda kube: kube.list_resource_quotas()),

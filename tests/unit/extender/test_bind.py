@@ -38,8 +38,10 @@ def assert_undone(desk: Desk, name: str) -> None:
 def test_pod_is_bound_and_daemon_told(desk: Desk) -> None:
     assert desk.bind("a", "n1") == ""
     assert desk.pod("a").node_name == "n1"
-    assert desk.notes_of("a")[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
-    assert desk.kube.calls == ["json_patch_pod", "bind_pod"]
+    told = desk.notes_of("a")
+    assert told[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
+    assert told[names.POD_BIND_TIME] == str(int(desk.clock.now()))
+    assert desk.kube.calls == ["bind_pod"]
 
 
 def test_identity_node_gets_no_lock(desk: Desk) -> None:
@@ -54,18 +56,16 @@ def test_other_node_is_locked_for_the_pod(desk: Desk) -> None:
 
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize(
-    ("method", "errors"),
+    "error",
     [
-        pytest.param("json_patch_pod", [BROKEN], id="the phase can't be set"),
-        pytest.param("json_patch_pod", [Forbidden("no", 403)], id="the phase is refused"),
-        pytest.param("bind_pod", [BROKEN], id="binding fails"),
-        pytest.param("bind_pod", [LOST], id="binding did not arrive"),
-        pytest.param("bind_pod", [Conflict("no", 409)], id="binding is refused"),
-        pytest.param("bind_pod", [Forbidden("no", 403)], id="binding is forbidden"),
+        pytest.param(BROKEN, id="it fails"),
+        pytest.param(LOST, id="it did not arrive"),
+        pytest.param(Conflict("no", 409), id="it is refused"),
+        pytest.param(Forbidden("no", 403), id="it is forbidden"),
     ],
 )
-def test_failure_is_undone(desk: Desk, name: str, method: str, errors: list[KubeError]) -> None:
-    desk.kube.fail(method, *errors)
+def test_binding_that_fails_is_undone(desk: Desk, name: str, error: KubeError) -> None:
+    desk.kube.fail("bind_pod", error)
     assert desk.bind(name, {"a": "n1", "b": "n2"}[name]) != ""
     assert_undone(desk, name)
 
@@ -99,7 +99,8 @@ def test_binding_that_nobody_can_tell_keeps_everything(desk: Desk) -> None:
 
 
 def test_undo_that_fails_frees_the_room_and_leaves_the_rest_to_the_sweeper(desk: Desk) -> None:
-    desk.kube.fail("json_patch_pod", BROKEN, BROKEN)
+    desk.kube.fail("bind_pod", BROKEN)
+    desk.kube.fail("json_patch_pod", BROKEN)
     assert "broken" in desk.bind("a", "n1")
     assert "a" not in desk.held()
     assert [pod.name for pod in desk.state.leftovers()] == ["a"]
@@ -197,7 +198,7 @@ def test_bind_survives_a_write_of_somebody_else(desk: Desk) -> None:
 
 def test_bind_stops_where_another_scheduler_was_quicker(desk: Desk) -> None:
     desk.edit_pod("b", spec={"nodeName": "n1"})
-    assert "bound to n1" in desk.bind("b", "n2")
+    assert "is bound to node n1 by now" in desk.bind("b", "n2")
     assert desk.lock("n2") == ""
     assert names.POD_ALLOCATED in desk.notes_of("b")
 
@@ -210,18 +211,22 @@ def test_binding_survives_a_write_that_has_nothing_to_do_with_it(desk: Desk) -> 
 
 
 @pytest.mark.parametrize(
-    "annotations",
+    ("annotations", "why"),
     [
-        pytest.param({names.POD_TIME: "1", names.POD_NODE: "n1"}, id="another decision"),
-        pytest.param({names.POD_BIND_PHASE: names.PHASE_FAILED}, id="given up"),
+        pytest.param(
+            {names.POD_TIME: "1", names.POD_NODE: "n1"},
+            "carries another reservation",
+            id="another decision",
+        ),
+        pytest.param({names.POD_BIND_PHASE: names.PHASE_FAILED}, "was given up", id="given up"),
     ],
 )
 def test_slow_binding_never_meets_another_reservation(
-    desk: Desk, annotations: dict[str, str]
+    desk: Desk, annotations: dict[str, str], why: str
 ) -> None:
     # as after a long pause of this replica, in which another one took over
     desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", annotations=annotations)
-    assert "written since" in desk.bind("a", "n1")
+    assert why in desk.bind("a", "n1")
     assert desk.pod("a").node_name == ""
     assert "a" not in desk.held()
 
@@ -301,10 +306,9 @@ def test_held_lock_is_waited_for() -> None:
     assert reads == [1]
 
 
-@pytest.mark.parametrize("method", ["json_patch_node", "json_patch_pod"])
-def test_lost_lead_leaves_lock_and_reservation_to_the_next_leader(desk: Desk, method: str) -> None:
+def test_lost_lead_leaves_lock_and_reservation_to_the_next_leader(desk: Desk) -> None:
     # by now they may be the next leader's own, who binds the same pod
-    desk.kube.before[method] = desk.lose_lead
+    desk.kube.before["json_patch_node"] = desk.lose_lead
     with pytest.raises(NotLeading):
         desk.bind("b", "n2")
     assert desk.lock("n2").endswith(",default,b")

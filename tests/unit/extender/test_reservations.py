@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.errors import Conflict, NotFound, PodTaken
+from hami_node.errors import NotFound, PodTaken
 from hami_node.extender.reservations import KEYS
 from hami_node.model import Pod
 from hami_node.wire import names
@@ -45,7 +45,7 @@ def test_clear_reads_again_where_the_pod_was_written_since(desk: Desk) -> None:
     assert desk.writer.clear(old).annotations == {"note": "mine"}
 
 
-@pytest.mark.parametrize("call", ["clear", "start_binding", "write"])
+@pytest.mark.parametrize("call", ["clear", "write"])
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "found out"])
 def test_nothing_is_written_on_a_bound_pod(desk: Desk, call: str, is_known: bool) -> None:
     old = desk.pod("a")
@@ -57,7 +57,7 @@ def test_nothing_is_written_on_a_bound_pod(desk: Desk, call: str, is_known: bool
     assert desk.notes_of("a") == before
 
 
-@pytest.mark.parametrize("call", ["clear", "start_binding", "write"])
+@pytest.mark.parametrize("call", ["clear", "write"])
 def test_nothing_is_written_on_another_pod_of_that_name(desk: Desk, call: str) -> None:
     old = desk.pod("a")
     desk.delete_pod("a")
@@ -70,7 +70,7 @@ def test_nothing_is_written_on_another_pod_of_that_name(desk: Desk, call: str) -
     assert desk.notes_of("a") == {}
 
 
-@pytest.mark.parametrize("call", ["clear", "start_binding", "write"])
+@pytest.mark.parametrize("call", ["clear", "write"])
 def test_pod_that_is_gone_is_not_found(desk: Desk, call: str) -> None:
     old = desk.pod("a")
     desk.delete_pod("a")
@@ -81,25 +81,8 @@ def test_pod_that_is_gone_is_not_found(desk: Desk, call: str) -> None:
 def called(desk: Desk, call: str, pod: Pod) -> None:
     if call == "write":
         desk.writer.write(pod, {names.POD_NODE: "n1"})
-    elif call == "clear":
-        desk.writer.clear(pod)
     else:
-        desk.writer.start_binding(pod)
-
-
-def test_start_binding_tells_the_daemon(desk: Desk) -> None:
-    told = desk.writer.start_binding(desk.pod("a")).annotations
-    assert told[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
-    assert told[names.POD_BIND_TIME] == str(int(desk.clock.now()))
-
-
-def test_start_binding_refuses_another_reservation(desk: Desk) -> None:
-    old = desk.pod("a")
-    desk.clock.advance(10.0)
-    desk.choose("a", "n2")
-    with pytest.raises(Conflict):
-        desk.writer.start_binding(old)
-    assert names.POD_BIND_PHASE not in desk.notes_of("a")
+        desk.writer.clear(pod)
 
 
 def test_label_is_left_out_where_the_nodes_name_is_too_long(desk: Desk) -> None:
