@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -66,12 +67,14 @@ class Cluster:
         pid = self.pid(name)
         if pid is None:
             return
-        os.kill(pid, signal_number)
-        deadline = time.monotonic() + limit_s
-        while self.pid(name) is not None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if self.pid(name) is not None:
-            os.kill(pid, signal.SIGKILL)
+        for number, wait_s in ((signal_number, limit_s), (signal.SIGKILL, 10.0)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + wait_s
+            while self.pid(name) is not None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if self.pid(name) is None:
+                break
         (self.root / "run" / f"{name}.pid").unlink(missing_ok=True)
 
     def restart(self, name: str, signal_number: int = signal.SIGTERM) -> None:

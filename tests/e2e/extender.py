@@ -10,6 +10,7 @@ from typing import Final
 
 import httpx
 
+from hami_node.wire.names import RESOURCE_GPU
 from tests.e2e import archive
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.cluster import Cluster
@@ -44,6 +45,7 @@ class Extender:
         """Wait until one replica leads and is Ready, and kube-scheduler runs."""
         eventually("the extender leads", lambda: self.leader() and self._is_served(), limit_s)
         eventually("kube-scheduler runs", self._is_scheduling, limit_s)
+        eventually("kube-proxy leads to the webhook", self._is_reviewing, limit_s)
 
     def leader(self) -> Json | None:
         """The pod that holds the Lease and is Ready; None while there is none."""
@@ -139,6 +141,17 @@ class Extender:
         return bool(status.get("readyReplicas")) and bool(
             self.api.read(path)["spec"].get("holderIdentity")
         )
+
+    def _is_reviewing(self) -> bool:
+        box = {"name": "c0", "image": "none", "resources": {"limits": {RESOURCE_GPU: "1"}}}
+        pod = {"metadata": {"name": "never-made"}, "spec": {"containers": [box]}}
+        try:
+            self.api.create("/api/v1/namespaces/default/pods?dryRun=All", pod)
+        except ApiError as error:
+            if "webhook" not in error.message:
+                raise
+            return False
+        return True
 
 
 def _container(pod: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,14 +25,14 @@ def refuse_foreign_kubelet(our_pid: int | None) -> None:
     Raises:
         SystemExit: another kubelet runs here, or its folder holds pods.
     """
-    for comm in Path("/proc").glob("[0-9]*/comm"):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            is_kubelet = comm.read_text().strip() == "kubelet"
-        except OSError:
-            continue  # the process ended meanwhile
-        if is_kubelet and int(comm.parent.name) != our_pid:
+            pid, name, state = re.split(r" \(|\) ", stat.read_text())
+        except (OSError, ValueError):
+            continue  # the process ended meanwhile, or has a name that is not kubelet's
+        if name == "kubelet" and state[0] != "Z" and int(pid) != our_pid:
             raise SystemExit(
-                f"a kubelet that is not ours runs here (pid {comm.parent.name}): "
+                f"a kubelet that is not ours runs here (pid {pid}): "
                 "this machine is a node, nothing was touched"
             )
     if (KUBELET_DIR / "pods").exists() and not _MARK.exists():
