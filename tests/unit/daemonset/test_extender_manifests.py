@@ -352,15 +352,16 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
         for doc in ALL
         if doc["kind"] == "ValidatingAdmissionPolicy"
     }
-    assert set(policies) == {"nodes", "pods"}
+    assert set(policies) == {"nodes", "pods", "pods/binding"}
     for doc in policies.values():
         (condition,) = doc["spec"]["matchConditions"]
         assert condition["expression"] == f"request.userInfo.username == '{user}'"
         assert doc["spec"]["failurePolicy"] == "Fail"
-        assert "object.spec == oldObject.spec" in str(doc["spec"]["validations"])
         binding = one("ValidatingAdmissionPolicyBinding", doc["metadata"]["name"])
         assert binding["spec"]["policyName"] == doc["metadata"]["name"]
         assert binding["spec"]["validationActions"] == ["Deny"]
+    for resource in ("nodes", "pods"):
+        assert "object.spec == oldObject.spec" in str(policies[resource]["spec"]["validations"])
     pods = policies["pods"]["spec"]["validations"]
     prefixes, keys = allowed_by(pods[0]["expression"])
     assert set(prefixes) == {"hami.io/", "hami-node.io/", "AWS_NEURON", "NEURON_"}
@@ -370,6 +371,12 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     assert (prefixes, keys) == (["hami.io/"] * 2, [])
     for key in (names.NODE_LOCK, names.NODE_HANDSHAKE, names.NODE_NEURON_HANDSHAKE):
         assert key.startswith("hami.io/")
+    bindings = policies["pods/binding"]["spec"]["validations"]
+    assert allowed_by(bindings[0]["expression"]) == (
+        [],
+        [names.POD_BIND_PHASE, names.POD_BIND_TIME],
+    )
+    assert allowed_by(bindings[1]["expression"]) == (["topology.kubernetes.io/"], [])
 
 
 def allowed_by(expression: str) -> tuple[list[str], list[str]]:
