@@ -169,26 +169,16 @@ class KubeClient:
         return _pod(self._patch(path, "pods", subject, list(patch), JSON_PATCH))
 
     def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
-        """Bind this very pod in this version and set annotations on it, in one step.
+        """Bind this very pod in this version (if it has one) and annotate it, in one step.
 
-        The API server copies a Binding's annotations onto the pod. A pod without a version is
-        bound in whatever version it is.
+        The API server copies a Binding's annotations onto the pod.
 
         Raises Conflict when it is bound, another pod, or not in this version.
         """
-        metadata = {
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-            "resourceVersion": pod.resource_version,
-            "annotations": dict(annotations),
-        }
-        body = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": metadata,
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
-        }
+        which = {"name": pod.name, "uid": pod.uid, "resourceVersion": pod.resource_version}
+        metadata = {**which, "namespace": pod.namespace, "annotations": dict(annotations)}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node_name}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         path = f"{pod_path(pod.namespace, pod.name)}/binding"
         subject = f"pods/{pod.namespace}/{pod.name}/binding"
         self._send(_call("POST", "create", path, "pods/binding", subject, body=body))

@@ -21,26 +21,10 @@ from hami_node.extender.webhook_rules import WebhookRules
 from hami_node.model import ContainerKind, Mode, Pod
 from hami_node.settings import NodePolicy
 from hami_node.wire import names
+from hami_node.wire.reservation import RESERVATION_KEYS
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 OPT_OUT: Final = "ignore"
-
-GRANT_ANNOTATIONS: Final = (
-    names.POD_NODE,
-    names.POD_TIME,
-    names.POD_TO_ALLOCATE,
-    names.POD_ALLOCATED,
-    names.POD_MIG_ALLOCATIONS,
-    names.POD_BIND_PHASE,
-    names.POD_BIND_TIME,
-    names.POD_NEURON_ALLOCATED,
-    names.NEURON_IDS,
-    names.NEURON_RESOURCE_TYPE,
-    names.NEURON_ALLOC_TIME,
-    names.NEURON_IS_ALLOCATED,
-    names.NEURON_PREDICATE_NODE,
-)
-"""What a scheduler writes into a pod and a node serves from: nobody may bring them along."""
 
 _WORDS: Final = (
     (names.POD_NODE_POLICY, frozenset(NodePolicy)),
@@ -121,7 +105,7 @@ def _spec_operations(
 
 def _forged(pod: Pod) -> str:
     """A sentence on annotations that only a scheduler may write; "" when there are none."""
-    found = [one for one in GRANT_ANNOTATIONS if one in pod.annotations]
+    found = [one for one in RESERVATION_KEYS if one in pod.annotations]
     if not found:
         return ""
     is_one = len(found) == 1

@@ -12,26 +12,11 @@ from hami_node.model import ContainerKind, Node, Pod, Vendor
 from hami_node.ports import Clock, ExtenderKube
 from hami_node.wire import names
 from hami_node.wire.placement_codec import encode_placement
+from hami_node.wire.reservation import RESERVATION_KEYS
 
 MAX_LABEL: Final = 63
 """Longest value of a label; HAMi 2.10's monitor selects pods by the node's name in one."""
 TRIES: Final = 3
-KEYS: Final = (
-    names.POD_NODE,
-    names.POD_TIME,
-    names.POD_TO_ALLOCATE,
-    names.POD_ALLOCATED,
-    names.POD_MIG_ALLOCATIONS,
-    names.POD_BIND_PHASE,
-    names.POD_BIND_TIME,
-    names.POD_NEURON_ALLOCATED,
-    names.NEURON_IDS,
-    names.NEURON_RESOURCE_TYPE,
-    names.NEURON_ALLOC_TIME,
-    names.NEURON_IS_ALLOCATED,
-    names.NEURON_PREDICATE_NODE,
-)
-"""Every annotation of a reservation."""
 
 
 class ReservationWriter:
@@ -50,7 +35,9 @@ class ReservationWriter:
         """
         grants = reserved.placed.grants
         now_s = self._clock.now()
-        texts: dict[str, str | None] = {key: None for key in KEYS if key in pod.annotations}
+        texts: dict[str, str | None] = {
+            key: None for key in RESERVATION_KEYS if key in pod.annotations
+        }
         containers, held = pod.containers, grants.containers
         if node is not None and _counts_apps_only(node) and _is_for_apps(pod, reserved):
             first = sum(one.kind is not ContainerKind.APP for one in containers)
@@ -91,7 +78,7 @@ class ReservationWriter:
             if not is_wanted():
                 raise _OvertakenError(f"a later call decides about pod {pod.key}", 409)
             # what other calls have left by now goes as well
-            left = {key: None for key in KEYS if key in seen.annotations}
+            left = {key: None for key in RESERVATION_KEYS if key in seen.annotations}
             labels = {names.POD_NODE: label} if label or names.POD_NODE in seen.labels else None
             return self._kube.patch_pod_exactly(seen, left | dict(annotations), labels)
 
@@ -111,7 +98,7 @@ class ReservationWriter:
         def patch(seen: Pod) -> Pod:
             if reservation_marks(seen) != marks:
                 return seen  # it is gone, which is what was wanted
-            paths = [_at(key) for key in KEYS if key in seen.annotations]
+            paths = [_at(key) for key in RESERVATION_KEYS if key in seen.annotations]
             if names.POD_NODE in seen.labels:
                 paths.append(_at(names.POD_NODE, "labels"))
             removals = [{"op": "remove", "path": path} for path in paths]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.model import Container, ContainerKind, Pod
@@ -10,6 +11,23 @@ from hami_node.wire import names
 from hami_node.wire.pod_codec import decode_grants
 from hami_node.wire.quantity import parse_whole_quantity
 from hami_node.wire.slots import SlotMap, assign_slots
+
+RESERVATION_KEYS: Final = (
+    names.POD_NODE,
+    names.POD_TIME,
+    names.POD_TO_ALLOCATE,
+    names.POD_ALLOCATED,
+    names.POD_MIG_ALLOCATIONS,
+    names.POD_BIND_PHASE,
+    names.POD_BIND_TIME,
+    names.POD_NEURON_ALLOCATED,
+    names.NEURON_IDS,
+    names.NEURON_RESOURCE_TYPE,
+    names.NEURON_ALLOC_TIME,
+    names.NEURON_IS_ALLOCATED,
+    names.NEURON_PREDICATE_NODE,
+)
+"""What a scheduler writes into a pod and a node serves from: nobody else may bring them along."""
 
 
 def count_of(container: Container, resource: str) -> int:

@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from hami_node import __version__
 from hami_node.cli import Parts, main
 from hami_node.config import ConfigSources, Settings
-from hami_node.extender.admission import GRANT_ANNOTATIONS, OPT_OUT
+from hami_node.extender.admission import OPT_OUT
 from hami_node.extender.certify import service_names
 from hami_node.simulate.apiserver import ApiServer
 from hami_node.wire import names
+from hami_node.wire.reservation import RESERVATION_KEYS
 from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 
 EXTENDER: Final = FOLDER / "extender"
@@ -334,10 +335,10 @@ def test_webhook_sees_pods_with_our_resources_or_a_reservation_and_no_others(
     (condition,) = webhook["matchConditions"]
     text = condition["expression"]
     named = re.findall(r"'([^']*)'", text)
-    assert set(named) == RESOURCES | set(GRANT_ANNOTATIONS)
+    assert set(named) == RESOURCES | set(RESERVATION_KEYS)
     for resource in RESOURCES:
         assert named.count(resource) == 4, "limits and requests, containers and init containers"
-    for key in GRANT_ANNOTATIONS:
+    for key in RESERVATION_KEYS:
         assert named.count(key) == 1
     assert text.count("(") == text.count(")")
     assert ".?" not in text, "Kubernetes 1.28 knows no optional fields"
@@ -365,7 +366,7 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     pods = policies["pods"]["spec"]["validations"]
     prefixes, keys = allowed_by(pods[0]["expression"])
     assert set(prefixes) == {"hami.io/", "hami-node.io/", "AWS_NEURON", "NEURON_"}
-    assert all(key.startswith(tuple(prefixes)) or key in keys for key in GRANT_ANNOTATIONS)
+    assert all(key.startswith(tuple(prefixes)) or key in keys for key in RESERVATION_KEYS)
     assert allowed_by(pods[1]["expression"]) == ([], [names.POD_NODE] * 2)
     prefixes, keys = allowed_by(policies["nodes"]["spec"]["validations"][0]["expression"])
     assert (prefixes, keys) == (["hami.io/"] * 2, [])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hami_node.extender.admission import GRANT_ANNOTATIONS
 from hami_node.extender.webhook import WebhookRules
 from hami_node.settings import CorePolicy
 from hami_node.simulate.patches import json_patch
 from hami_node.wire import names
 from hami_node.wire.requests import RequestConfig, ResourceNames
+from hami_node.wire.reservation import RESERVATION_KEYS
 from tests.unit.extender.reviews import (
     CORES,
     GPU,
@@ -267,7 +267,7 @@ def test_manifest_sends_every_pod_that_the_rules_concern() -> None:
     (webhook,) = yaml.safe_load(page)["webhooks"]
     (condition,) = webhook["matchConditions"]
     said = condition["expression"]
-    assert [key for key in GRANT_ANNOTATIONS if f"'{key}'" not in said] == []
+    assert [key for key in RESERVATION_KEYS if f"'{key}'" not in said] == []
     ours = [getattr(ResourceNames(), one.name) for one in fields(ResourceNames)]
     assert {key: said.count(f"'{key}'") for key in ours} == dict.fromkeys(ours, 4)
     assert webhook["failurePolicy"] == "Fail"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.extender.admission import GRANT_ANNOTATIONS
 from hami_node.extender.webhook import LONGEST_MESSAGE, WebhookRules
 from hami_node.wire import names
 from hami_node.wire.requests import RequestConfig
+from hami_node.wire.reservation import RESERVATION_KEYS
 from tests.unit.extender.reviews import (
     CORES,
     GPU,
@@ -33,7 +33,7 @@ from tests.unit.extender.reviews import (
 
 
 # -- What is refused -------------------------------------------------------------------------------
-@pytest.mark.parametrize("key", GRANT_ANNOTATIONS)
+@pytest.mark.parametrize("key", RESERVATION_KEYS)
 @pytest.mark.parametrize(
     "obj",
     [pod(container()), pod(container(SHARE)), pod(container(SHARE), schedulerName="other")],
@@ -52,11 +52,11 @@ def test_grant_annotation_of_a_user_is_refused(key: str, obj: Json) -> None:
 
 
 def test_all_grant_annotations_are_named_in_one_sentence() -> None:
-    code, message = refusal(pod(container(), annotations=dict.fromkeys(GRANT_ANNOTATIONS, "x")))
+    code, message = refusal(pod(container(), annotations=dict.fromkeys(RESERVATION_KEYS, "x")))
     assert code == 403
     assert message.startswith("annotations hami.io/vgpu-node, hami.io/vgpu-time, ")
     assert "remove them from" in message
-    assert all(key in message for key in GRANT_ANNOTATIONS)
+    assert all(key in message for key in RESERVATION_KEYS)
 
 
 @pytest.mark.parametrize("prefix", ["hami.io/", "nvidia.com/"])

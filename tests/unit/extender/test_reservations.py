@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import NotFound, PodTaken
-from hami_node.extender.reservations import KEYS
 from hami_node.model import Pod
 from hami_node.wire import names
+from hami_node.wire.reservation import RESERVATION_KEYS
 from tests.unit.extender.desk import Desk
 
 
@@ -21,7 +21,7 @@ def desk() -> Desk:
 
 def test_clear_takes_everything_off(desk: Desk) -> None:
     cleared = desk.writer.clear(desk.pod("a"))
-    assert not set(KEYS) & set(cleared.annotations)
+    assert not set(RESERVATION_KEYS) & set(cleared.annotations)
     assert names.POD_NODE not in cleared.labels
     assert desk.notes_of("a") == cleared.annotations
 
