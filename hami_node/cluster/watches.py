@@ -306,8 +306,8 @@ class ResourceWatch(Generic[T]):
         began_s, frames = self._clock.monotonic(), 0
         kind, silence_s = self._kind, server_s + self._times.grace_s
         with self._kube.watch(kind.path, kind.resource, query, silence_s) as stream:
-            self._count("watches")
             self._touch()
+            self._count("watches")
             self._hold(stream)
             try:
                 # looked at after `_hold`, so that an `interrupt` before it is not lost
