@@ -71,11 +71,7 @@ def make(names: tuple[str, ...], now_s: float, days: int, trusted: bytes = b"") 
     earlier = [one for one in _certificates(trusted) if one.not_valid_after_utc > now][:1]
     return Bundle(
         certificate=_pem(server),
-        key=server_key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+        key=_private_pem(server_key),
         authorities=b"".join(map(_pem, (authority, *earlier))),
     )
 
@@ -139,6 +135,14 @@ def _certificates(pem: bytes) -> Iterator[x509.Certificate]:
 
 def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
 
 
 def _named(common_name: str) -> x509.Name:

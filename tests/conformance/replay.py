@@ -2,7 +2,8 @@
 
 Usage: python tests/conformance/replay.py [FILE...]     (no FILE: all of tests/conformance/vectors)
 
-A FILE is `.jsonl` or `.jsonl.gz`; its form is in vectors/README.md. Exit status 1 on any mismatch.
+A FILE is `.jsonl` or `.jsonl.gz`; its form is in vectors/README.md. Exit status 1 on any mismatch,
+2 where a FILE can't be read.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ from tests.conformance.objects import COMPAT_OF, Json  # noqa: E402  as above
 
 VECTORS = Path(__file__).parent / "vectors"
 SHOWN = 20
+
+
+class UnreadableError(Exception):
+    """A file that holds no cases; the text names it."""
+
+
 """Mismatches printed in full; the rest is only counted."""
 
 ERROR: Json = {"error": True}
@@ -98,12 +105,21 @@ def _answer_of(case: Json) -> Json | str:
 
 
 def cases_of(path: Path) -> Iterator[Json]:
-    """The cases of one file, one JSON object per line."""
+    """The cases of one file, one JSON object per line.
+
+    Raises:
+        UnreadableError: the file is not there, or no vector file.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
-                yield json.loads(line)
+    number = 0
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                number += 1
+                if line.strip():
+                    yield json.loads(line)
+    except (OSError, EOFError, ValueError) as e:
+        raise UnreadableError(f"{path}: line {number}: not a vector file: {e}") from e
 
 
 def replay(paths: Sequence[Path]) -> Tally:
@@ -119,7 +135,11 @@ def main(arguments: Sequence[str]) -> int:
     """Print the differences and a table; 1 when there was a mismatch or no case at all."""
     paths = [Path(argument) for argument in arguments] or sorted(VECTORS.glob("*/*.jsonl.gz"))
     start = time.perf_counter()
-    tally = replay(paths)
+    try:
+        tally = replay(paths)
+    except UnreadableError as e:
+        print(e, file=sys.stderr)
+        return 2
     print(tally.report(time.perf_counter() - start))
     return 1 if tally.mismatches or not tally.cases else 0
 

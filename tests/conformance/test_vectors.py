@@ -78,3 +78,13 @@ def test_replay_counts_an_unknown_op_as_mismatch(tmp_path: Path) -> None:
 )
 def test_differences_are_counted(wanted: dict[str, Any], given: dict[str, Any], count: int) -> None:
     assert len(differences({"op": "node_score", "in": {}, "out": wanted}, given)) == count
+
+
+@pytest.mark.parametrize("name", ["README.md", "nowhere.jsonl"])
+def test_script_names_a_file_that_holds_no_vectors(name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, SCRIPT, VECTORS / name], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"{VECTORS / name}: line ")
+    assert len(ran.stderr.splitlines()) == 1
