@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_node.cli import main
+from hami_node.cli.main import main
 
 if __name__ == "__main__":
     main(prog_name="hami-node")

@@ -1,4 +1,4 @@
-"""The real time, for whoever builds the objects; everybody else is given a `ports.Clock`."""
+"""The system's clock, for code that builds objects; all other code is given a `ports.Clock`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """`ports.Clock` by the system's clocks."""
+    """`ports.Clock` on the system's clocks."""
 
     def now(self) -> float:
         """Seconds since the epoch."""

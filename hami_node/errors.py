@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hami_node.model import Pod
+from hami_node.text import cut
 
 
 class HamiError(Exception):
@@ -12,18 +13,18 @@ class HamiError(Exception):
 class ConfigError(HamiError):
     """A setting is wrong: names the file, the field, the value and what is allowed."""
 
-    def __init__(self, source: str, field: str, value: object, cure: str) -> None:
+    def __init__(self, source: str, field: str, value: object, hint: str) -> None:
         """Compose one sentence a person can act on."""
-        super().__init__(f"{source}: {field}: {value!r} is wrong: {cure}")
-        self.source, self.field, self.value, self.cure = source, field, value, cure
+        super().__init__(f"{source}: {field}: {value!r} is wrong: {hint}")
+        self.source, self.field, self.value, self.hint = source, field, value, hint
 
 
 class WireError(HamiError):
-    """A text of the protocol can't be decoded."""
+    """A text of the protocol that can't be decoded."""
 
     def __init__(self, key: str, excerpt: str, why: str = "") -> None:
-        """Keep the key and at most 80 characters of what stood there."""
-        shown = excerpt if len(excerpt) <= 80 else excerpt[:77] + "..."
+        """Keep the key and at most 80 characters of the value."""
+        shown = cut(excerpt, 80)
         super().__init__(f"{key}: {why or 'not understood'}: {shown!r}")
         self.key, self.excerpt, self.why = key, shown, why
 
@@ -33,7 +34,7 @@ class BackendError(HamiError):
 
 
 class DriverUnavailable(BackendError):
-    """The driver library is not there or can't be started; the message names it and the cure."""
+    """The driver library is missing or can't be started; the message names it and gives a hint."""
 
 
 class DriverChanged(DriverUnavailable):
@@ -41,24 +42,25 @@ class DriverChanged(DriverUnavailable):
 
 
 class DeviceLost(BackendError):
-    """One card does not answer."""
+    """A card does not answer."""
 
 
 class KubeError(HamiError):
     """The API server refused or can't be reached.
 
-    `status` is the HTTP status, 0 without one; `retry_after_s` the wait that the server asked for.
+    `status` is the HTTP status, 0 without a response; `retry_after_s` the wait that the server
+    requested.
     """
 
     def __init__(self, message: str, status: int = 0, retry_after_s: float | None = None) -> None:
-        """Keep the HTTP status and the server's wish beside the text."""
+        """Keep the HTTP status and the requested wait beside the text."""
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
 
     @property
     def is_transient(self) -> bool:
-        """True for time-outs, 429 and 5xx: the same request may pass later."""
+        """True for timeouts, 429 and 5xx: the same request may succeed later."""
         return self.status in (0, 408, 429) or self.status >= 500
 
 
@@ -71,10 +73,10 @@ class Conflict(KubeError):
 
 
 class PodTaken(Conflict):
-    """The pod is bound, leaving, or another one by now; `pod` is how it stands."""
+    """The pod was bound, deleted or replaced in the meantime; `pod` is its current state."""
 
     def __init__(self, message: str, pod: Pod) -> None:
-        """Keep the pod, for what it says is news."""
+        """Keep the pod: it is newer than what the caller has."""
         super().__init__(message, 409)
         self.pod = pod
 
@@ -96,10 +98,10 @@ class AllocationError(HamiError):
 
 
 class NoPendingPod(AllocationError):
-    """No pod, or more than one, could be meant by the call; `candidates` are those pods."""
+    """No pod, or several, match the call; `candidates` are those pods."""
 
     def __init__(self, message: str, candidates: tuple[Pod, ...] = ()) -> None:
-        """Keep the pods, so that each can be told."""
+        """Keep the pods, so that an Event can be written on each."""
         super().__init__(message)
         self.candidates = candidates
 
@@ -113,4 +115,4 @@ class LockHeld(HamiError):
 
 
 class NotLeading(HamiError):
-    """Another replica decides; the caller should ask that one."""
+    """Another replica is the leader; the caller should send the request there."""

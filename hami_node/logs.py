@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, TextIO
 
+from hami_node.text import cut
+
 PRODUCT: Final = "hami_node"
 MAX_VALUE_CHARS: Final = 1000
 """A longer value is cut: whole annotations and pods do not belong in a log."""
@@ -82,8 +84,7 @@ def _bounded(value: object) -> object:
     if isinstance(value, tuple | list | frozenset | set):
         items = sorted(value, key=str) if isinstance(value, frozenset | set) else value
         value = ",".join(str(item) for item in items)
-    text = str(value)
-    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+    return cut(str(value), MAX_VALUE_CHARS)
 
 
 def _quoted(value: object) -> str:
@@ -98,7 +99,7 @@ def _quoted(value: object) -> str:
 def configure(style: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
     """Send every record of this process to `stream` (standard error), replacing what was set up.
 
-    Libraries speak from WARNING on at the earliest, unless the level is `debug`.
+    Libraries log only WARNING and above, unless the level is `debug`.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(EventFormatter(style))

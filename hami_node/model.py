@@ -5,57 +5,42 @@ Units: memory in MiB, cores in percent of one card (100 = the whole card). None 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from types import MappingProxyType
+from typing import Final, NewType
 
 Uuid = NewType("Uuid", str)
-"""A card's identity: NVML's UUID, or `<node>-AWSNeuron-<index>`."""
+"""A card's identity, unique in the cluster: the driver's UUID, or one made of node and index."""
 
 
-class Vendor(StrEnum):
-    """Who makes the card; the word that stands in a pod's grants. Never a model name."""
+class Vendor:
+    """The maker of a card: the word used in a pod's grants, never a model name.
 
-    NVIDIA = "NVIDIA"
-    AWS_NEURON = "AWSNeuron"
+    There is one object for each vendor, compared by identity; `engine.card_rules.CardRules` adds
+    the rules for its cards. An unknown vendor stays text in a grant.
+    """
 
+    def __init__(self, word: str) -> None:
+        """`word` is what grants and registrations contain."""
+        self.word: Final = word
 
-class Mode(StrEnum):
-    """How a card is shared."""
+    def __str__(self) -> str:
+        return self.word
 
-    HAMI_CORE = "hami-core"
-    MIG = "mig"
-    MPS = "mps"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigPlacement:
-    """Memory slices [start, start + size) of a card."""
-
-    start: int
-    size: int
+    def __repr__(self) -> str:
+        return f"<vendor {self.word}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigProfile:
-    """One kind of MIG instance that a card can hold (generation 2.10)."""
+PairScores = Mapping[Uuid, Mapping[Uuid, int]]
+"""Score of the link between two cards, the higher the faster; a missing pair counts 0."""
 
-    name: str
-    memory_mib: int
-    cores: int
-    slice_count: int
-    placements: tuple[MigPlacement, ...]
+NO_SCORES: Final[PairScores] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigTemplate:
-    """One entry of a geometry (generation 2.8): `count` instances of one size."""
-
-    name: str
-    memory_mib: int
-    cores: int
-    count: int
+DEFAULT_MODE: Final = "hami-core"
+"""Cards are shared by limits that a library enforces inside the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +49,22 @@ class Device:
 
     Attributes:
         index: the driver's number of the card.
-        model: NVML's name, or what a node registered as type.
-        mode: a `Mode` value, or whatever foreign text a node registered; "" for Neuron.
+        model: the driver's name, or what a node registered as type.
+        mode: how the card is shared, as the vendor or a foreign node writes it; "" for none.
         numa: NUMA node; None when unknown.
         slots: how many containers may share the card.
         memory_mib: offered memory (scaled).
         physical_memory_mib: what the card really has; None when only the offer is known.
-        cores: offered cores in percent (scaled); for Neuron the bit mask of its cores.
+        cores: offered cores in percent (scaled), or their bit mask, as the vendor counts them.
         unhealthy_reason: why `healthy` is False, for people; "" when healthy.
-        instance_type: EC2 instance type of a Neuron card's node; "" elsewhere.
+        detail: what only the vendor reads; hashable, None for nothing.
     """
 
     uuid: Uuid
     index: int
     vendor: Vendor
     model: str
-    mode: str = Mode.HAMI_CORE
+    mode: str = DEFAULT_MODE
     numa: int | None = None
     healthy: bool = True
     unhealthy_reason: str = ""
@@ -88,21 +73,19 @@ class Device:
     physical_memory_mib: int | None = None
     cores: int = 100
     pci_bus: str = ""
-    instance_type: str = ""
-    mig_profiles: tuple[MigProfile, ...] = ()
-    mig_templates: tuple[tuple[MigTemplate, ...], ...] = ()
+    detail: Hashable = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What one container wants of one vendor.
+    """What one container requests from one vendor.
 
     Attributes:
         count: number of cards, at least 1.
         memory_mib: memory on each card; None when not given (then `memory_percent` counts).
         memory_percent: share of each card's memory; None when not given.
-        cores: percent of each card; for Neuron the number of cores on each device.
-        is_whole_device: Neuron devices are asked for, not cores: all cores of each, however many.
+        cores: percent of each card, or the number of cores on each, as the vendor counts them.
+        detail: what only the vendor reads; hashable, None for nothing.
     """
 
     vendor: Vendor
@@ -110,10 +93,10 @@ class Ask:
     memory_mib: int | None = None
     memory_percent: int | None = None
     cores: int = 0
-    is_whole_device: bool = False
+    detail: Hashable = None
 
     def memory_mib_on(self, device_memory_mib: int) -> int:
-        """Memory in MiB this wish means on a card of that size; percentages are truncated."""
+        """Memory in MiB that the ask means on a card of that size; percentages are truncated."""
         if self.memory_mib is not None:
             return self.memory_mib
         if self.memory_percent is not None:
@@ -125,33 +108,20 @@ class Ask:
 class Grant:
     """A slice of one card that a scheduler gave to one container.
 
-    `uuid` is as written in the annotation: the 2.8 form of a MIG grant ends in `[template-slot]`.
-    `vendor` is the word as written where it is not one of ours ("DCU" in a mixed cluster).
-    For Neuron `cores` is the bit mask of the granted cores.
+    `vendor` is the word as written for a vendor that is not ours ("DCU" in a mixed cluster).
+    `cores` is in percent, or the bit mask of the granted cores. `part` names the part of a divided
+    card, which only the vendor reads; None for a slice of the whole card.
     """
 
     uuid: Uuid
     vendor: Vendor | str
     memory_mib: int
     cores: int
+    part: Hashable = None
 
 
 ContainerGrants = tuple[Grant, ...]
 """The grants of one container, in annotation order; () when it has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigReservation:
-    """A MIG instance (2.10) reserved for one grant.
-
-    `container_index` counts init containers first; `device_index` is the grant's place in it.
-    """
-
-    container_index: int
-    device_index: int
-    uuid: Uuid
-    profile: str
-    placement: MigPlacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,32 +137,51 @@ class UuidWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodWishes:
-    """What a pod's annotations ask of its cards, beside quantities.
+class CardWishes:
+    """Which cards of one vendor a pod may have.
 
     Attributes:
         use_types: lower-case parts of model names, one of which must occur; () = any model.
         nouse_types: lower-case parts of model names, none of which may occur.
-        modes: sharing modes that will do; None = any.
-        nvidia, neuron: cards by UUID, per vendor.
+        modes: accepted sharing modes; None = any.
+        uuids: cards by UUID.
         is_numa_bound: all cards of a container on one NUMA node.
-        gpu_policy, node_policy: as written; None when the pod does not say.
-        scoring_weights: as written; None when the pod does not say.
+        detail: what only the vendor reads; hashable, None for nothing.
     """
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
     modes: frozenset[str] | None = None
-    nvidia: UuidWish = UuidWish()
-    neuron: UuidWish = UuidWish()
+    uuids: UuidWish = UuidWish()
     is_numa_bound: bool = False
+    detail: Hashable = None
+
+
+NO_CARD_WISHES: Final = CardWishes()
+"""Any card will do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWishes:
+    """What a pod's annotations require of its cards, apart from quantities.
+
+    Attributes:
+        cards: wishes by vendor; vendors without wishes are left out.
+        gpu_policy, node_policy: as written; None when the pod does not set it.
+        scoring_weights: as written; None when the pod does not set it.
+    """
+
+    cards: tuple[tuple[Vendor, CardWishes], ...] = ()
     gpu_policy: str | None = None
     node_policy: str | None = None
     scoring_weights: str | None = None
 
-    def uuids(self, vendor: Vendor) -> UuidWish:
-        """The UUID wish for cards of that vendor."""
-        return self.neuron if vendor is Vendor.AWS_NEURON else self.nvidia
+    def of(self, vendor: Vendor) -> CardWishes:
+        """The wishes for cards of that vendor."""
+        for owner, wishes in self.cards:
+            if owner is vendor:
+                return wishes
+        return NO_CARD_WISHES
 
 
 class ContainerKind(StrEnum):
@@ -246,6 +235,11 @@ class Pod:
         """`namespace/name`, for people."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def version(self) -> int:
+        """The resourceVersion as a number that grows; 0 where there is none."""
+        return version_number(self.resource_version)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -260,3 +254,13 @@ class Node:
     resource_version: str = ""
     is_unschedulable: bool = False
     is_ready: bool = True
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion as a number that grows; 0 where there is none."""
+        return version_number(self.resource_version)
+
+
+def version_number(resource_version: str) -> int:
+    """A resourceVersion as a number that grows; 0 for any other text."""
+    return int(resource_version) if resource_version.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What the shell needs from the outside world, as small protocols. Adapters have own folders."""
+"""What the shell needs from the outside world, as small protocols; adapters are elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hami_node.model import Device, Node, Pod, Uuid
+from hami_node.model import Device, Node, PairScores, Pod, Uuid
 
 JsonPatch = Sequence[Mapping[str, object]]
 """RFC 6902 operations."""
@@ -17,7 +17,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """`nvml`, `neuron` or `simulated`; shown in logs and metrics."""
+        """Where the readings come from, such as the driver's library; shown in logs and metrics."""
 
     def scan(self) -> tuple[Device, ...]:
         """All physical cards now, unscaled (slots 1, cores 100), sorted by (index, uuid).
@@ -25,24 +25,27 @@ class Backend(Protocol):
         A card that fails a query is in the list with `healthy=False` and a reason.
 
         Raises:
-            DriverUnavailable: no card can be asked at all.
+            DriverUnavailable: no card can be queried at all.
         """
 
     @property
     def is_simulated(self) -> bool:
         """True where the cards are not real."""
 
-    def pair_scores(self) -> Mapping[Uuid, Mapping[Uuid, int]]:
+    def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
+        """Errors that the driver reported since its session began, by card and code."""
+
+    def pair_scores(self) -> PairScores:
         """How well each pair of cards is linked; empty where that is not known. Never waits."""
 
     def wait_for_event(self, timeout_s: float) -> bool:
-        """Wait until a card's state may have changed (True) or the time is over (False)."""
+        """Wait until a card's state may have changed (True) or the timeout expires (False)."""
 
     def last_pass_age_s(self) -> float:
-        """Seconds since the cards were last looked at; what liveness is tied to. Never waits."""
+        """Seconds since the cards were last read; liveness depends on it. Never waits."""
 
     def close(self) -> None:
-        """Give the driver back. Harmless when called twice."""
+        """Release the driver. Safe to call twice."""
 
 
 class Clock(Protocol):
@@ -68,17 +71,23 @@ class EventNote:
     is_warning: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterSpec:
+    """A counter that a vendor adds to the daemon's metrics; `label` is its only label."""
+
+    name: str
+    doc: str
+    label: str
+
+
 class Kube(Protocol):
     """The Kubernetes API, as much of it as we use. Every call is bounded in time.
 
-    Raises (every method): KubeError or one of its kinds.
+    Raises (every method): KubeError or a subclass.
     """
 
     def read_node(self, name: str) -> Node:
         """GET one node."""
-
-    def list_nodes(self) -> tuple[Node, ...]:
-        """LIST nodes."""
 
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
         """Set (or with None remove) the named annotations of a node and nothing else."""
@@ -89,14 +98,6 @@ class Kube(Protocol):
     def read_pod(self, namespace: str, name: str) -> Pod:
         """GET one pod."""
 
-    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
-        """LIST pods, of one node or of all."""
-
-    def merge_patch_pod(
-        self, namespace: str, name: str, annotations: Mapping[str, str | None]
-    ) -> Pod:
-        """Set (or with None remove) the named annotations of a pod and nothing else."""
-
     def json_patch_pod(self, namespace: str, name: str, patch: JsonPatch) -> Pod:
         """Apply a JSON patch to a pod. Raises Conflict when a `test` fails."""
 
@@ -105,7 +106,7 @@ class Kube(Protocol):
 
 
 class ExtenderKube(Kube, Protocol):
-    """What the extender needs of the Kubernetes API beyond a daemon."""
+    """What the extender needs from the Kubernetes API beyond what a daemon needs."""
 
     def patch_pod_exactly(
         self,
@@ -123,9 +124,9 @@ class ExtenderKube(Kube, Protocol):
 
 
 class ListingKube(Protocol):
-    """What a look at the cluster needs of the Kubernetes API.
+    """What an inspection of the cluster needs from the Kubernetes API.
 
-    Raises (every method): KubeError or one of its kinds.
+    Raises (every method): KubeError or a subclass.
     """
 
     def read_node(self, name: str) -> Node:
@@ -151,7 +152,7 @@ class Watched(Protocol):
         """One pod, or None."""
 
     def node(self) -> Node | None:
-        """Our own node, or None before the first answer."""
+        """Our own node, or None before the first response."""
 
     def is_synced(self) -> bool:
         """True once nodes and pods have been listed."""
