@@ -1,1 +1,1 @@
-"""What stands on the wire: names and codecs. Pure."""
+"""The protocol on the wire: names and codecs. Pure."""

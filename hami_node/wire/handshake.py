@@ -9,11 +9,11 @@ from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.wire import names
-from hami_node.wire.timestamps import format_dashed, format_go, format_rfc3339, parse_time
+from hami_node.wire.values.timestamps import format_dashed, format_go, format_rfc3339, parse_time
 
 
 class HandshakeKind(StrEnum):
-    """Who spoke last: the node (`Reported`) or a scheduler (the others)."""
+    """Who wrote last: the node (`Reported`) or a scheduler (the others)."""
 
     REPORTED = "Reported"
     REQUESTING = "Requesting"
@@ -28,7 +28,7 @@ class Handshake:
         kind: the word.
         time_s: Unix seconds, None when the time can't be read. Schedulers write their local
             time without a zone; it is taken as UTC.
-        is_dotted: the date is written `2006.01.02`; in a scheduler's word the mark of HAMi 2.4.
+        is_dotted: the date is written `2006.01.02`; from a scheduler the mark of HAMi 2.4.
     """
 
     kind: HandshakeKind
@@ -45,7 +45,7 @@ _FORM: Final = re.compile(r"(Reported|Requesting|Deleted)[ _]?(.*)", re.DOTALL)
 _DOTTED: Final = re.compile(r"\d{4}\.\d\d\.\d\d ", re.ASCII)
 
 
-def decode_handshake(text: str, key: str = names.NODE_HANDSHAKE) -> Handshake:
+def decode_handshake(text: str, key: str) -> Handshake:
     """Read a handshake value.
 
     Raises:
@@ -63,12 +63,12 @@ def decode_handshake(text: str, key: str = names.NODE_HANDSHAKE) -> Handshake:
 
 
 def encode_reported(unix_s: float) -> str:
-    """What the daemon writes for NVIDIA: `Reported 2006-01-02 15:04:05.123456 +0000 UTC`."""
+    """What HAMi's daemons write: `Reported 2006-01-02 15:04:05.123456 +0000 UTC`."""
     return f"{names.HANDSHAKE_REPORTED} {format_go(unix_s)}"
 
 
-def encode_neuron_reported(unix_s: float) -> str:
-    """What the daemon writes for Neuron: `Reported_2006-01-02T15:04:05Z`."""
+def encode_reported_rfc3339(unix_s: float) -> str:
+    """The same with a time that machines agree on: `Reported_2006-01-02T15:04:05Z`."""
     return f"{names.HANDSHAKE_REPORTED}_{format_rfc3339(unix_s)}"
 
 
@@ -78,5 +78,5 @@ def encode_requesting(unix_s: float) -> str:
 
 
 def encode_deleted(unix_s: float) -> str:
-    """What the extender writes when it gives a silent node up: `Deleted_2006-01-02 15:04:05`."""
+    """What the extender writes when it gives up a silent node: `Deleted_2006-01-02 15:04:05`."""
     return f"{names.HANDSHAKE_DELETED}{format_dashed(unix_s)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hami_node.wire.timestamps import format_rfc3339, parse_time
+from hami_node.wire.values.timestamps import format_rfc3339, parse_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,28 +15,24 @@ class LockOwner:
         time_s: Unix seconds; None when it can't be read (count the timeout from first sight).
         namespace: of the pod; "" when the value names no pod.
         name: of the pod; "" when the value names no pod.
-        is_malformed: the value is neither form; it is somebody's until it times out.
     """
 
     time_s: float | None
     namespace: str = ""
     name: str = ""
-    is_malformed: bool = False
 
     def is_pod(self, namespace: str, name: str) -> bool:
-        """True when the lock names exactly this pod; an ownerless lock names nobody."""
+        """True when the lock names exactly this pod; a lock without an owner names none."""
         return bool(self.name) and (self.namespace, self.name) == (namespace, name)
 
 
 def decode_lock(text: str) -> LockOwner:
-    """Read a lock value; never fails, for a lock that can't be read is still a lock."""
-    parts = text.split(",")
-    time_s = parse_time(parts[0])
-    if len(parts) == 1 and time_s is not None:
-        return LockOwner(time_s=time_s)
-    if len(parts) == 3 and time_s is not None and parts[1] and parts[2]:
-        return LockOwner(time_s=time_s, namespace=parts[1], name=parts[2])
-    return LockOwner(time_s=time_s, is_malformed=True)
+    """Read a lock value; never fails: a value of neither form counts as held until it times out."""
+    fields = text.split(",")
+    time_s = parse_time(fields[0])
+    if len(fields) == 3 and time_s is not None and fields[1] and fields[2]:
+        return LockOwner(time_s=time_s, namespace=fields[1], name=fields[2])
+    return LockOwner(time_s=time_s)
 
 
 def encode_lock(unix_s: float, namespace: str, name: str) -> str:

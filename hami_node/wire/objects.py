@@ -1,17 +1,16 @@
 """Kubernetes objects: JSON bytes to the parts of pods and nodes that the product reads.
 
-Made to be quick and small, for a scheduler extender holds every pod of a cluster: unknown fields
-are skipped by the decoder, and only what somebody reads is kept. Names of annotations and
+Made to be quick and small, because a scheduler extender holds every pod of a cluster: unknown
+fields are skipped by the decoder, and only what is read is kept. Names of annotations and
 resources are shared between objects.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,36 +23,8 @@ Raw = bytes | str | Mapping[str, object]
 """One object: JSON text, or JSON that has been parsed already."""
 
 _DROPPED_ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
-_KEPT_ENV: Final = ("NVIDIA_", "CUDA_", "LIBCUDA_", "GPU_", "NEURON_")
+_KEPT_ENV: Final = ("CUDA_", "LIBCUDA_", "GPU_")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Generic[T]):
-    """A page of objects; `continue_token` is "" on the last one."""
-
-    items: tuple[T, ...]
-    resource_version: str = ""
-    continue_token: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent(Generic[T]):
-    """One line of a watch.
-
-    Attributes:
-        type: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
-        item: the object; None for BOOKMARK and ERROR.
-        resource_version: of the object or the bookmark.
-        status: HTTP status of an ERROR (410: list again); 0 elsewhere.
-        message: the server's words in an ERROR.
-    """
-
-    type: str
-    item: T | None = None
-    resource_version: str = ""
-    status: int = 0
-    message: str = ""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -145,34 +116,8 @@ class _Node(msgspec.Struct):
     status: _NodeStatus | None = None
 
 
-class _ListMetadata(msgspec.Struct, rename="camel"):
-    resource_version: str | None = None
-    continue_token: str | None = msgspec.field(name="continue", default=None)
-
-
-class _List(msgspec.Struct):
-    metadata: _ListMetadata | None = None
-    items: list[msgspec.Raw] | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Bare(msgspec.Struct):
-    """A bookmark's object, or the Status of an error."""
-
-    metadata: _Metadata | None = None
-    code: int | None = None
-    message: str | None = None
-
-
 _POD: Final = msgspec.json.Decoder(_Pod)
 _NODE: Final = msgspec.json.Decoder(_Node)
-_LIST: Final = msgspec.json.Decoder(_List)
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 def decode_pod(raw: Raw) -> Pod:
@@ -196,61 +141,6 @@ def decode_node(raw: Raw) -> Node:
     return _node_of(_decode(_NODE, _Node, raw, "node"))
 
 
-def decode_pod_list(raw: bytes | str) -> Listing[Pod]:
-    """Read a PodList, in the server's order.
-
-    Raises:
-        WireError: not JSON, or a field of the wrong kind; the text names the field.
-    """
-    return _decode_list(raw, decode_pod)
-
-
-def decode_node_list(raw: bytes | str) -> Listing[Node]:
-    """Read a NodeList, in the server's order.
-
-    Raises:
-        WireError: not JSON, or a field of the wrong kind; the text names the field.
-    """
-    return _decode_list(raw, decode_node)
-
-
-def decode_pod_event(line: bytes | str) -> WatchEvent[Pod]:
-    """Read one line of a watch on pods.
-
-    Raises:
-        WireError: not JSON, or a field of the wrong kind; the text names the field.
-    """
-    event = _decode(_EVENT, _Event, line, "watch event")
-    if event.type in ("BOOKMARK", "ERROR"):
-        return _bare_event(event)
-    pod = decode_pod(bytes(event.object))
-    return WatchEvent(type=event.type, item=pod, resource_version=pod.resource_version)
-
-
-def decode_node_event(line: bytes | str) -> WatchEvent[Node]:
-    """Read one line of a watch on nodes.
-
-    Raises:
-        WireError: not JSON, or a field of the wrong kind; the text names the field.
-    """
-    event = _decode(_EVENT, _Event, line, "watch event")
-    if event.type in ("BOOKMARK", "ERROR"):
-        return _bare_event(event)
-    node = decode_node(bytes(event.object))
-    return WatchEvent(type=event.type, item=node, resource_version=node.resource_version)
-
-
-def _bare_event(event: _Event) -> WatchEvent[T]:
-    bare = _decode(_BARE, _Bare, bytes(event.object), "watch event")
-    metadata = bare.metadata or _Metadata()
-    return WatchEvent(
-        type=event.type,
-        resource_version=metadata.resource_version or "",
-        status=bare.code or 0,
-        message=bare.message or "",
-    )
-
-
 def _decode(decoder: msgspec.json.Decoder[T], kind: type[T], raw: Raw, what: str) -> T:
     try:
         if isinstance(raw, bytes | str):
@@ -261,25 +151,14 @@ def _decode(decoder: msgspec.json.Decoder[T], kind: type[T], raw: Raw, what: str
         raise WireError(what, str(error), "can't be read") from error
 
 
-def _decode_list(raw: bytes | str, decode_item: Callable[[bytes], T]) -> Listing[T]:
-    """One object after the other: a list of 10,000 pods never stands in memory twice."""
-    page = _decode(_LIST, _List, raw, "list")
-    head = page.metadata or _ListMetadata()
-    return Listing(
-        items=tuple(decode_item(bytes(item)) for item in page.items or ()),
-        resource_version=head.resource_version or "",
-        continue_token=head.continue_token or "",
-    )
-
-
 def _pod_of(raw: _Pod) -> Pod:
     metadata, spec = raw.metadata or _Metadata(), raw.spec or _PodSpec()
     status = raw.status or _PodStatus()
     ended = frozenset(_ended_ok(status.init_container_statuses)) | frozenset(
         _ended_ok(status.container_statuses)
     )
-    inits = (_container_of(one, _init_kind(one), ended) for one in spec.init_containers or ())
-    apps = (_container_of(one, ContainerKind.APP, ended) for one in spec.containers or ())
+    inits = (_container_of(item, _init_kind(item), ended) for item in spec.init_containers or ())
+    apps = (_container_of(item, ContainerKind.APP, ended) for item in spec.containers or ())
     return Pod(
         uid=metadata.uid or "",
         namespace=sys.intern(metadata.namespace or ""),
@@ -323,9 +202,9 @@ def _container_of(raw: _Container, kind: ContainerKind, ended: frozenset[str]) -
 
 def _literals(env: Iterable[_Env] | None) -> Mapping[str, str]:
     kept = {
-        sys.intern(one.name): one.value
-        for one in env or ()
-        if one.name and one.value is not None and one.name.startswith(_KEPT_ENV)
+        sys.intern(item.name): item.value
+        for item in env or ()
+        if item.name and item.value is not None and item.name.startswith(_KEPT_ENV)
     }
     return kept or _NOTHING
 
@@ -350,7 +229,7 @@ def _texts(raw: Mapping[str, str | None] | None) -> Mapping[str, str]:
 
 def _node_of(raw: _Node) -> Node:
     metadata, status = raw.metadata or _Metadata(), raw.status or _NodeStatus()
-    ready = [one.status == "True" for one in status.conditions or () if one.type == "Ready"]
+    ready = [item.status == "True" for item in status.conditions or () if item.type == "Ready"]
     return Node(
         name=metadata.name or "",
         uid=metadata.uid or "",

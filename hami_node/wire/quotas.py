@@ -1,4 +1,4 @@
-"""ResourceQuota objects: what of them limits cards."""
+"""ResourceQuota objects: the limits that concern cards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.wire.quantity import parse_whole_quantity
+from hami_node.wire.values.quantity import parse_whole_quantity
 
 LIMITS: Final = "limits."
 """Before a resource's name in `spec.hard`; other keys limit nothing here."""
@@ -45,7 +45,7 @@ class ResourceQuota:
     hard: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, resource: str) -> int | None:
-        """The limit of a resource in its own unit; None without one that is a whole number.
+        """The limit of a resource in its own unit; None if it is absent or not a whole number.
 
         Source: HAMi 2.10 device/quota.go:196-207, which skips other values too.
         """
@@ -59,7 +59,7 @@ class ResourceQuota:
 
 
 def decode_resource_quota(raw: bytes | Mapping[str, object]) -> ResourceQuota:
-    """Read one ResourceQuota, as JSON text or parsed already.
+    """Read a ResourceQuota, as JSON text or parsed already.
 
     Raises:
         WireError: not such an object.

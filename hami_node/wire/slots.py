@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Final
 
 from hami_node.model import ContainerGrants, ContainerKind, Pod
-from hami_node.wire.pod_codec import encode_grants
+from hami_node.wire.grants import encode_grants
 
 MAX_SEARCHED: Final = 256
-"""With more slots than any pod has, only what has kept its place or order is understood: the
+"""With more slots than any pod has, only what has kept its position or order is understood: the
 search goes one level deeper for each."""
 MAX_ALTERNATIVES: Final = 8
 """Enough to show a person that a reservation has several meanings."""
@@ -31,7 +31,7 @@ class SlotMap:
     Attributes:
         granted: what `vgpu-devices-allocated` gives each container by name, in the pod's order;
             a container without a slot is not in it.
-        waiting: where the slots of containers not served yet stand in `remaining`, by name.
+        waiting: the positions in `remaining` of containers that are not served yet, by name.
         remaining: the slots of `vgpu-devices-to-allocate`.
         has_init_slots: False when the writer leaves out init containers that ask (2.4 to 2.8).
     """
@@ -52,25 +52,25 @@ class SlotMap:
     def without(self, container: str) -> str:
         """The to-allocate text once this container is served; the same text if it was already.
 
-        The slot is emptied and keeps its place, as every generation's reader expects.
+        The slot is emptied and keeps its position, as every generation's reader expects.
         """
-        place = self.waiting.get(container)
+        position = self.waiting.get(container)
         return encode_grants(
-            tuple(() if i == place else slot for i, slot in enumerate(self.remaining))
+            tuple(() if i == position else slot for i, slot in enumerate(self.remaining))
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousSlots:
-    """More than one mapping fits; each alternative is complete. Nobody may pick one."""
+    """More than one mapping fits; each alternative is complete. None may be picked."""
 
     alternatives: tuple[SlotMap, ...]
 
     @property
     def why(self) -> str:
         """For people: what differs between the alternatives."""
-        waiting = (", ".join(one.waiting) or "none" for one in self.alternatives)
-        return "it can't be told which containers are still to be served: " + " or ".join(waiting)
+        waiting = (", ".join(item.waiting) or "none" for item in self.alternatives)
+        return "it is unclear which containers are still to be served: " + " or ".join(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def assign_slots(
     owners = _owners(pod, counts, allocated)
     if isinstance(owners, SlotMismatch):
         return owners
-    granted = {owner: allocated[place] for place, owner in owners.items()}
+    granted = {owner: allocated[position] for position, owner in owners.items()}
     asking_inits = [name for name in _asking(pod, counts) if name in _init_names(pod)]
     has_init_slots = not asking_inits or asking_inits[0] in granted
     found = [
@@ -115,35 +115,35 @@ def assign_slots(
 
 
 def _asking(pod: Pod, counts: Mapping[str, int]) -> list[str]:
-    return [one.name for one in pod.containers if counts.get(one.name, 0) > 0]
+    return [item.name for item in pod.containers if counts.get(item.name, 0) > 0]
 
 
 def _init_names(pod: Pod) -> frozenset[str]:
-    return frozenset(one.name for one in pod.containers if one.kind is not ContainerKind.APP)
+    return frozenset(item.name for item in pod.containers if item.kind is not ContainerKind.APP)
 
 
 def _owners(
     pod: Pod, counts: Mapping[str, int], allocated: Sequence[ContainerGrants]
 ) -> dict[int, str] | SlotMismatch:
-    """The container of each filled slot, by the slot's place.
+    """The container of each filled slot, by the slot's position.
 
-    Filled slots and containers that ask stand in one order. The number of filled slots says
-    whether init containers have slots: no number fits both readings.
+    Filled slots and containers that ask are in the same order. The number of filled slots
+    shows whether init containers have slots: no number fits both readings.
     """
-    filled = [place for place, slot in enumerate(allocated) if slot]
+    filled = [position for position, slot in enumerate(allocated) if slot]
     inits = _init_names(pod)
-    everybody = _asking(pod, counts)
-    apps = [name for name in everybody if name not in inits]
-    asking = everybody if len(filled) == len(everybody) else apps
+    all_asking = _asking(pod, counts)
+    apps = [name for name in all_asking if name not in inits]
+    asking = all_asking if len(filled) == len(all_asking) else apps
     if len(filled) != len(asking):
         return SlotMismatch(
-            why=f"{len(filled)} containers have a reservation, {len(everybody)} ask for one"
+            why=f"{len(filled)} containers have a reservation, {len(all_asking)} ask for cards"
         )
-    for place, name in zip(filled, asking, strict=True):
-        if len(allocated[place]) != counts[name]:
+    for position, name in zip(filled, asking, strict=True):
+        if len(allocated[position]) != counts[name]:
             return SlotMismatch(
                 why=f"container {name} asks for {counts[name]} cards, "
-                f"its reservation has {len(allocated[place])}"
+                f"its reservation has {len(allocated[position])}"
             )
     return dict(zip(filled, asking, strict=True))
 
@@ -153,24 +153,25 @@ def _waiting(
     allocated: Sequence[ContainerGrants],
     to_allocate: Sequence[ContainerGrants],
 ) -> list[dict[str, int]]:
-    """Every way to see what is left as slots of `allocated`: names to places in `to_allocate`.
+    """Every way to match what is left to slots of `allocated`: names to positions in `to_allocate`.
 
-    Slots that kept their places speak for themselves. Where places have moved (2.4 and 2.7 drop
+    Slots that kept their positions are unambiguous. Where positions have moved (2.4 and 2.7 drop
     empty slots when they write again), kubelet's order decides: it serves a pod's containers
     first to last, so what is left is the end of the list. Only what fits neither is searched.
     """
-    left = [place for place, slot in enumerate(to_allocate) if slot]
+    left = [position for position, slot in enumerate(to_allocate) if slot]
     if len(to_allocate) >= len(allocated) and all(
-        place < len(allocated) and allocated[place] == to_allocate[place] for place in left
+        position < len(allocated) and allocated[position] == to_allocate[position]
+        for position in left
     ):
-        return [{owners[place]: place for place in left}]
-    places = sorted(owners)
-    filled, wanted = [allocated[place] for place in places], [to_allocate[p] for p in left]
+        return [{owners[position]: position for position in left}]
+    positions = sorted(owners)
+    filled, wanted = [allocated[position] for position in positions], [to_allocate[i] for i in left]
     if len(left) <= len(filled) and filled[len(filled) - len(left) :] == wanted:
-        tail = places[len(places) - len(left) :]
-        return [dict(zip((owners[place] for place in tail), left, strict=True))]
+        tail = positions[len(positions) - len(left) :]
+        return [dict(zip((owners[position] for position in tail), left, strict=True))]
     return [
-        dict(zip((owners[places[at]] for at in chosen), left, strict=True))
+        dict(zip((owners[positions[at]] for at in chosen), left, strict=True))
         for chosen in islice(_embeddings(wanted, filled), MAX_ALTERNATIVES)
     ]
 
@@ -180,8 +181,8 @@ def _embeddings(
 ) -> Iterator[tuple[int, ...]]:
     """Every way to find `wanted` inside `filled` in the same order.
 
-    `latest[k]` is the last place where the k-th can stand so that the rest still fits: no branch
-    of the search is ever given up, so the first few answers cost little whatever the input.
+    `latest[k]` is the last position of the k-th that lets the rest still fit: no branch of the
+    search fails, so the first few answers cost little whatever the input.
     """
     if len(filled) > MAX_SEARCHED:
         return

@@ -30,7 +30,7 @@ def parse_quantity(text: str, key: str) -> Fraction:
     """The exact value of a quantity; values beyond 2^63-1 are cut to it, as upstream does.
 
     Raises:
-        WireError: not a quantity; it names `key` and the cure.
+        WireError: not a quantity; it names `key` and what to write.
     """
     found = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if not found:
@@ -41,7 +41,7 @@ def parse_quantity(text: str, key: str) -> Fraction:
     if suffix:
         value *= _SUFFIXES[suffix]
     elif exponent and value:
-        # A huge exponent is cut before it costs time: nothing that large or small is told apart.
+        # A huge exponent is cut before it costs time: such values need no distinction.
         power = max(-_LONGEST - _WIDEST_EXPONENT, min(int(exponent), _LONGEST + _WIDEST_EXPONENT))
         value *= Fraction(10) ** power
     value = min(value, Fraction(MAX_QUANTITY))
@@ -52,7 +52,7 @@ def parse_whole_quantity(text: str, key: str) -> int:
     """The value of a quantity that has to be a whole number.
 
     Raises:
-        WireError: not a quantity, or not whole; it names `key` and the cure.
+        WireError: not a quantity, or not whole; it names `key` and what to write.
     """
     if _PLAIN.fullmatch(text):
         return int(text)

@@ -1,4 +1,4 @@
-"""Times as they stand in annotations, to and from Unix seconds. Reads no clock."""
+"""Times as written in annotations, to and from Unix seconds. Reads no clock."""
 
 from __future__ import annotations
 

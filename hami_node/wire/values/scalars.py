@@ -9,9 +9,9 @@ from hami_node.errors import WireError
 
 MAX_INT32: Final = 2**31 - 1
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_BOOLS: Final = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
-    ("0", "f", "F", "FALSE", "false", "False"), False
-)
+TRUE_WORDS: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+"""Go's spellings of true. Source: strconv.ParseBool."""
+_FALSE_WORDS: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 def parse_whole(text: str, key: str, *, minimum: int = 0) -> int:
@@ -34,7 +34,12 @@ def parse_bool(text: str, key: str) -> bool:
     Raises:
         WireError: it is none of them; it names `key`.
     """
-    try:
-        return _BOOLS[text]
-    except KeyError:
-        raise WireError(key, text, "not a boolean") from None
+    is_true = text in TRUE_WORDS
+    if not is_true and text not in _FALSE_WORDS:
+        raise WireError(key, text, "not a boolean")
+    return is_true
+
+
+def is_true_word(text: str) -> bool:
+    """True for Go's spellings of true, and for nothing else."""
+    return text in TRUE_WORDS

@@ -1,0 +1,1 @@
+"""Values inside annotations and objects: JSON, quantities, numbers, times. Pure."""
