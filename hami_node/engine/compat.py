@@ -1,4 +1,8 @@
-"""The two generations of scheduling semantics, as named fields; every difference stands here."""
+"""The two generations of scheduling semantics, as named fields.
+
+Every difference that concerns all vendors is here; what differs only for one vendor's cards is in
+that vendor's folder, by the generation's name.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,12 @@ class FilterName(StrEnum):
     CORES = "cores"
     EXCLUSIVE = "exclusive"
     NO_CORES_LEFT = "no-cores-left"
-    MIG = "mig"
 
 
 _F = FilterName
 
 FILTERS_BEFORE_NUMA: Final = (_F.HEALTH, _F.CORDON, _F.TYPE)
-"""Run before the change of NUMA group is looked at; the same in both generations."""
+"""Run before the NUMA group is compared; the same in both generations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +39,14 @@ class Compat:
 
     Attributes:
         name: value of the setting `compat`.
-        filters: order of the filters after the NUMA group; decides which reason is told.
+        filters: order of the filters after the NUMA group; decides which reason is given.
         is_numa_first: cards are sorted by NUMA node first even without numa-bind.
-        slot_term_counts_cards: a request adds its count, not one, to a card's slot term.
+        slot_term_counts_cards: a request adds its count, not 1, to a card's slot term.
         score_matches_vendor: a request counts only for cards of its vendor.
         is_zero_quota_a_limit: a quota of 0 blocks; else it means no limit.
         quota_collapses: init containers count by their peak in the quota; else all is summed.
         reasons_count_cards: NumaNotFit and AllocatedCardsInsufficientRequest count the cards held
             at that moment; else they count 1.
-        is_odd_neuron_rejected: core requests of Neuron that are neither 1 nor even are refused;
-            else they are rounded down to whole devices.
-        neuron_numa_counts_devices: the total beside a Neuron NumaNotFit is the number of devices;
-            else it is 1.
     """
 
     name: str
@@ -58,15 +57,12 @@ class Compat:
     is_zero_quota_a_limit: bool
     quota_collapses: bool
     reasons_count_cards: bool
-    is_odd_neuron_rejected: bool
-    neuron_numa_counts_devices: bool
 
 
 V2_8: Final = Compat(
     name="2.8",
     filters=(
         _F.UUID, _F.SLOTS, _F.MUTEX, _F.CORES, _F.MEMORY, _F.EXCLUSIVE, _F.NO_CORES_LEFT, _F.QUOTA,
-        _F.MIG,
     ),
     is_numa_first=True,
     slot_term_counts_cards=True,
@@ -74,8 +70,6 @@ V2_8: Final = Compat(
     is_zero_quota_a_limit=False,
     quota_collapses=False,
     reasons_count_cards=False,
-    is_odd_neuron_rejected=False,
-    neuron_numa_counts_devices=False,
 )  # fmt: skip
 """What the seed documents describe; the default."""
 
@@ -83,7 +77,6 @@ V2_10: Final = Compat(
     name="2.10",
     filters=(
         _F.UUID, _F.SLOTS, _F.MUTEX, _F.QUOTA, _F.MEMORY, _F.CORES, _F.EXCLUSIVE, _F.NO_CORES_LEFT,
-        _F.MIG,
     ),
     is_numa_first=False,
     slot_term_counts_cards=False,
@@ -91,8 +84,6 @@ V2_10: Final = Compat(
     is_zero_quota_a_limit=True,
     quota_collapses=True,
     reasons_count_cards=True,
-    is_odd_neuron_rejected=True,
-    neuron_numa_counts_devices=True,
 )  # fmt: skip
 """What HAMi 2.10 does."""
 

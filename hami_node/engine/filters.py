@@ -1,4 +1,7 @@
-"""Why a card can't serve an ask: one function, one rule, one reason. Their order: compat.py."""
+"""Why a card can't serve an ask: one function, one rule, one reason. Their order: compat.py.
+
+A vendor's own filters are in its folder, with their position here (`card_rules.OwnFilter`).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,21 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from hami_node.engine import mig
 from hami_node.engine.compat import FILTERS_BEFORE_NUMA, Compat, FilterName
 from hami_node.engine.quota import QuotaTally
 from hami_node.engine.ranking import has_word
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Mode, PodWishes, Uuid
+from hami_node.model import Ask, CardWishes, Uuid
 
 WHOLE_CARD: Final = 100
-"""Percent of cores that mean the card alone."""
+"""Percent of cores that mean the whole card, unshared."""
 
 
 class Reason(StrEnum):
-    """Why a card or a node can't serve; the texts are HAMi's. Source: common/common.go:25-44."""
+    """Why a card or a node can't serve; the texts are HAMi's. Vendors have reasons of their own.
+
+    Source: common/common.go:25-44.
+    """
 
     NOT_HEALTHY = "CardNotHealth"
     CORDONED = "CardCordoned"
@@ -33,8 +38,6 @@ class Reason(StrEnum):
     TOO_LITTLE_MEMORY = "CardInsufficientMemory"
     TOO_FEW_CORES = "CardInsufficientCore"
     NO_CORES_LEFT = "CardComputeUnitsExhausted"
-    NO_MIG_PLACEMENT = "CardMigTopologyInfeasible"
-    NO_MIG_TEMPLATE = "CardNotFoundCustomFilterRule"
     OTHER_NUMA = "NumaNotFit"
     TOO_FEW_CARDS_FIT = "AllocatedCardsInsufficientRequest"
     TOO_FEW_CARDS = "NodeInsufficientDevice"
@@ -43,17 +46,18 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitContext:
-    """What a filter has to know beside the card.
+    """What a filter needs besides the card.
 
     Attributes:
-        cordoned: the node's cards that are out of scheduling.
+        wishes: the pod's, for cards of the ask's vendor.
+        cordoned: the node's cards that are cordoned.
         quota: room left in the namespace; None without a quota.
-        is_mutex: the pod wants cards that nobody uses.
+        is_mutex: the pod requests unused cards.
         cores: percent of a card that is asked for, at most 100.
     """
 
     ask: Ask
-    wishes: PodWishes
+    wishes: CardWishes
     compat: Compat
     cordoned: frozenset[Uuid] = frozenset()
     quota: QuotaTally | None = None
@@ -67,7 +71,7 @@ class FitContext:
 
 def context(
     ask: Ask,
-    wishes: PodWishes,
+    wishes: CardWishes,
     compat: Compat,
     *,
     policy: str = "",
@@ -93,38 +97,39 @@ class Rejection:
     `whole` is set where the node fails as a whole; then nothing is counted.
     """
 
-    counts: Mapping[Reason, int] = field(default_factory=lambda: MappingProxyType({}))
+    counts: Mapping[StrEnum, int] = field(default_factory=lambda: MappingProxyType({}))
     total: int = 0
-    whole: Reason | None = None
+    whole: StrEnum | None = None
 
     def text(self) -> str:
         """As HAMi writes it: `1/8 CardTypeMismatch, 3/8 CardInsufficientMemory`."""
         if self.whole is not None:
             return self.whole.value
-        parts = [f"{count}/{self.total} {reason}" for reason, count in self.counts.items()]
-        return ", ".join(sorted(parts))
+        texts = [f"{count}/{self.total} {reason}" for reason, count in self.counts.items()]
+        return ", ".join(sorted(texts))
 
     @classmethod
-    def of(cls, counts: Counter[Reason], total: int) -> Rejection:
+    def of(cls, counts: Counter[StrEnum], total: int) -> Rejection:
         """Freeze a count."""
         return cls(counts=MappingProxyType(dict(counts)), total=total)
 
 
-Filter = Callable[[DeviceUsage, FitContext], Reason | None]
+Filter = Callable[[DeviceUsage, FitContext], StrEnum | None]
+"""Why the card can't serve the ask, as a `Reason` or one of its vendor's; None when it can."""
 
 
 def is_healthy(card: DeviceUsage, _: FitContext) -> Reason | None:
-    """Reject a sick card and one whose grants contradict it."""
+    """Reject an unhealthy card, and a card whose grants contradict it."""
     return None if card.device.healthy and not card.contradiction else Reason.NOT_HEALTHY
 
 
 def is_not_cordoned(card: DeviceUsage, ctx: FitContext) -> Reason | None:
-    """Reject a card that people took out of scheduling."""
+    """Reject a cordoned card."""
     return Reason.CORDONED if card.device.uuid in ctx.cordoned else None
 
 
 def has_type(card: DeviceUsage, ctx: FitContext) -> Reason | None:
-    """Reject another vendor, another sharing mode or another model than wished."""
+    """Reject a card of another vendor, sharing mode or model than requested."""
     device, wishes = card.device, ctx.wishes
     if device.vendor is not ctx.ask.vendor:
         return Reason.TYPE_MISMATCH
@@ -142,12 +147,11 @@ def has_type(card: DeviceUsage, ctx: FitContext) -> Reason | None:
 
 def has_uuid(card: DeviceUsage, ctx: FitContext) -> Reason | None:
     """Reject a card that the pod's UUID lists exclude."""
-    wish = ctx.wishes.uuids(ctx.ask.vendor)
-    return None if wish.admits(card.device.uuid) else Reason.UUID_MISMATCH
+    return None if ctx.wishes.uuids.admits(card.device.uuid) else Reason.UUID_MISMATCH
 
 
 def has_slot(card: DeviceUsage, _: FitContext) -> Reason | None:
-    """Reject a card that as many containers share as may."""
+    """Reject a card that is already shared by as many containers as allowed."""
     return Reason.NO_SLOT if card.slots_used >= card.device.slots else None
 
 
@@ -189,16 +193,6 @@ def has_cores_left(card: DeviceUsage, ctx: FitContext) -> Reason | None:
     return Reason.NO_CORES_LEFT if is_full and ctx.cores == 0 else None
 
 
-def has_mig_instance(card: DeviceUsage, ctx: FitContext) -> Reason | None:
-    """Reject a card in MIG mode that can't hold an instance of the asked size."""
-    if card.device.mode != Mode.MIG:
-        return None
-    wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
-    if mig.choose(card, wanted) is not None:
-        return None
-    return Reason.NO_MIG_TEMPLATE if card.device.mig_templates else Reason.NO_MIG_PLACEMENT
-
-
 FILTERS: Final[Mapping[FilterName, Filter]] = MappingProxyType(
     {
         FilterName.HEALTH: is_healthy,
@@ -212,22 +206,18 @@ FILTERS: Final[Mapping[FilterName, Filter]] = MappingProxyType(
         FilterName.CORES: has_cores,
         FilterName.EXCLUSIVE: is_idle_if_exclusive,
         FilterName.NO_CORES_LEFT: has_cores_left,
-        FilterName.MIG: has_mig_instance,
     }
 )
 
 BEFORE_NUMA: Final = tuple(FILTERS[name] for name in FILTERS_BEFORE_NUMA)
 
 
-def first_failing(card: DeviceUsage, ctx: FitContext, filters: tuple[Filter, ...]) -> Reason | None:
+def first_failing(
+    card: DeviceUsage, ctx: FitContext, filters: tuple[Filter, ...]
+) -> StrEnum | None:
     """The reason of the first filter that rejects the card, or None."""
     for rule in filters:
         reason = rule(card, ctx)
         if reason is not None:
             return reason
     return None
-
-
-def after_numa(compat: Compat) -> tuple[Filter, ...]:
-    """The generation's filters after the NUMA group, in its order."""
-    return tuple(FILTERS[name] for name in compat.filters)

@@ -1,54 +1,32 @@
-"""Which cards of a node serve one container's ask: filters, NUMA group, linked set."""
+"""Which cards of a node serve one ask: card after card, or the best linked of those that fit."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
-from hami_node.engine import mig, topology
+from hami_node.engine.card_rules import (
+    Placement,
+    Taken,
+    filters_after_numa,
+    rules_of,
+)
 from hami_node.engine.filters import (
     BEFORE_NUMA,
-    Filter,
     FitContext,
     Reason,
     Rejection,
-    after_numa,
     first_failing,
 )
 from hami_node.engine.quota import Take
 from hami_node.engine.ranking import TOPOLOGY, has_word
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Device, Mode, Uuid
+from hami_node.model import NO_SCORES, PairScores, Uuid
 
-PairScores = Mapping[Uuid, Mapping[Uuid, int]]
-"""Score of the link between two cards; a missing pair counts 0."""
-
-MOST_INSTANCES: Final = 64
-"""More MIG instances than any card holds; what a node registers beyond that is not believed."""
-
-NO_SCORES: Final[PairScores] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """One card of a placement with what was asked of it (for Neuron `cores` is the mask)."""
-
-    device: Device
-    memory_mib: int
-    cores: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The cards that serve an ask, in the order in which they were taken.
-
-    A card in MIG mode may stand there several times.
-    """
-
-    taken: tuple[Taken, ...]
+MOST_PARTS: Final = 64
+"""More parts than any card is divided into; what a node registers beyond that is ignored."""
 
 
 def fit(
@@ -58,23 +36,27 @@ def fit(
     policy: str = "",
     pair_scores: PairScores = NO_SCORES,
 ) -> Placement | Rejection:
-    """Take cards in the given order until the ask is served.
+    """Take cards in the given order until the ask is served, or as their vendor chooses them.
 
     Args:
-        cards: the node's cards of the ask's vendor, first visited first.
+        cards: the node's cards of the ask's vendor, in visit order.
         ctx: the ask and everything that filters look at.
         policy: the card policy in force; `topology-aware` in it chooses among all cards that fit.
         pair_scores: links between the node's cards.
 
     Source: seed 000 sections 3 to 6; HAMi 2.10 nvidia/device.go:715-876.
     """
-    walk = _Walk(ctx, is_topology=has_word(policy, TOPOLOGY))
+    rules = rules_of(ctx.ask.vendor)
+    answer = rules.choose(cards, ctx)
+    if answer is not None:
+        return answer
+    walk = _Walk(ctx, is_topology=rules.chooses_by_links and has_word(policy, TOPOLOGY))
     is_bound = ctx.wishes.is_numa_bound
     for card in _by_numa(cards) if is_bound else cards:
         if walk.visit(card, is_bound=is_bound):
             return Placement(taken=tuple(walk.held))
     if walk.is_topology:
-        chosen = _linked_set(walk.groups, ctx.ask.count, pair_scores, is_bound=is_bound)
+        chosen = rules.best_linked(walk.groups, ctx.ask.count, pair_scores, is_bound=is_bound)
         if chosen is not None:
             return Placement(taken=chosen)
     if walk.held:
@@ -87,12 +69,13 @@ class _Walk:
 
     def __init__(self, ctx: FitContext, *, is_topology: bool) -> None:
         self.is_topology = is_topology
-        self.counts: Counter[Reason] = Counter()
+        self.counts: Counter[StrEnum] = Counter()
         self.held: list[Taken] = []
         self.groups: list[list[Taken]] = [self.held]
         self._ctx = self._start = ctx
         self._numa: int | Uuid | None = None
-        self._rules: tuple[Filter, ...] = after_numa(ctx.compat)
+        self._rules = rules_of(ctx.ask.vendor)
+        self._filters = filters_after_numa(ctx.ask.vendor, ctx.compat)
 
     def weight(self) -> int:
         """How many cards a reason about the held cards counts."""
@@ -117,21 +100,21 @@ class _Walk:
         self._numa = _numa_of(card)
 
     def _take(self, card: DeviceUsage) -> bool:
-        """Take the card, one in MIG mode as often as it has room."""
+        """Take the card; a divided card as often as it has room."""
         ask = self._ctx.ask
         memory_mib = ask.memory_mib_on(card.device.memory_mib)
-        for _ in range(MOST_INSTANCES):
-            reason = first_failing(card, self._ctx, self._rules)
+        for _ in range(MOST_PARTS):
+            reason = first_failing(card, self._ctx, self._filters)
             if reason is not None:
                 self.counts[reason] += 1
                 return False
             self._hold(Taken(device=card.device, memory_mib=memory_mib, cores=self._ctx.cores))
             if not self.is_topology and len(self.held) == ask.count:
                 return True
-            choice = mig.choose(card, memory_mib) if card.device.mode == Mode.MIG else None
-            if choice is None:
+            rest = self._rules.with_part_taken(card, memory_mib)
+            if rest is None:
                 return False
-            card = mig.occupy(card, choice)
+            card = rest
         return False
 
     def _hold(self, taken: Taken) -> None:
@@ -139,41 +122,6 @@ class _Walk:
         if self._ctx.quota is not None:
             take = Take(uuid=taken.device.uuid, memory_mib=taken.memory_mib, cores=taken.cores)
             self._ctx = self._ctx.with_quota(self._ctx.quota.with_take(take))
-
-
-def _linked_set(
-    groups: Iterable[Sequence[Taken]], count: int, scores: PairScores, *, is_bound: bool
-) -> tuple[Taken, ...] | None:
-    """The best linked cards, all of one NUMA group where bound; the worst linked for one card."""
-    if count == 1 or not is_bound:
-        groups = [[taken for group in groups for taken in group]]
-    best: tuple[Taken, ...] | None = None
-    best_sum = 0
-    for group in groups:
-        if len(group) < count:
-            continue
-        chosen = _of_group(group, count, scores)
-        links = _link_sum([taken.device.uuid for taken in chosen], scores)
-        if best is None or links > best_sum:
-            best, best_sum = chosen, links
-    return best
-
-
-def _of_group(group: Sequence[Taken], count: int, scores: PairScores) -> tuple[Taken, ...]:
-    if len(group) == count:
-        return tuple(group)
-    uuids = [taken.device.uuid for taken in group]
-    if count == 1:
-        return (group[topology.worst_single(uuids, scores)],)
-    return tuple(group[place] for place in topology.best_set(uuids, count, scores))
-
-
-def _link_sum(uuids: Sequence[Uuid], scores: PairScores) -> int:
-    return sum(
-        topology.link_score(one, other, scores)
-        for place, one in enumerate(uuids)
-        for other in uuids[place + 1 :]
-    )
 
 
 def _numa_of(card: DeviceUsage) -> int | Uuid:

@@ -122,7 +122,7 @@ class Limits:
 class QuotaBook:
     """Limits and use of every namespace. Not thread-safe: its owner holds a lock.
 
-    Several ResourceQuota objects in one namespace hold together: the lowest limit counts.
+    All ResourceQuota objects of a namespace apply: the lowest limit counts.
     """
 
     def __init__(self, memory_factor: int = 1) -> None:
@@ -142,7 +142,7 @@ class QuotaBook:
             self._limits.pop(namespace, None)
 
     def use(self, namespace: str, memory_mib: int, cores: int) -> None:
-        """Count what a pod takes; negative amounts give it back."""
+        """Count what a pod takes; negative amounts release it."""
         memory, core = self._used.get(namespace, (0, 0))
         total = (memory + memory_mib, core + cores)
         if total == (0, 0):
@@ -155,8 +155,8 @@ class QuotaBook:
         objects = self._limits.get(namespace)
         if not objects:
             return None
-        memory = [one.memory_mib for one in objects.values() if one.memory_mib is not None]
-        cores = [one.cores for one in objects.values() if one.cores is not None]
+        memory = [limits.memory_mib for limits in objects.values() if limits.memory_mib is not None]
+        cores = [limits.cores for limits in objects.values() if limits.cores is not None]
         used_memory, used_cores = self._used.get(namespace, (0, 0))
         return Quota(
             memory_limit_mib=min(memory, default=None),

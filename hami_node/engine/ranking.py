@@ -14,7 +14,7 @@ WEIGHT: Final = 10
 """Makes scores readable. Source: HAMi util.Weight."""
 
 DIGITS: Final = 9
-"""Scores are rounded here, so that equal loads tie whatever order they were summed in."""
+"""Scores are rounded to these digits, so that equal loads tie in whatever order they are summed."""
 
 BINPACK: Final = "binpack"
 SPREAD: Final = "spread"
@@ -23,7 +23,7 @@ MUTEX: Final = "mutex"
 TOPOLOGY: Final = "topology-aware"
 
 NO_NUMA: Final = -1
-"""Where a card of unknown NUMA node is sorted."""
+"""The NUMA node by which cards of unknown NUMA node are sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ def parse_weights(text: str) -> Weights | None:
     Source: HAMi util/device_scoring_weights.go:43-102.
     """
     values: dict[str, int] = {}
-    for part in text.split(","):
-        key, sign, number = part.partition("=")
+    for item in text.split(","):
+        key, sign, number = item.partition("=")
         key, number = key.strip(), number.strip()
         is_number = number.isascii() and number.removeprefix("+").isdigit() and len(number) < 10
         if not sign or not is_number or key in values:
@@ -63,7 +63,7 @@ def words(policy: str) -> tuple[str, ...]:
 
 
 def has_word(policy: str, word: str) -> bool:
-    """True when the word stands anywhere in the policy."""
+    """True when the policy contains the word."""
     return word in words(policy)
 
 
@@ -114,11 +114,11 @@ def node_score(cards: Iterable[DeviceUsage]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A card with its score and its place in the order of registration."""
+    """A card with its score and its position in the order of registration."""
 
     card: DeviceUsage
     score: float
-    place: int
+    position: int
 
 
 _Key = Callable[[Scored], tuple[float, ...]]
@@ -127,14 +127,14 @@ _Key = Callable[[Scored], tuple[float, ...]]
 def visit_order(
     scored: Iterable[Scored], policy: str, compat: Compat, *, is_numa_bound: bool
 ) -> list[Scored]:
-    """The cards, first visited first; equal cards: the one registered later comes first.
+    """The cards in visit order; of equal cards, the one registered later comes first.
 
-    A chained policy looks at the index before that: the higher one comes first.
+    A chained policy compares the index before that: the higher index comes first.
 
     Source: seed 003 section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
     """
     key = _key(policy, is_numa_first=compat.is_numa_first or is_numa_bound)
-    return sorted(scored, key=lambda item: (*key(item), -item.place))
+    return sorted(scored, key=lambda item: (*key(item), -item.position))
 
 
 def _key(policy: str, *, is_numa_first: bool) -> _Key:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from hami_node.model import (
-    ContainerGrants,
-    ContainerKind,
-    Device,
-    Grant,
-    MigPlacement,
-    MigReservation,
-    Mode,
-    Uuid,
-    Vendor,
-)
+from hami_node.model import ContainerGrants, ContainerKind, Device, Grant, Uuid, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +17,8 @@ class DeviceUsage:
     Attributes:
         slots_used: containers on the card.
         memory_used_mib: memory that they hold.
-        cores_used: cores that they hold, in percent; for Neuron the mask of the cores taken.
-        mig_template: position of the geometry in use (2.8); None while none is chosen.
-        mig_slots: positions in the expanded geometry that are in use (2.8).
-        mig_placements: memory slices in use (2.10).
+        cores_used: cores that they hold, in percent, or the mask of the cores taken.
+        parts: which parts of a divided card are taken, as its vendor records it; None for none.
         contradiction: why the grants can't be right for this card; "" when they can. Such a card
             gets nothing more.
     """
@@ -39,25 +27,23 @@ class DeviceUsage:
     slots_used: int = 0
     memory_used_mib: int = 0
     cores_used: int = 0
-    mig_template: int | None = None
-    mig_slots: frozenset[int] = frozenset()
-    mig_placements: tuple[MigPlacement, ...] = ()
+    parts: Hashable = None
     contradiction: str = ""
 
     @property
     def slots_free(self) -> int:
-        """Containers that may still come; below 0 when over-committed."""
+        """Containers that still fit; below 0 when overcommitted."""
         return self.device.slots - self.slots_used
 
     @property
     def memory_free_mib(self) -> int:
-        """Memory nobody holds; below 0 when over-committed."""
+        """Free memory; below 0 when overcommitted."""
         return self.device.memory_mib - self.memory_used_mib
 
     @property
     def cores_free(self) -> int:
-        """Cores nobody holds in percent, or their mask for Neuron."""
-        if self.device.vendor is Vendor.AWS_NEURON:
+        """Free cores in percent, or their mask."""
+        if counting_of(self.device.vendor).cores_are_mask:
             return self.device.cores & ~self.cores_used
         return self.device.cores - self.cores_used
 
@@ -69,14 +55,12 @@ class PodGrants:
     Attributes:
         containers: grants by container, init containers first; a container that holds nothing (or
             nothing yet) has ().
-        kinds: the containers' roles in the same order; missing ones are app containers.
-        mig: the MIG instances (2.10) reserved for the grants.
-        are_inits_over: every init container has ended well: only sidecars and apps still hold.
+        kinds: the containers' roles in the same order; those without a kind are app containers.
+        are_inits_over: every init container has succeeded: only sidecars and apps still count.
     """
 
     containers: tuple[ContainerGrants, ...]
     kinds: tuple[ContainerKind, ...] = ()
-    mig: tuple[MigReservation, ...] = ()
     are_inits_over: bool = False
 
     def kind(self, index: int) -> ContainerKind:
@@ -93,7 +77,7 @@ class PodGrants:
 class Charge:
     """What one pod takes of one card at its peak.
 
-    `grants` counts the grants behind it, `mig_slots` holds (template, slot) of the 2.8 form.
+    `grants` counts the grants behind it, `parts` are those that they name, in their order.
     """
 
     uuid: Uuid
@@ -102,28 +86,35 @@ class Charge:
     memory_mib: int
     cores: int
     grants: int = 1
-    mig_slots: frozenset[tuple[int, int]] = frozenset()
-    mig_placements: tuple[MigPlacement, ...] = ()
+    parts: tuple[Hashable, ...] = ()
 
 
-MAX_DIGITS: Final = 9
-"""Longest number in a MIG suffix; longer ones are no suffix."""
+class CardCounting(Vendor):
+    """How a vendor's cards are counted. These are the rules of plain cards; vendors may override.
 
-
-def split_mig_uuid(uuid: str) -> tuple[Uuid, tuple[int, int] | None]:
-    """Split `UUID[template-slot]` into the card and its instance; None without such an end.
-
-    Source: HAMi 2.8, nvidia/device.go AddResourceUsage.
+    Attributes:
+        cores_are_mask: cores are numbered and granted individually, as a bit mask; else they are
+            percent of a card.
     """
-    card, bracket, end = uuid.partition("[")
-    template, dash, slot = end.removesuffix("]").partition("-")
-    if not (bracket and dash and end.endswith("]") and _is_number(template) and _is_number(slot)):
-        return Uuid(uuid), None
-    return Uuid(card), (int(template), int(slot))
+
+    cores_are_mask = False
+
+    def with_parts(self, card: DeviceUsage, charge: Charge) -> DeviceUsage:
+        """Record the parts of a charge whose sums `card` already holds; a plain card has none."""
+        if not charge.parts:
+            return card
+        return replace(
+            card, contradiction=card.contradiction or "a part is granted of a card that has none"
+        )
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+PLAIN: Final = CardCounting("")
+"""How the cards of unknown vendors are counted."""
+
+
+def counting_of(vendor: Vendor | str) -> CardCounting:
+    """The vendor's rules of counting."""
+    return vendor if isinstance(vendor, CardCounting) else PLAIN
 
 
 @dataclass(slots=True)
@@ -135,17 +126,19 @@ class _Tally:
     peak: list[int] = field(default_factory=lambda: [0, 0, 0])
     mask: int = 0
     grants: int = 0
-    mig_slots: set[tuple[int, int]] = field(default_factory=set)
+    parts: list[Hashable] = field(default_factory=list)
 
     def take(self, grant: Grant, is_init: bool) -> None:
         self.grants += 1
         self.mask |= grant.cores
+        if grant.part is not None:
+            self.parts.append(grant.part)
         amounts = (1, grant.memory_mib, grant.cores)
-        for place, amount in enumerate(amounts):
+        for i, amount in enumerate(amounts):
             if not is_init:
-                self.steady[place] += amount
-            reached = self.steady[place] + (amount if is_init else 0)
-            self.peak[place] = max(self.peak[place], reached)
+                self.steady[i] += amount
+            reached = self.steady[i] + (amount if is_init else 0)
+            self.peak[i] = max(self.peak[i], reached)
 
 
 def collapse(pod: PodGrants) -> tuple[Charge, ...]:
@@ -161,89 +154,37 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
         if not pod.holds(index):
             continue
         for grant in grants:
-            card, instance = split_mig_uuid(grant.uuid)
-            tally = tallies.get(card)
+            tally = tallies.get(grant.uuid)
             if tally is None:
-                tally = tallies[card] = _Tally(grant.vendor)
+                tally = tallies[grant.uuid] = _Tally(grant.vendor)
             tally.take(grant, is_init)
-            if instance is not None:
-                tally.mig_slots.add(instance)
-    return tuple(_charge(uuid, tallies[uuid], pod) for uuid in sorted(tallies))
+    return tuple(_charge(uuid, tallies[uuid]) for uuid in sorted(tallies))
 
 
-def _charge(uuid: Uuid, tally: _Tally, pod: PodGrants) -> Charge:
+def _charge(uuid: Uuid, tally: _Tally) -> Charge:
     slots, memory_mib, cores = tally.peak
-    placements = (
-        reservation.placement
-        for reservation in pod.mig
-        if reservation.uuid == uuid and pod.holds(reservation.container_index)
-    )
     return Charge(
         uuid=uuid,
         vendor=tally.vendor,
         slots=slots,
         memory_mib=memory_mib,
-        cores=tally.mask if tally.vendor is Vendor.AWS_NEURON else cores,
+        cores=tally.mask if counting_of(tally.vendor).cores_are_mask else cores,
         grants=tally.grants,
-        mig_slots=frozenset(tally.mig_slots),
-        mig_placements=tuple(placements),
+        parts=tuple(tally.parts),
     )
 
 
 def charged(card: DeviceUsage, charge: Charge) -> DeviceUsage:
-    """The card after one more pod's charge."""
-    if card.device.vendor is Vendor.AWS_NEURON:
-        cores = card.cores_used | charge.cores
-    else:
-        cores = card.cores_used + charge.cores
+    """The card after another pod's charge."""
+    rules = counting_of(card.device.vendor)
+    is_mask = rules.cores_are_mask
     used = replace(
         card,
         slots_used=card.slots_used + charge.slots,
         memory_used_mib=card.memory_used_mib + charge.memory_mib,
-        cores_used=cores,
+        cores_used=card.cores_used | charge.cores if is_mask else card.cores_used + charge.cores,
     )
-    if used.device.mode != Mode.MIG and not charge.mig_slots and not charge.mig_placements:
-        return used
-    return _with_instances(used, charge)
-
-
-def _with_instances(card: DeviceUsage, charge: Charge) -> DeviceUsage:
-    templates = {template for template, _ in charge.mig_slots}
-    if card.mig_template is not None:
-        templates.add(card.mig_template)
-    slots = frozenset(slot for _, slot in charge.mig_slots)
-    return replace(
-        card,
-        mig_template=min(templates, default=None),
-        mig_slots=card.mig_slots | slots,
-        mig_placements=card.mig_placements + charge.mig_placements,
-        contradiction=card.contradiction or _contradiction(card, charge, templates, slots),
-    )
-
-
-def _contradiction(
-    card: DeviceUsage, charge: Charge, templates: set[int], slots: frozenset[int]
-) -> str:
-    """Why the charge can't stand on the card; "" when it can. Source: HAMi 2.10 A43."""
-    reserved = len(charge.mig_slots) + len(charge.mig_placements)
-    if card.device.mode != Mode.MIG:
-        return "a MIG instance is granted on a card that is not in MIG mode"
-    if reserved < charge.grants:
-        return "a grant on a card in MIG mode names no instance"
-    if len(templates) > 1:
-        return "instances of two geometries are granted"
-    if slots & card.mig_slots or any_overlap(card.mig_placements, charge.mig_placements):
-        return "one MIG instance is granted twice"
-    return ""
-
-
-def any_overlap(held: tuple[MigPlacement, ...], new: tuple[MigPlacement, ...]) -> bool:
-    """True when a new placement uses a memory slice of one that is held."""
-    return any(
-        one.start < other.start + other.size and other.start < one.start + one.size
-        for one in held
-        for other in new
-    )
+    return rules.with_parts(used, charge)
 
 
 class NodeUsage:
@@ -262,12 +203,12 @@ class NodeUsage:
 
     @property
     def cards(self) -> Mapping[Uuid, DeviceUsage]:
-        """Every card by UUID in order of registration; a frozen picture of this moment."""
+        """Every card by UUID in order of registration; a frozen snapshot."""
         return MappingProxyType(self._cards)
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """Keys of the pods that hold something, in the order in which they came."""
+        """Keys of the pods that hold something, in the order in which they were added."""
         return tuple(self._pods)
 
     @property
@@ -301,7 +242,7 @@ class NodeUsage:
         self._cards = cards
 
     def remove(self, key: str) -> None:
-        """Undo `add` exactly; harmless for a pod that is not there."""
+        """Undo `add` exactly; does nothing for an unknown pod."""
         charges = self._pods.pop(key, ())
         if not charges:
             return
@@ -321,7 +262,7 @@ class NodeUsage:
         self._cards = {device.uuid: self._fresh(device) for device in devices}
 
     def _fresh(self, device: Device) -> DeviceUsage:
-        # Folded anew from the few charges on the card: masks can't be subtracted.
+        # Summed from scratch, over the few charges on the card: masks can't be subtracted.
         card = DeviceUsage(device=device)
         for charge in self._charges.get(device.uuid, {}).values():
             card = charged(card, charge)

@@ -1,27 +1,38 @@
-"""A node in a few numbers, and what a request needs of them: tells quickly where a pod can't fit.
+"""A node in a few numbers, and what a request needs of them.
 
-Everything here is a necessary condition: `place.place_on` decides, this only spares looking.
+Nodes where a pod can't fit are passed over. Everything here is a necessary condition:
+`place.place_on` decides, this only saves work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from hami_node.engine.filters import WHOLE_CARD, first_failing, has_type, is_within_quota
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.filters import (
+    WHOLE_CARD,
+    FitContext,
+    first_failing,
+    has_type,
+    is_within_quota,
+)
 from hami_node.engine.place import Plan
 from hami_node.engine.ranking import MUTEX, has_word, node_score
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Device, Mode, Uuid, Vendor
+from hami_node.model import Ask, Device, Uuid
 
 NOBODY: Final = Uuid("")
-"""Stands for any card that no list names."""
+"""The UUID of any card that no list names."""
+
+KIND_FILTERS: Final = (has_type, is_within_quota)
+"""Filters with the same answer for all unnamed cards of a kind: they read nothing else of it."""
 
 
 class Room(NamedTuple):
-    """What a card that may take one more container still has."""
+    """What is free on a card that may take another container."""
 
     memory_mib: int
     cores: int
@@ -36,18 +47,16 @@ class Bounds:
     Attributes:
         memory_mib: free memory of its cards, largest first.
         cores: free cores of its cards, largest first.
-        idle: number of cards that nobody uses.
-        neuron: number of Neuron devices with a free core.
+        idle: number of unused cards.
         kinds: bit set of the kinds of its cards.
-        has_mig: some card is in MIG mode; it may serve several cards of an ask.
+        has_divided: some card is divided into parts; it may serve several cards of an ask.
     """
 
     memory_mib: tuple[int, ...] = ()
     cores: tuple[int, ...] = ()
     idle: int = 0
-    neuron: int = 0
     kinds: int = 0
-    has_mig: bool = False
+    has_divided: bool = False
 
     def joined(self, other: Bounds) -> Bounds:
         """The bounds of both nodes as one group."""
@@ -55,47 +64,42 @@ class Bounds:
             memory_mib=_longest(self.memory_mib, other.memory_mib),
             cores=_longest(self.cores, other.cores),
             idle=max(self.idle, other.idle),
-            neuron=max(self.neuron, other.neuron),
             kinds=self.kinds | other.kinds,
-            has_mig=self.has_mig or other.has_mig,
+            has_divided=self.has_divided or other.has_divided,
         )
 
 
-def _longest(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    if len(one) == len(other):
-        return tuple(map(max, one, other))
-    return tuple(max(pair) for pair in zip_longest(one, other, fillvalue=0))
+def _longest(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    if len(first) == len(other):
+        return tuple(map(max, first, other))
+    return tuple(max(pair) for pair in zip_longest(first, other, fillvalue=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
-    """One node in numbers: its score, its bounds and the room on each NVIDIA card."""
+class NodeSummary:
+    """One node in numbers: its score, its bounds and the room on each card that has some."""
 
     score: float
     bounds: Bounds
     rooms: tuple[Room, ...]
 
 
-def outline(
+def summarise(
     cards: Iterable[DeviceUsage], cordoned: frozenset[Uuid], kind_of: Callable[[Device], int]
-) -> Outline:
+) -> NodeSummary:
     """Sum a node up. `kind_of` numbers devices that differ in nothing but identity."""
     cards = tuple(cards)
     rooms = []
-    neuron = 0
-    has_mig = False
+    has_divided = False
     for card in cards:
         device = card.device
+        rules = rules_of(device.vendor)
+        has_divided = has_divided or rules.is_divided(device)
         is_open = device.healthy and not card.contradiction and device.uuid not in cordoned
-        if device.vendor is Vendor.AWS_NEURON:
-            neuron += is_open and card.cores_free != 0
-            continue
-        has_mig = has_mig or device.mode == Mode.MIG
         if not is_open or card.slots_used >= device.slots:
             continue
-        # A card without cores at all takes any container that asks for none.
-        cores = device.cores - card.cores_used if device.cores else 1
-        rooms.append(Room(card.memory_free_mib, cores, card.slots_used == 0, kind_of(device)))
+        cores, is_idle = rules.free_cores(card), card.slots_used == 0
+        rooms.append(Room(card.memory_free_mib, cores, is_idle, kind_of(device)))
     kinds = 0
     for room in rooms:
         kinds |= 1 << room.kind
@@ -103,16 +107,15 @@ def outline(
         memory_mib=tuple(sorted((room.memory_mib for room in rooms), reverse=True)),
         cores=tuple(sorted((room.cores for room in rooms), reverse=True)),
         idle=sum(room.is_idle for room in rooms),
-        neuron=neuron,
         kinds=kinds,
-        has_mig=has_mig,
+        has_divided=has_divided,
     )
-    return Outline(score=node_score(cards), bounds=bounds, rooms=tuple(rooms))
+    return NodeSummary(score=node_score(cards), bounds=bounds, rooms=tuple(rooms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one ask for NVIDIA cards needs at least.
+    """What one ask needs at least.
 
     Attributes:
         memory_mib: on the kind of card where it is least.
@@ -134,17 +137,14 @@ class Needs:
     """What a pod needs at least; `impossible` when no card of any kind can serve it."""
 
     asks: tuple[Need, ...]
-    wants_neuron: bool
     impossible: bool
 
     def may_fit(self, bounds: Bounds) -> bool:
         """False when nothing within these bounds can serve the pod."""
-        if self.wants_neuron and not bounds.neuron:
-            return False
         for need in self.asks:
             if not need.kinds & bounds.kinds:
                 return False
-            if bounds.has_mig:
+            if bounds.has_divided:
                 continue
             count = need.count
             if (
@@ -156,9 +156,9 @@ class Needs:
                 return False
         return True
 
-    def has_rooms(self, node: Outline) -> bool:
+    def has_rooms(self, node: NodeSummary) -> bool:
         """False when too few cards of the node have all that one ask needs."""
-        if node.bounds.has_mig:
+        if node.bounds.has_divided:
             return True
         return all(_counts(node.rooms, need) for need in self.asks)
 
@@ -180,31 +180,34 @@ def _counts(rooms: tuple[Room, ...], need: Need) -> bool:
 
 def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
     """Work out what a pod needs; `kinds` has one device for each kind that the fleet has."""
-    asks = [ask for container in ready.request.containers for ask in container.asks]
-    nvidia = tuple(_need(ready, ask, kinds) for ask in asks if ask.vendor is Vendor.NVIDIA)
-    return Needs(
-        asks=nvidia,
-        wants_neuron=any(ask.vendor is Vendor.AWS_NEURON for ask in asks),
-        impossible=any(not need.kinds for need in nvidia),
+    asks = tuple(
+        _need(ready, ask, kinds) for container in ready.request.containers for ask in container.asks
     )
+    return Needs(asks=asks, impossible=any(not need.kinds for need in asks))
 
 
 def _need(ready: Plan, ask: Ask, kinds: Mapping[int, Device]) -> Need:
-    # Init containers are compared with the quota one by one, the others at least alone.
+    # Init containers are compared with the quota individually, the others at least alone.
     quota = None if ready.quota is None else ready.quota.at(is_init=True)
     ctx = ready.context(ask, frozenset(), quota)
-    wanted = {}
+    rules = rules_of(ask.vendor)
+    least = [
+        (kind, rules.least(ask, device))
+        for kind, device in kinds.items()
+        if _may_serve(device, ctx)
+    ]
     bits = 0
-    for kind, device in kinds.items():
-        card = DeviceUsage(device=replace(device, uuid=NOBODY))
-        if first_failing(card, ctx, (has_type, is_within_quota)) is None:
-            wanted[kind] = ask.memory_mib_on(device.memory_mib)
-            bits |= 1 << kind
+    for kind, _ in least:
+        bits |= 1 << kind
     return Need(
-        count=ask.count,
-        memory_mib=min(wanted.values(), default=0),
-        memory_by_kind=wanted,
+        count=min((item.count for _, item in least), default=ask.count),
+        memory_mib=min((item.memory_mib for _, item in least), default=0),
+        memory_by_kind={kind: item.memory_mib for kind, item in least},
         kinds=bits,
-        cores=max(ctx.cores, 1),
+        cores=min((item.cores for _, item in least), default=1),
         needs_idle=ctx.cores == WHOLE_CARD or has_word(ready.policy, MUTEX),
     )
+
+
+def _may_serve(device: Device, ctx: FitContext) -> bool:
+    return first_failing(DeviceUsage(device=device), ctx, KIND_FILTERS) is None

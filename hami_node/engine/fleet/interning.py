@@ -1,4 +1,4 @@
-"""Small numbers for equal values, so that sameness costs one comparison."""
+"""Small numbers for equal values, so that equality costs one comparison."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable
 
 
 class Interner:
-    """Gives equal values the same number for as long as somebody holds it.
+    """Gives equal values the same number for as long as it is held.
 
-    Numbers start at 0. With `reuses` a number that nobody holds is given to the next new value, so
+    Numbers start at 0. With `reuses` a number that is not held is given to the next new value, so
     that numbers stay small; else no number ever means a second value.
     """
 
@@ -36,7 +36,7 @@ class Interner:
         return number
 
     def release(self, number: int) -> bool:
-        """Give a number back once; True when nobody holds it any more."""
+        """Release a number once; True when it is no longer held."""
         value, holders = self._held[number]
         if holders > 1:
             self._held[number] = (value, holders - 1)

@@ -1,4 +1,4 @@
-"""Nodes in the order in which they are tried, on short shelves that can be passed over whole."""
+"""Nodes in the order in which they are tried, on short shelves that can be skipped as a whole."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hami_node.engine.outline import Bounds, Needs, Outline
+from hami_node.engine.fleet.summaries import Bounds, Needs, NodeSummary
 
 SHELF_SIZE = 64
-"""Nodes per shelf: passing over a shelf costs as much as looking at one node of it."""
+"""Nodes per shelf: skipping a shelf costs as much as looking at one node of it."""
 
 Key = tuple[float, str]
 """A node's score (negative where the fullest comes first) and its name."""
@@ -17,17 +17,17 @@ Key = tuple[float, str]
 
 @dataclass(slots=True)
 class _Shelf:
-    """Neighbouring nodes; `bounds` is worked out when it is first asked for after a change."""
+    """Neighbouring nodes; `bounds` is worked out when it is first needed after a change."""
 
     keys: list[Key] = field(default_factory=list)
-    outlines: list[Outline] = field(default_factory=list)
+    summaries: list[NodeSummary] = field(default_factory=list)
     bounds: Bounds | None = None
 
     def joined(self) -> Bounds:
         if self.bounds is None:
-            bounds = self.outlines[0].bounds
-            for outline in self.outlines[1:]:
-                bounds = bounds.joined(outline.bounds)
+            bounds = self.summaries[0].bounds
+            for summary in self.summaries[1:]:
+                bounds = bounds.joined(summary.bounds)
             self.bounds = bounds
         return self.bounds
 
@@ -42,33 +42,33 @@ class NodeOrder:
         self._lasts: list[Key] = []
 
     def key(self, name: str, score: float) -> Key:
-        """Where a node stands."""
+        """The key by which a node is sorted."""
         return (self._sign * score, name)
 
-    def insert(self, name: str, outline: Outline) -> None:
+    def insert(self, name: str, summary: NodeSummary) -> None:
         """Add a node that is not there."""
-        key = self.key(name, outline.score)
+        key = self.key(name, summary.score)
         if not self._shelves:
             self._shelves.append(_Shelf())
             self._lasts.append(key)
         at = min(bisect_left(self._lasts, key), len(self._shelves) - 1)
         shelf = self._shelves[at]
-        place = bisect_left(shelf.keys, key)
-        shelf.keys.insert(place, key)
-        shelf.outlines.insert(place, outline)
+        position = bisect_left(shelf.keys, key)
+        shelf.keys.insert(position, key)
+        shelf.summaries.insert(position, summary)
         shelf.bounds = None
         self._lasts[at] = shelf.keys[-1]
         if len(shelf.keys) > 2 * SHELF_SIZE:
             self._split(at)
 
-    def remove(self, name: str, outline: Outline) -> None:
-        """Take a node out that was inserted with this outline."""
-        key = self.key(name, outline.score)
+    def remove(self, name: str, summary: NodeSummary) -> None:
+        """Remove a node that was inserted with this summary."""
+        key = self.key(name, summary.score)
         at = bisect_left(self._lasts, key)
         shelf = self._shelves[at]
-        place = bisect_left(shelf.keys, key)
-        del shelf.keys[place]
-        del shelf.outlines[place]
+        position = bisect_left(shelf.keys, key)
+        del shelf.keys[position]
+        del shelf.summaries[position]
         shelf.bounds = None
         if shelf.keys:
             self._lasts[at] = shelf.keys[-1]
@@ -77,18 +77,18 @@ class NodeOrder:
             del self._lasts[at]
 
     def walk(self, needs: Needs) -> Iterator[str]:
-        """Names of the nodes that may fit, first tried first."""
+        """Names of the nodes that may fit, in the order in which they are tried."""
         for shelf in self._shelves:
             if not needs.may_fit(shelf.joined()):
                 continue
-            for (_, name), outline in zip(shelf.keys, shelf.outlines, strict=True):
-                if needs.may_fit(outline.bounds) and needs.has_rooms(outline):
+            for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):
+                if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
                     yield name
 
     def _split(self, at: int) -> None:
         shelf = self._shelves[at]
-        upper = _Shelf(keys=shelf.keys[SHELF_SIZE:], outlines=shelf.outlines[SHELF_SIZE:])
+        upper = _Shelf(keys=shelf.keys[SHELF_SIZE:], summaries=shelf.summaries[SHELF_SIZE:])
         del shelf.keys[SHELF_SIZE:]
-        del shelf.outlines[SHELF_SIZE:]
+        del shelf.summaries[SHELF_SIZE:]
         self._shelves.insert(at + 1, upper)
         self._lasts[at : at + 1] = [shelf.keys[-1], upper.keys[-1]]

@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from hami_node.engine.filters import (
-    BEFORE_NUMA,
-    WHOLE_CARD,
-    Reason,
-    Rejection,
-    after_numa,
-    first_failing,
-)
-from hami_node.engine.outline import NOBODY
+from hami_node.engine.card_rules import filters_after_numa, rules_of
+from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection, first_failing
+from hami_node.engine.fleet.node_state import KIND_FIELDS, Catalogue, NodeState
+from hami_node.engine.fleet.summaries import NOBODY
 from hami_node.engine.place import Plan, place_on
-from hami_node.engine.seat import Catalogue, Seat
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Device, Uuid, Vendor
+from hami_node.model import Ask, Device, Uuid
 
 FEW_KEPT: Final = 1_000
-"""So many answers are kept however few states of cards there are."""
+"""This many answers are kept even if there are only a few card states."""
+
+CARD_FIELDS: Final[Mapping[type, frozenset[str]]] = MappingProxyType(
+    {
+        DeviceUsage: frozenset(
+            {"device", "slots_used", "memory_used_mib", "cores_used", "contradiction"}
+        ),
+        Device: KIND_FIELDS | {"uuid", "healthy"},
+    }
+)
+"""All that filters may read of an undivided card, because cards equal in it are checked once.
+
+Used memory and cores may be compared with what is asked and with the card's total, used slots with
+none and all. A filter that reads more needs it in `_Limits` or in `Catalogue._sort` first.
+"""
+
+CONTEXT_FIELDS: Final = frozenset(
+    {"ask", "wishes", "compat", "cordoned", "quota", "is_mutex", "cores"}
+)
+"""All that filters may read of a context: an explainer has one request, and cordons are part of a
+card's state. What else differs from node to node has to become part of that state too."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Answer = Reason | bool
-"""Of one card: why not; True when it fits; False when it is no card of the ask's vendor."""
+Answer = StrEnum | bool
+"""For one card: why not; True when it fits; False when it is no card of the ask's vendor."""
 
 
 class _Limits(NamedTuple):
     """Where the answers change for one sort of card: the most that may be used already.
 
-    `answers` has one for each outcome of the three comparisons, None until it was asked for.
+    `answers` has an entry for each outcome of the three comparisons, None until it is needed.
     """
 
     is_asked: bool
@@ -53,17 +70,16 @@ class _Limits(NamedTuple):
 
 
 class Explainer:
-    """Answers for one request, node by node; `known` has those that still hold.
+    """Answers for one request, node by node; `known` has those that are still valid.
 
-    What it learned about states of cards stays true whatever else changes in the fleet, so the
-    next attempt of the same pod only pays for nodes that changed.
+    What it learned about card states stays valid whatever else changes in the fleet, so the next
+    attempt of the same pod only looks at nodes that changed.
     """
 
     def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
-        """Look at the request once."""
+        """Analyse the request once."""
         self._plan = ready
         self._catalogue = catalogue
-        self._rules = (*BEFORE_NUMA, *after_numa(ready.compat))
         self.known: dict[str, Rejection | None] = {}
         self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
         self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
@@ -73,35 +89,35 @@ class Explainer:
         self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
         self._ask = _counted_ask(ready, asks[0]) if asks else None
 
-    def rejection(self, seat: Seat, *, is_named: bool) -> Rejection | None:
+    def rejection(self, node: NodeState, *, is_named: bool) -> Rejection | None:
         """Find out why the node can't take the pod, or None when it can.
 
-        `is_named` says that the request names one of its cards, so that it is like no other node.
+        `is_named`: the request names a card of the node, so no other node can be equal to it.
         """
-        rejection = self._look(seat) if is_named else self._alike_nodes(seat)
-        self.known[seat.name] = rejection
+        rejection = self._look(node) if is_named else self._alike_nodes(node)
+        self.known[node.name] = rejection
         return rejection
 
     def forget(self, name: str) -> None:
-        """The node changed or is gone."""
+        """The node changed or was removed."""
         self.known.pop(name, None)
 
-    def _alike_nodes(self, seat: Seat) -> Rejection | None:
-        if self._ask is not None and not seat.has_mig:
-            profile = self._profile(seat.states, self._ask)
+    def _alike_nodes(self, node: NodeState) -> Rejection | None:
+        if self._ask is not None and not node.has_divided:
+            profile = self._profile(node.states, self._ask)
             if profile not in self._counted:
                 self._make_room(self._counted)
                 self._counted[profile] = self._count(profile, self._ask)
             rejection = self._counted[profile]
             if rejection is not None or self._is_single:
                 return rejection
-        if seat.states not in self._full_answers:
+        if node.states not in self._full_answers:
             self._make_room(self._full_answers)
-            self._full_answers[seat.states] = self._look(seat)
-        return self._full_answers[seat.states]
+            self._full_answers[node.states] = self._look(node)
+        return self._full_answers[node.states]
 
-    def _look(self, seat: Seat) -> Rejection | None:
-        answer = place_on(seat.offer(), self._plan)
+    def _look(self, node: NodeState) -> Rejection | None:
+        answer = place_on(node.offer(), self._plan)
         return answer if isinstance(answer, Rejection) else None
 
     def _count(self, profile: tuple[Answer, ...], ask: Ask) -> Rejection | None:
@@ -112,7 +128,7 @@ class Explainer:
         fitting = own.count(True)
         if fitting >= ask.count or (fitting and self._plan.quota is not None):
             return None
-        counts = Counter(answer for answer in own if isinstance(answer, Reason))
+        counts = Counter(answer for answer in own if isinstance(answer, StrEnum))
         if fitting:
             is_each = self._plan.compat.reasons_count_cards
             counts[Reason.TOO_FEW_CARDS_FIT] = fitting if is_each else 1
@@ -128,7 +144,7 @@ class Explainer:
             return tuple([known[state] for state in states])
 
     def _learn(self, ask: Ask) -> None:
-        """Find the answers for all states, once for those that no filter can tell apart."""
+        """Find the answers for all states, once for those that no filter can distinguish."""
         known, sorts = self._cards, self._sorts
         for state, found in self._catalogue.cards.items():
             if state in known:
@@ -137,29 +153,32 @@ class Explainer:
             if sort not in sorts:
                 sorts[sort] = _Limits.of(card.device, ask)
             limits = sorts[sort]
-            place = (
+            outcome = (
                 4 * (memory_used_mib > limits.memory_used_mib)
                 + 2 * (cores_used > limits.cores_used)
                 + (cores_used >= limits.cores)
             )
-            answer = limits.answers[place]
+            answer = limits.answers[outcome]
             if answer is None:
                 answer = limits.is_asked and self._filter(card, ask, is_cordoned=is_cordoned)
-                limits.answers[place] = answer
+                limits.answers[outcome] = answer
             known[state] = answer
 
     def _make_room(self, answers: dict[K, V]) -> None:
-        """Start over when most of what is kept is about states that are gone."""
+        """Start over when most of the answers are about states that no longer exist."""
         if len(answers) > 2 * len(self._catalogue.cards) + FEW_KEPT:
             answers.clear()
 
     def _filter(self, card: DeviceUsage, ask: Ask, *, is_cordoned: bool) -> Answer:
         cordoned: frozenset[Uuid] = frozenset({NOBODY}) if is_cordoned else frozenset()
         ctx = self._plan.context(ask, cordoned, self._plan.quota)
-        return first_failing(card, ctx, self._rules) or True
+        filters = (*BEFORE_NUMA, *filters_after_numa(ask.vendor, self._plan.compat))
+        return first_failing(card, ctx, filters) or True
 
 
 def _counted_ask(ready: Plan, asks: tuple[Ask, ...]) -> Ask | None:
-    """The first ask, where its reasons can be counted card by card: NVIDIA's without a group."""
-    is_plain = len(asks) == 1 and asks[0].vendor is Vendor.NVIDIA
-    return asks[0] if is_plain and not ready.request.wishes.is_numa_bound else None
+    """The first ask, where its reasons can be counted card by card: without a group of cards."""
+    if len(asks) != 1 or not rules_of(asks[0].vendor).are_reasons_by_card:
+        return None
+    is_bound = ready.request.wishes.of(asks[0].vendor).is_numa_bound
+    return None if is_bound else asks[0]

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from hami_node.engine.fit import NO_SCORES, PairScores
-from hami_node.engine.interning import Interner
-from hami_node.engine.outline import NOBODY, Outline, outline
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.fleet.interning import Interner
+from hami_node.engine.fleet.summaries import NOBODY, NodeSummary, summarise
 from hami_node.engine.place import NodeOffer
 from hami_node.engine.usage import DeviceUsage, NodeUsage
-from hami_node.model import Device, Mode, Uuid
+from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
 
 @dataclass(slots=True)
-class Seat:
+class NodeState:
     """A node and what is known of it.
 
     Attributes:
-        outline: None while the node waits to be summed up.
+        summary: None while the node waits to be summed up.
         kinds: number of each card's kind.
-        has_mig: a card is in MIG mode.
+        has_divided: a card is divided into parts.
         states: number of each card's state, in order of registration. Nodes with the same states
-            answer alike to every request that names no card.
+            give the same answer to every request that names no card.
     """
 
     name: str
     usage: NodeUsage = field(default_factory=NodeUsage)
     cordoned: frozenset[Uuid] = frozenset()
     pair_scores: PairScores = field(default_factory=lambda: NO_SCORES)
-    outline: Outline | None = None
+    summary: NodeSummary | None = None
     kinds: dict[Uuid, int] = field(default_factory=dict)
     states: tuple[int, ...] = ()
-    has_mig: bool = False
+    has_divided: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -45,6 +47,39 @@ class Seat:
         return NodeOffer(
             cards=self.usage.cards, cordoned=self.cordoned, pair_scores=self.pair_scores
         )
+
+
+_NOT_OF_KIND: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "uuid": NOBODY,
+        "index": 0,
+        "numa": None,
+        "healthy": True,
+        "unhealthy_reason": "",
+        "pci_bus": "",
+    }
+)
+"""The fields that a kind leaves out, with their placeholders: a new field makes kinds differ."""
+
+KIND_FIELDS: Final = frozenset(item.name for item in fields(Device)) - _NOT_OF_KIND.keys()
+"""The fields of a device that distinguish kinds."""
+
+STATE_FIELDS: Final[Mapping[type, frozenset[str]]] = MappingProxyType(
+    {
+        DeviceUsage: frozenset(item.name for item in fields(DeviceUsage)),
+        Device: KIND_FIELDS | {"uuid", "index", "numa", "healthy"},
+    }
+)
+"""All that placing may read of a node's cards, because nodes with equal states are checked once.
+
+A UUID may be compared with cordons and with a pod's lists only, an index with other indexes of the
+node, a contradiction with "". Code that reads another field has to add it to `Catalogue._state`.
+"""
+
+_what_is_used: Final = attrgetter(
+    *(item.name for item in fields(DeviceUsage) if item.name not in ("device", "contradiction"))
+)
+"""All that is recorded of a card's use: a field added there distinguishes states at once."""
 
 
 class CardState(NamedTuple):
@@ -64,7 +99,7 @@ class CardState(NamedTuple):
 class Catalogue:
     """Which kinds of cards and which states of cards the fleet has.
 
-    `lost_kinds` counts the kinds that are gone: their numbers may mean another kind since.
+    `lost_kinds` counts the kinds that were removed: their numbers may be in use for other kinds.
     """
 
     def __init__(self) -> None:
@@ -88,55 +123,51 @@ class Catalogue:
         """Every state that some card is in. To be read, not changed."""
         return self._cards
 
-    def enroll(self, seat: Seat) -> None:
-        """Take the kinds of a seat's present cards."""
-        for device in (card.device for card in seat.usage.cards.values()):
+    def enroll(self, node: NodeState) -> None:
+        """Register the kinds of a node's present cards."""
+        for device in (card.device for card in node.usage.cards.values()):
             plain = _plain(device)
-            kind = seat.kinds[device.uuid] = self._kinds.acquire(plain)
+            kind = node.kinds[device.uuid] = self._kinds.acquire(plain)
             self._devices[kind] = plain
-            seat.has_mig = seat.has_mig or device.mode == Mode.MIG
+            node.has_divided = node.has_divided or rules_of(device.vendor).is_divided(device)
 
-    def expel(self, seat: Seat) -> None:
-        """Give back everything that was taken for a seat."""
-        for kind in seat.kinds.values():
+    def expel(self, node: NodeState) -> None:
+        """Release everything that was registered for a node."""
+        for kind in node.kinds.values():
             if self._kinds.release(kind):
                 del self._devices[kind]
                 self.lost_kinds += 1
-        seat.kinds = {}
-        self._forget(seat.states)
-        seat.states = ()
-        seat.has_mig = False
-        seat.outline = None
+        node.kinds = {}
+        self._forget(node.states)
+        node.states = ()
+        node.has_divided = False
+        node.summary = None
 
-    def refresh(self, seat: Seat) -> Outline:
-        """Sum the seat up as it is now."""
-        former = seat.states
-        seat.states = tuple(
-            self._state(seat, card, place) for place, card in enumerate(seat.usage.cards.values())
+    def refresh(self, node: NodeState) -> NodeSummary:
+        """Sum the node up as it is now."""
+        former = node.states
+        node.states = tuple(
+            self._state(node, card, position)
+            for position, card in enumerate(node.usage.cards.values())
         )
         self._forget(former)
-        cards = seat.usage.cards.values()
-        seat.outline = outline(cards, seat.cordoned, lambda device: seat.kinds[device.uuid])
-        return seat.outline
+        cards = node.usage.cards.values()
+        node.summary = summarise(cards, node.cordoned, lambda device: node.kinds[device.uuid])
+        return node.summary
 
-    def _state(self, seat: Seat, card: DeviceUsage, place: int) -> int:
+    def _state(self, node: NodeState, card: DeviceUsage, position: int) -> int:
         device = card.device
-        kind = seat.kinds[device.uuid]
-        is_cordoned = device.uuid in seat.cordoned
+        kind = node.kinds[device.uuid]
+        is_cordoned = device.uuid in node.cordoned
         is_healthy = device.healthy and not card.contradiction
         number = self._states.acquire(
             (
                 kind,
                 device.numa,
-                device.index - place,
+                device.index - position,
                 is_healthy,
                 is_cordoned,
-                card.slots_used,
-                card.memory_used_mib,
-                card.cores_used,
-                card.mig_template,
-                card.mig_slots,
-                card.mig_placements,
+                *_what_is_used(card),
             )
         )
         if number not in self._cards:
@@ -151,7 +182,7 @@ class Catalogue:
         return number
 
     def _sort(self, kind: int, card: DeviceUsage, *, is_healthy: bool, is_cordoned: bool) -> int:
-        """There are few, so their numbers are kept for good."""
+        """There are few, so their numbers are never released."""
         is_full, is_used = card.slots_used >= card.device.slots, card.slots_used > 0
         return self._sorts.acquire((kind, is_healthy, is_cordoned, is_full, is_used))
 
@@ -162,7 +193,5 @@ class Catalogue:
 
 
 def _plain(device: Device) -> Device:
-    """The device without identity, place and health."""
-    return replace(
-        device, uuid=NOBODY, index=0, numa=None, healthy=True, unhealthy_reason="", pci_bus=""
-    )
+    """The device without identity, position and health."""
+    return replace(device, **_NOT_OF_KIND)

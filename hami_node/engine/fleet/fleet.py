@@ -11,20 +11,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hami_node.engine.explain import Explainer
+from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
-from hami_node.engine.fit import NO_SCORES, PairScores
-from hami_node.engine.node_order import NodeOrder
-from hami_node.engine.outline import Needs, Outline, needs
+from hami_node.engine.fleet.explain import Explainer
+from hami_node.engine.fleet.node_order import NodeOrder
+from hami_node.engine.fleet.node_state import Catalogue, NodeState
+from hami_node.engine.fleet.summaries import Needs, NodeSummary, needs
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, place_on, plan
 from hami_node.engine.quota import QuotaBook
 from hami_node.engine.ranking import SPREAD
-from hami_node.engine.seat import Catalogue, Seat
 from hami_node.engine.usage import Charge, PodGrants
-from hami_node.model import Device, Uuid, Vendor
+from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
 FEW: Final = 8
-"""Where fewer than one node in so many may be chosen, those are looked at instead of all."""
+"""If fewer than one node in this many may be chosen, only those are looked at."""
 
 EXPLAINERS: Final = 8
 """Requests whose reasons are remembered: a pod that fits nowhere is tried again and again."""
@@ -40,7 +40,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class NoNode:
-    """No node fits; `Fleet.explain` tells why, node by node."""
+    """No node fits; `Fleet.explain` gives the reasons, node by node."""
 
 
 class Fleet:
@@ -50,7 +50,7 @@ class Fleet:
         """Start without nodes and pods."""
         self.rules = rules
         self.quotas = QuotaBook() if quotas is None else quotas
-        self._seats: dict[str, Seat] = {}
+        self._nodes: dict[str, NodeState] = {}
         self._pods: dict[str, tuple[str, str]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
         self._catalogue = Catalogue()
@@ -61,9 +61,9 @@ class Fleet:
         self._spread = NodeOrder(is_fullest_first=False)
 
     @property
-    def nodes(self) -> Mapping[str, Seat]:
+    def nodes(self) -> Mapping[str, NodeState]:
         """Every node by name, those known only from grants included. To be read, not changed."""
-        return self._seats
+        return self._nodes
 
     @property
     def pod_count(self) -> int:
@@ -83,43 +83,43 @@ class Fleet:
         pair_scores: PairScores = NO_SCORES,
     ) -> None:
         """Add a node or replace what it offers; grants on it stay."""
-        seat = self._seat(name)
-        self._leave(seat)
-        seat.usage.replace_devices(devices)
-        seat.cordoned, seat.pair_scores = cordoned, pair_scores
-        self._catalogue.enroll(seat)
-        for uuid in seat.usage.cards:
+        state = self._state(name)
+        self._leave(state)
+        state.usage.replace_devices(devices)
+        state.cordoned, state.pair_scores = cordoned, pair_scores
+        self._catalogue.enroll(state)
+        for uuid in state.usage.cards:
             self._owners[uuid] = (*self._owners.get(uuid, ()), name)
-        self._touch(seat)
+        self._touch(state)
 
     def remove_node(self, name: str) -> None:
-        """Forget what a node offers; its pods' grants are kept until the pods go."""
-        seat = self._seats.get(name)
-        if seat is None:
+        """Forget what a node offers; its pods' grants are kept until the pods are removed."""
+        state = self._nodes.get(name)
+        if state is None:
             return
-        self._leave(seat)
-        seat.usage.replace_devices(())
-        self._drop_if_empty(seat)
+        self._leave(state)
+        state.usage.replace_devices(())
+        self._drop_if_empty(state)
 
     def add_pod(self, key: str, namespace: str, node: str, grants: PodGrants) -> None:
         """Count a pod's grants; what was counted under its key before is replaced."""
         self.remove_pod(key)
-        seat = self._seat(node)
-        seat.usage.add(key, grants)
+        state = self._state(node)
+        state.usage.add(key, grants)
         self._pods[key] = (node, namespace)
-        self._use_quota(namespace, seat.usage.charges(key), 1)
-        self._touch(seat)
+        self._use_quota(namespace, state.usage.charges(key), 1)
+        self._touch(state)
 
     def remove_pod(self, key: str) -> None:
-        """Take a pod's grants back; harmless for a pod that is not there."""
+        """Remove a pod's grants; does nothing for an unknown pod."""
         node, namespace = self._pods.pop(key, ("", ""))
-        seat = self._seats.get(node)
-        if seat is None:
+        state = self._nodes.get(node)
+        if state is None:
             return
-        self._use_quota(namespace, seat.usage.charges(key), -1)
-        seat.usage.remove(key)
-        self._touch(seat)
-        self._drop_if_empty(seat)
+        self._use_quota(namespace, state.usage.charges(key), -1)
+        state.usage.remove(key)
+        self._touch(state)
+        self._drop_if_empty(state)
 
     def place(
         self, request: PodRequest, candidates: Collection[str] | None = None
@@ -127,8 +127,8 @@ class Fleet:
         """Choose the node with the best score that fits, and the cards on it; nothing is charged.
 
         Args:
-            request: the pod; one that asks for nothing fits anywhere and is not for this method.
-                Grants of an earlier attempt have to be removed before.
+            request: the pod, which has to request cards. Grants of an earlier attempt have to be
+                removed before.
             candidates: the nodes to choose from; None means all.
         """
         ready = plan(request, self.rules, self.quotas.quota(request.namespace))
@@ -139,7 +139,7 @@ class Fleet:
         if wanted.impossible:
             return NoNode()
         for name in self._tried(ready, wanted, candidates):
-            answer = place_on(self._seats[name].offer(), ready)
+            answer = place_on(self._nodes[name].offer(), ready)
             if not isinstance(answer, Rejection):
                 return Placed(node=name, grants=answer)
         return NoNode()
@@ -156,15 +156,15 @@ class Fleet:
         named = self._named(request)
         known, found = explainer.known, dict[str, Rejection]()
         unknown = Rejection(whole=Reason.NOT_REGISTERED)
-        for name in self._seats if candidates is None else candidates:
+        for name in self._nodes if candidates is None else candidates:
             if name in known:
                 rejection = known[name]
             else:
-                seat = self._seats.get(name)
-                if seat is None or not seat.is_registered:
+                state = self._nodes.get(name)
+                if state is None or not state.is_registered:
                     rejection = unknown
                 else:
-                    rejection = explainer.rejection(seat, is_named=name in named)
+                    rejection = explainer.rejection(state, is_named=name in named)
             if rejection is not None:
                 found[name] = rejection
         return found
@@ -189,19 +189,19 @@ class Fleet:
             candidates = owners if candidates is None else owners.intersection(candidates)
         if candidates is None:
             return order.walk(wanted)
-        if len(candidates) * FEW < len(self._seats):
+        if len(candidates) * FEW < len(self._nodes):
             return self._few(order, wanted, candidates)
         allowed = frozenset(candidates)
         return (name for name in order.walk(wanted) if name in allowed)
 
     def _few(self, order: NodeOrder, wanted: Needs, names: Collection[str]) -> Iterator[str]:
-        outlines = [
-            (order.key(name, seat.outline.score), seat.outline)
+        summaries = [
+            (order.key(name, state.summary.score), state.summary)
             for name in set(names)
-            if (seat := self._seats.get(name)) is not None and seat.outline is not None
+            if (state := self._nodes.get(name)) is not None and state.summary is not None
         ]
-        for (_, name), outline in sorted(outlines, key=lambda entry: entry[0]):
-            if wanted.may_fit(outline.bounds) and wanted.has_rooms(outline):
+        for (_, name), summary in sorted(summaries, key=lambda entry: entry[0]):
+            if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
                 yield name
 
     def _order(self, ready: Plan) -> NodeOrder:
@@ -212,8 +212,8 @@ class Fleet:
     def _owners_wished(self, request: PodRequest) -> frozenset[str] | None:
         """The nodes that have a card the pod names for use; None when it names none."""
         owners: frozenset[str] | None = None
-        for vendor in {ask.vendor for one in request.containers for ask in one.asks}:
-            use = request.wishes.uuids(vendor).use
+        for vendor in {ask.vendor for item in request.containers for ask in item.asks}:
+            use = request.wishes.of(vendor).uuids.use
             if use is None:
                 continue
             found = frozenset(name for uuid in use for name in self._owners.get(Uuid(uuid), ()))
@@ -223,58 +223,57 @@ class Fleet:
     def _named(self, request: PodRequest) -> frozenset[str]:
         """The nodes that have a card the pod names, for use or not."""
         uuids: set[str] = set()
-        for vendor in Vendor:
-            wish = request.wishes.uuids(vendor)
-            uuids |= (wish.use or frozenset()) | wish.nouse
+        for _, wishes in request.wishes.cards:
+            uuids |= (wishes.uuids.use or frozenset()) | wishes.uuids.nouse
         return frozenset(name for uuid in uuids for name in self._owners.get(Uuid(uuid), ()))
 
-    def _seat(self, name: str) -> Seat:
-        seat = self._seats.get(name)
-        if seat is None:
-            seat = self._seats[name] = Seat(name)
-        return seat
+    def _state(self, name: str) -> NodeState:
+        state = self._nodes.get(name)
+        if state is None:
+            state = self._nodes[name] = NodeState(name)
+        return state
 
-    def _touch(self, seat: Seat) -> None:
+    def _touch(self, state: NodeState) -> None:
         for explainer in self._explainers.values():
-            explainer.forget(seat.name)
-        if seat.is_registered:
-            self._stale[seat.name] = None
+            explainer.forget(state.name)
+        if state.is_registered:
+            self._stale[state.name] = None
 
     def catch_up(self) -> None:
-        """Sum up and sort in again the nodes that changed since; every decision begins so."""
+        """Sum up and sort again the nodes that changed; every decision starts with this."""
         for name in self._stale:
-            seat = self._seats[name]
-            if seat.outline is not None:
-                self._unsort(name, seat.outline)
-            outline = self._catalogue.refresh(seat)
-            self._binpack.insert(name, outline)
-            self._spread.insert(name, outline)
+            state = self._nodes[name]
+            if state.summary is not None:
+                self._unsort(name, state.summary)
+            summary = self._catalogue.refresh(state)
+            self._binpack.insert(name, summary)
+            self._spread.insert(name, summary)
         self._stale = {}
 
-    def _unsort(self, name: str, outline: Outline) -> None:
-        self._binpack.remove(name, outline)
-        self._spread.remove(name, outline)
+    def _unsort(self, name: str, summary: NodeSummary) -> None:
+        self._binpack.remove(name, summary)
+        self._spread.remove(name, summary)
 
-    def _leave(self, seat: Seat) -> None:
-        """Take a seat out of every index."""
+    def _leave(self, state: NodeState) -> None:
+        """Take a state out of every index."""
         for explainer in self._explainers.values():
-            explainer.forget(seat.name)
-        if seat.outline is not None:
-            self._unsort(seat.name, seat.outline)
-        self._catalogue.expel(seat)
-        self._stale.pop(seat.name, None)
-        for uuid in seat.usage.cards:
-            left = tuple(name for name in self._owners[uuid] if name != seat.name)
+            explainer.forget(state.name)
+        if state.summary is not None:
+            self._unsort(state.name, state.summary)
+        self._catalogue.expel(state)
+        self._stale.pop(state.name, None)
+        for uuid in state.usage.cards:
+            left = tuple(name for name in self._owners[uuid] if name != state.name)
             if left:
                 self._owners[uuid] = left
             else:
                 del self._owners[uuid]
 
-    def _drop_if_empty(self, seat: Seat) -> None:
-        if not seat.is_registered and not seat.usage.pods:
-            self._seats.pop(seat.name, None)
+    def _drop_if_empty(self, state: NodeState) -> None:
+        if not state.is_registered and not state.usage.pods:
+            self._nodes.pop(state.name, None)
 
     def _use_quota(self, namespace: str, charges: Iterable[Charge], sign: int) -> None:
         for charge in charges:
-            if charge.vendor is Vendor.NVIDIA:
+            if rules_of(charge.vendor).has_quota:
                 self.quotas.use(namespace, sign * charge.memory_mib, sign * charge.cores)

@@ -1,0 +1,254 @@
+"""The scheduling rules of plain cards, and what a vendor may override.
+
+A plain card is shared by slots; its memory is granted in MiB and its cores in percent, and any
+cards of a node may serve together. The engine calls these methods and depends on no vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+from hami_node.engine.compat import Compat, FilterName
+from hami_node.engine.filters import (
+    BEFORE_NUMA,
+    FILTERS,
+    WHOLE_CARD,
+    Filter,
+    FitContext,
+    Reason,
+    Rejection,
+    first_failing,
+    has_cores,
+    has_cores_left,
+    has_memory,
+    has_slot,
+    has_uuid,
+    is_idle_if_exclusive,
+    is_idle_if_mutex,
+)
+from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
+from hami_node.engine.usage import CardCounting, Charge, DeviceUsage, charged
+from hami_node.model import Ask, Device, Grant, PairScores, Vendor
+
+LIVE_FILTERS: Final = (
+    *BEFORE_NUMA,
+    has_uuid,
+    has_slot,
+    is_idle_if_mutex,
+    has_memory,
+    has_cores,
+    is_idle_if_exclusive,
+    has_cores_left,
+)
+"""Everything about one card except the quota, which only the scheduler checks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """One card of a placement with the requested amounts; `cores` as the vendor counts them."""
+
+    device: Device
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The cards that serve an ask, in the order in which they were taken.
+
+    A divided card may occur several times.
+    """
+
+    taken: tuple[Taken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFilter:
+    """A vendor's filter and the common filter that it directly follows; None: it comes last."""
+
+    rule: Filter
+    after: FilterName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The least that a node must have for an ask: this many cards, with this much free on each."""
+
+    count: int
+    memory_mib: int
+    cores: int
+
+
+class CardRules(CardCounting):
+    """One vendor's rules; a vendor's own class overrides what differs.
+
+    Attributes:
+        has_quota: a namespace's quota limits memory and cores of these cards.
+        chooses_by_links: the policy `topology-aware` chooses among all cards that fit.
+        are_reasons_by_card: why a node can't serve is counted card by card; else only by
+            placing an ask on the whole node.
+        own_filters: filters beside the common ones, each with its position.
+    """
+
+    has_quota = False
+    chooses_by_links = False
+    are_reasons_by_card = True
+    own_filters: tuple[OwnFilter, ...] = ()
+
+    # -- choosing ----------------------------------------------------------------------------------
+    def is_divided(self, device: Device) -> bool:
+        """True for a card whose parts are granted separately: it may serve an ask twice."""
+        del device
+        return False
+
+    def cards_wanted(self, ask: Ask, devices: Iterable[Device]) -> int:
+        """How many of these cards of a node the ask requests."""
+        del devices
+        return ask.count
+
+    def choose(self, cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection | None:
+        """Choose for an ask that needs certain cards together; None: it is served card by card.
+
+        `cards` are the node's cards of this vendor, in visit order.
+        """
+        del cards, ctx
+        return None
+
+    def best_linked(
+        self,
+        groups: Iterable[Sequence[Taken]],
+        count: int,
+        scores: PairScores,
+        *,
+        is_bound: bool,
+    ) -> tuple[Taken, ...] | None:
+        """The best linked cards out of those that fit, in NUMA groups; None if too few fit."""
+        del groups, count, scores, is_bound
+        return None
+
+    def with_part_taken(self, card: DeviceUsage, memory_mib: int) -> DeviceUsage | None:
+        """The card once a part of that size is marked as taken; None for a card without parts."""
+        del card, memory_mib
+        return None
+
+    def grant(self, card: DeviceUsage, taken: Taken) -> tuple[Grant, DeviceUsage]:
+        """The grant for one taken card, and the card afterwards."""
+        uuid, memory_mib, cores = taken.device.uuid, taken.memory_mib, taken.cores
+        grant = Grant(uuid=uuid, vendor=self, memory_mib=memory_mib, cores=cores)
+        charge = Charge(uuid=uuid, vendor=self, slots=1, memory_mib=memory_mib, cores=cores)
+        return grant, charged(card, charge)
+
+    def after_init(self, before: DeviceUsage, used: DeviceUsage) -> DeviceUsage:
+        """What stays of a card, as it was before, once an init container has used it."""
+        del used
+        return before
+
+    # -- summing up --------------------------------------------------------------------------------
+    def free_cores(self, card: DeviceUsage) -> int:
+        """Free cores as a number; a card without cores takes any container that asks for none."""
+        cores = card.device.cores
+        if self.cores_are_mask:
+            return (cores & ~card.cores_used).bit_count()
+        return cores - card.cores_used if cores else 1
+
+    def least(self, ask: Ask, device: Device) -> Least:
+        """The minimum that the ask needs on cards of this kind; a lower value is always safe."""
+        return Least(
+            count=ask.count,
+            memory_mib=ask.memory_mib_on(device.memory_mib),
+            cores=max(min(ask.cores, WHOLE_CARD), 1),
+        )
+
+    # -- checking a reservation --------------------------------------------------------------------
+    def beyond_ask(self, card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
+        """Where one grant goes beyond the container's own limits.
+
+        A grant of 0 means "no limit" inside the container.
+        """
+        memory = ask.memory_mib_on(card.device.memory_mib)
+        cores = min(ask.cores, WHOLE_CARD)
+        doubt: Doubt | None = None
+        if memory > 0 and grant.memory_mib == 0:
+            doubt = Doubt.MEMORY_WITHOUT_LIMIT
+        elif cores > 0 and grant.cores == 0:
+            doubt = Doubt.CORES_WITHOUT_LIMIT
+        elif grant.memory_mib > memory:
+            doubt = Doubt.MEMORY_ABOVE_ASK
+        elif grant.cores > cores:
+            doubt = Doubt.CORES_ABOVE_ASK
+        if doubt is None:
+            return None
+        if doubt in (Doubt.MEMORY_WITHOUT_LIMIT, Doubt.MEMORY_ABOVE_ASK):
+            amounts = Amounts(left=memory, asked=grant.memory_mib, unit="MiB", is_allowance=True)
+        else:
+            amounts = Amounts(left=cores, asked=grant.cores, unit="percent", is_allowance=True)
+        return objection_to(card, doubt, amounts)
+
+    def all_beyond_ask(
+        self, devices: Sequence[Device], grants: Sequence[Grant], ask: Ask
+    ) -> Objection | None:
+        """Where all grants together, each on its device, go beyond the container's limits."""
+        del devices, grants, ask
+        return None
+
+    def against(
+        self, before: DeviceUsage, card: DeviceUsage, grant: Grant, charge: Charge, ctx: FitContext
+    ) -> Objection | None:
+        """Why a grant is not possible on the card as it is now.
+
+        Args:
+            before: the card without this container's other grants.
+            card: the card with them.
+            grant: what the reservation holds of the card.
+            charge: the same as a charge.
+            ctx: the container's ask and the pod's wishes.
+        """
+        del before
+        wanted = replace(
+            ctx.ask, memory_mib=grant.memory_mib, memory_percent=None, cores=grant.cores
+        )
+        reason = first_failing(card, replace(ctx, ask=wanted, cores=grant.cores), LIVE_FILTERS)
+        if reason is None:
+            return contradiction(card, charge)
+        return objection_to(
+            card, reason, _amounts(card, grant, reason), card.device.unhealthy_reason
+        )
+
+
+def contradiction(card: DeviceUsage, charge: Charge) -> Objection | None:
+    """An objection where the charge contradicts what the card holds."""
+    why = charged(card, charge).contradiction
+    return objection_to(card, Doubt.CONTRADICTION, detail=why) if why else None
+
+
+def _amounts(card: DeviceUsage, grant: Grant, reason: StrEnum) -> Amounts | None:
+    if reason is Reason.TOO_LITTLE_MEMORY:
+        return Amounts(left=card.memory_free_mib, asked=grant.memory_mib, unit="MiB")
+    if reason in (Reason.TOO_FEW_CORES, Reason.NO_CORES_LEFT):
+        return Amounts(left=card.cores_free, asked=grant.cores, unit="percent")
+    if reason in (Reason.NO_SLOT, Reason.NOT_EXCLUSIVE):
+        return Amounts(left=card.slots_free, asked=1, unit="slots")
+    return None
+
+
+PLAIN_RULES: Final = CardRules("")
+"""The rules for cards of an unknown vendor."""
+
+
+def rules_of(vendor: Vendor | str) -> CardRules:
+    """The vendor's rules."""
+    return vendor if isinstance(vendor, CardRules) else PLAIN_RULES
+
+
+@cache
+def filters_after_numa(vendor: Vendor, compat: Compat) -> tuple[Filter, ...]:
+    """The filters after the NUMA group in the generation's order, the vendor's own among them."""
+    own = rules_of(vendor).own_filters
+    found: list[Filter] = []
+    for name in compat.filters:
+        found += [FILTERS[name], *(added.rule for added in own if added.after is name)]
+    return (*found, *(added.rule for added in own if added.after is None))

@@ -1,0 +1,1 @@
+"""The scheduling rules over thousands of nodes: summaries, order, explanations. Pure."""
