@@ -1,0 +1,101 @@
+"""What a pod holds by its annotations, written by HAMi 2.4 to 2.10 or by us. Pure.
+
+The only reader of who holds what, for daemon, extender and inspection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.engine.usage import PodGrants
+from hami_node.model import ContainerGrants, ContainerKind, Pod
+from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.wire import names
+from hami_node.wire.reservation import SHARED_KEYS, are_inits_over
+
+UNBOUND_S: Final = 300.0
+"""A reservation that stays unbound for this long is void, unless the settings change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A pod's grants on a node. `is_bound` is False while it only has a reservation."""
+
+    node: str
+    is_bound: bool
+    grants: PodGrants
+
+
+def reservation_keys(vendors: Iterable[VendorProtocol]) -> tuple[str, ...]:
+    """The annotations that a node serves from: only a scheduler may write them, never a user."""
+    return (*SHARED_KEYS, *(key for vendor in vendors for key in vendor.keys.reservation))
+
+
+def node_of(pod: Pod) -> str:
+    """The node a pod is bound to, else the node that a scheduler has chosen for it."""
+    return pod.node_name or pod.annotations.get(names.POD_NODE, "")
+
+
+def has_grants(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:
+    """True for a pod with grants, valid or not."""
+    return any(pod.annotations.get(vendor.keys.grants.allocated) for vendor in vendors)
+
+
+def marks_of(pod: Pod, vendors: Iterable[VendorProtocol]) -> tuple[str | bool, ...]:
+    """All that a pod's holding depends on: equal marks mean an equal holding."""
+    annotations = pod.annotations
+    return (
+        pod.is_over,
+        pod.is_being_deleted,
+        pod.node_name,
+        annotations.get(names.POD_NODE, ""),
+        annotations.get(names.POD_TIME, ""),
+        *(annotations.get(key, "") for vendor in vendors for key in vendor.keys.grants.records),
+        are_inits_over(pod),
+    )
+
+
+def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
+    """What the pod holds; None for nothing. Never raises.
+
+    A reservation that does not match the pod's containers counts in full once the pod is bound:
+    better to refuse a pod than to overcommit a card. Before that it counts for nothing.
+    """
+    node = node_of(pod)
+    is_never_bound = pod.is_being_deleted and not pod.node_name
+    if pod.is_over or is_never_bound or not node:
+        return None
+    held = [_slots_of(pod, vendor.held_by(pod)) for vendor in vendors]
+    if not any(any(slots) for slots in held):
+        return None
+    kinds = tuple(container.kind for container in pod.containers)
+    width = max(map(len, held))
+    containers = tuple(
+        tuple(grant for slots in held for grants in slots[i : i + 1] for grant in grants)
+        for i in range(width)
+    )
+    return Holding(
+        node=node,
+        is_bound=bool(pod.node_name),
+        grants=PodGrants(
+            containers=containers,
+            kinds=kinds if width == len(kinds) else (ContainerKind.APP,) * width,
+            are_inits_over=are_inits_over(pod),
+        ),
+    )
+
+
+def _slots_of(pod: Pod, held: HeldGrants) -> tuple[ContainerGrants, ...]:
+    """Grants by container; where that is unclear, as written if the pod is bound."""
+    if held.by_container:
+        return tuple(held.by_container.get(container.name, ()) for container in pod.containers)
+    return held.slots if pod.node_name else ()
+
+
+def stamped_age_s(pod: Pod, now_s: float) -> float:
+    """Seconds since the reservation was made, by its annotation; 0 if that is not a time."""
+    stamp = pod.annotations.get(names.POD_TIME, "")
+    is_time = stamp.isascii() and stamp.isdigit() and len(stamp) <= 12
+    return now_s - int(stamp) if is_time else 0.0

@@ -1,0 +1,1 @@
+"""AWS Neuron: Trainium and Inferentia devices."""

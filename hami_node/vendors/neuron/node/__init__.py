@@ -1,0 +1,1 @@
+"""What the node's daemon does with Neuron devices: reads, reports and checks them."""

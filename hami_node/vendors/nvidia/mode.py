@@ -1,0 +1,15 @@
+"""How a card is shared."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from hami_node.model import DEFAULT_MODE
+
+
+class Mode(StrEnum):
+    """How a card is shared, in the words of HAMi's configuration and annotations."""
+
+    HAMI_CORE = DEFAULT_MODE
+    MIG = "mig"
+    MPS = "mps"

@@ -1,0 +1,72 @@
+"""The names of the protocol that are about NVIDIA cards, with writer and reader.
+
+The form of the comments: `hami_node.wire.names`. "limiter" is HAMi-core's library.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# -- Node annotations ------------------------------------------------------------------------------
+# daemon, plugin -> scheduler, extender: the cards, see "Register"; nvidia/device.go
+NODE_REGISTER: Final = "hami.io/node-nvidia-register"
+# daemon <-> scheduler, extender: who wrote last, see "Handshake"; device/devices.go
+NODE_HANDSHAKE: Final = "hami.io/node-handshake"
+# daemon, plugin -> scheduler, extender: links between cards, see "Pair scores"; nvidia/device.go
+NODE_PAIR_SCORES: Final = "hami.io/node-nvidia-score"
+
+# -- Pod annotations of a reservation --------------------------------------------------------------
+# scheduler, extender -> daemon, plugin, who empty it: see "Grants"; nvidia/device.go
+POD_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
+# scheduler, extender -> everybody: the grants as reserved, see "Grants"; nvidia/device.go
+POD_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+# scheduler, extender -> daemon, plugin: see "MIG reservations", 2.10; nvidia/mig_allocations.go
+POD_MIG_ALLOCATIONS: Final = "hami.io/vgpu-mig-allocations"
+
+# -- Pod annotations of a user ---------------------------------------------------------------------
+# user -> scheduler, extender, daemon: words of which a card's type holds one; nvidia/device.go
+USE_GPU_TYPE: Final = "nvidia.com/use-gputype"
+# user -> scheduler, extender, daemon: words of which it holds none; nvidia/device.go
+NOUSE_GPU_TYPE: Final = "nvidia.com/nouse-gputype"
+# user -> scheduler, extender, daemon: only these cards; nvidia/device.go
+USE_GPU_UUID: Final = "nvidia.com/use-gpuuuid"
+# user -> scheduler, extender, daemon: none of these cards; nvidia/device.go
+NOUSE_GPU_UUID: Final = "nvidia.com/nouse-gpuuuid"
+# user -> scheduler, extender: all cards on one NUMA node; nvidia/device.go
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+# user -> scheduler, extender, daemon: hami-core, mig or mps, comma-separated; nvidia/device.go
+VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+
+# -- Extended resources (the settings may rename them) ---------------------------------------------
+# user -> everybody: number of cards; nvidia/device.go
+RESOURCE_GPU: Final = "nvidia.com/gpu"
+# user -> webhook, scheduler, extender, daemon: MiB on each card; nvidia/device.go
+RESOURCE_GPU_MEMORY: Final = "nvidia.com/gpumem"
+# user -> webhook, scheduler, extender, daemon: share of each card's memory; nvidia/device.go
+RESOURCE_GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+# user -> webhook, scheduler, extender, daemon: percent of each card; nvidia/device.go
+RESOURCE_GPU_CORES: Final = "nvidia.com/gpucores"
+# user -> webhook: 0 is high, 1 is low; nvidia/device.go
+RESOURCE_GPU_PRIORITY: Final = "nvidia.com/priority"
+
+# -- Environment of a container --------------------------------------------------------------------
+# daemon -> limiter: `_<i>` is appended for the i-th card, `<MiB>m`; HAMi-core
+ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+# daemon -> limiter: percent, one value for all cards; HAMi-core
+ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+# daemon -> limiter: path of the shared region in the container; HAMi-core
+ENV_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+# daemon -> limiter: "true" when memory is scaled up; plugin/server.go
+ENV_OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
+# daemon -> NVIDIA's container runtime: UUIDs in card order; plugin/server.go
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+# daemon -> limiter: 0 to 4; HAMi-core
+ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
+# webhook, daemon -> limiter: default, force or disable; HAMi-core
+ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
+# webhook -> limiter: 0 is high, 1 is low; HAMi-core
+ENV_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+# user -> daemon, plugin: a true value asks for no limiter; plugin/server.go
+ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
+# user -> dynamic linker: libraries loaded before the limiter, refused by the webhook; ld.so(8)
+ENV_PRELOAD: Final = "LD_PRELOAD"

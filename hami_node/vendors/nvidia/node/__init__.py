@@ -1,0 +1,1 @@
+"""What the node's daemon does with NVIDIA cards: offers, reports and hands them to containers."""

@@ -1,0 +1,158 @@
+"""What is published about NVIDIA cards on the node object: cards, links, handshake; no I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hami_node.errors import WireError
+from hami_node.logs import kv
+from hami_node.model import Device, Node
+from hami_node.vendors.nvidia import names
+from hami_node.vendors.nvidia.codec import (
+    CSV_TYPE_PREFIX,
+    decode_register,
+    encode_csv7,
+    encode_csv9,
+    encode_json,
+)
+from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
+from hami_node.vendors.publication import CardSources
+from hami_node.wire.handshake import Handshake, HandshakeKind, decode_handshake, encode_reported
+from hami_node.wire.register import encode_pair_scores, is_json
+
+log = logging.getLogger(__name__)
+
+UNANSWERED_S: Final = 60.0
+"""After this time a handshake that no scheduler answers is reported to people."""
+
+
+ENCODERS: Final[Mapping[RegisterFormat, Callable[[tuple[Device, ...]], str]]] = {
+    RegisterFormat.JSON: encode_json,
+    RegisterFormat.CSV9: encode_csv9,
+    RegisterFormat.CSV7: encode_csv7,
+}
+
+
+@dataclass(slots=True)
+class _SchedulerState:
+    """What is known of the scheduler from its handshakes so far."""
+
+    is_2_4: bool = False
+    reported_since: float | None = None
+    was_answered: bool = False
+
+
+class NvidiaPublication:
+    """The register annotation, pair scores and handshake of NVIDIA cards."""
+
+    def __init__(self, sources: CardSources, settings: Callable[[], NvidiaSettings]) -> None:
+        """Publish what `sources` return, in the form that the settings name."""
+        self._sources, self._settings = sources, settings
+        self._scheduler: _SchedulerState | None = None
+
+    def desired(self, node: Node, now: float) -> Mapping[str, str | None]:
+        """The register annotation in the form that the scheduler reads; scores if there are any."""
+        self._observe_handshake(node, now)
+        standing = node.annotations.get(names.NODE_REGISTER)
+        cards = self._sources.cards()
+        if not cards and self._sources.backend_error():
+            cards = _all_unhealthy(standing)
+        if not cards:
+            return {names.NODE_REGISTER: None, names.NODE_PAIR_SCORES: None}
+        scores = self._sources.pair_scores()
+        return {
+            names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards),
+            names.NODE_PAIR_SCORES: encode_pair_scores(scores) if scores else None,
+        }
+
+    def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
+        """The handshake, unless it is off, or sent on request only and nobody requested it."""
+        mode = self._settings().handshake
+        if not self._sources.cards() or mode is HandshakeMode.OFF:
+            return {}
+        handshake = _handshake_of(node)
+        is_requested = handshake is not None and handshake.kind is not HandshakeKind.REPORTED
+        if mode is HandshakeMode.ON_REQUEST and not is_requested:
+            return {}
+        return {names.NODE_HANDSHAKE: encode_reported(now)}
+
+    def shutdown(self, node: Node) -> Mapping[str, str | None]:
+        """All cards unhealthy: they are not served until the next daemon runs."""
+        cards = _all_unhealthy(node.annotations.get(names.NODE_REGISTER))
+        if not cards:
+            return {}
+        return {names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards)}
+
+    def _chosen_format(self) -> RegisterFormat:
+        configured = self._settings().register_format
+        if configured is not RegisterFormat.AUTO:
+            return configured
+        is_2_4 = self._scheduler is not None and self._scheduler.is_2_4
+        return RegisterFormat.CSV7 if is_2_4 else RegisterFormat.JSON
+
+    def _observe_handshake(self, node: Node, now: float) -> None:
+        """Remember the current handshake, because our own overwrites the scheduler's."""
+        if self._scheduler is None:
+            # A register text of 2.4 on the node was our choice before a restart.
+            is_2_4 = _is_csv7(node.annotations.get(names.NODE_REGISTER))
+            self._scheduler = _SchedulerState(is_2_4=is_2_4)
+        scheduler = self._scheduler
+        handshake = _handshake_of(node)
+        if handshake is None:
+            return
+        if handshake.kind is not HandshakeKind.REPORTED:
+            scheduler.is_2_4 = handshake.is_mark_of_2_4
+            scheduler.was_answered, scheduler.reported_since = True, None
+            self._sources.on_unanswered(False)
+            return
+        if scheduler.reported_since is None:
+            scheduler.reported_since = now
+        elif not scheduler.was_answered and now - scheduler.reported_since > UNANSWERED_S:
+            self._report_unanswered(scheduler)
+
+    def _report_unanswered(self, scheduler: _SchedulerState) -> None:
+        scheduler.was_answered = True  # reported only once
+        self._sources.on_unanswered(True)
+        log.warning(
+            "handshake_unanswered",
+            extra=kv(
+                annotation=names.NODE_HANDSHAKE,
+                hint="a HAMi scheduler of 2.5 to 2.7 reads only --register-format csv9; "
+                "without a HAMi scheduler use --handshake on-request",
+            ),
+        )
+
+
+def _handshake_of(node: Node) -> Handshake | None:
+    text = node.annotations.get(names.NODE_HANDSHAKE)
+    if text is None:
+        return None
+    try:
+        return decode_handshake(text, names.NODE_HANDSHAKE)
+    except WireError as e:
+        log.debug("handshake_unreadable", extra=kv(error=str(e)))
+        return None
+
+
+def _is_csv7(text: str | None) -> bool:
+    if not text or text.startswith("["):
+        return False
+    return text.partition(":")[0].count(",") == 6
+
+
+def _all_unhealthy(text: str | None) -> tuple[Device, ...]:
+    """The cards of a register text, all unhealthy; () without any."""
+    if not text:
+        return ()
+    try:
+        cards = decode_register(text)
+    except WireError as e:
+        log.warning("register_unreadable", extra=kv(error=str(e)))
+        return ()
+    prefix = "" if is_json(text) else CSV_TYPE_PREFIX
+    return tuple(
+        replace(card, healthy=False, model=card.model.removeprefix(prefix)) for card in cards
+    )

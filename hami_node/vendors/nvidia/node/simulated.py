@@ -1,0 +1,35 @@
+"""The simulated backend for NVIDIA cards."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from hami_node.config.settings import Settings
+from hami_node.errors import ConfigError
+from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA
+from hami_node.vendors.nvidia.mode import Mode
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.simulated import SimulatedBackend, SimulatedCards
+
+SIMULATED: Final = SimulatedCards(
+    vendor=NVIDIA,
+    modes=MappingProxyType(
+        {mode.value: MIG_NOT_SERVED if mode is Mode.MIG else "" for mode in Mode}
+    ),
+    default_uuid=lambda _node, _index, made: f"GPU-{made}",
+)
+
+
+def simulated_backend(settings: Settings) -> SimulatedBackend:
+    """The cards of the file that the settings name.
+
+    Raises:
+        ConfigError: the file is missing or wrong.
+    """
+    path = settings.of(NvidiaSettings).simulated_file
+    if path is None:
+        raise ConfigError(
+            "settings", "simulated-file", None, "name the YAML file of the simulated cards"
+        )
+    return SimulatedBackend(path, settings.node_name, SIMULATED)

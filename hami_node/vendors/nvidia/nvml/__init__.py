@@ -1,0 +1,1 @@
+"""NVIDIA's driver, accessed through NVML."""

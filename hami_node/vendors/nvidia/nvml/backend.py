@@ -1,0 +1,290 @@
+"""NVIDIA cards through NVML: found, queried every second, unhealthy only while a fault lasts.
+
+Every NVML call runs on a thread of this backend; no caller ever waits for the driver without limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hami_node.config.settings import Settings
+from hami_node.errors import BackendError, DriverUnavailable
+from hami_node.logs import kv
+from hami_node.model import Device, PairScores, Uuid
+from hami_node.ports import Clock
+from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
+from hami_node.vendors.nvidia.nvml.cards import HostSources, Reading, Roster, enlist, read_card
+from hami_node.vendors.nvidia.nvml.health import XidLedger, XidPolicy, XidWatch
+from hami_node.vendors.nvidia.nvml.links import LinkedCard, read_pair_scores
+from hami_node.vendors.nvidia.nvml.session import NvmlSession
+from hami_node.vendors.nvidia.nvml.worker import PassWorker
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSettings:
+    """How the driver is found and queried.
+
+    Attributes:
+        library: path of libnvidia-ml.so.1; None: by name, as the dynamic loader finds it.
+        sources: where sysfs and the system's memory are, and the preconfigured memory.
+        xids: what XID events mean.
+        interval_s: time between passes over the cards.
+        call_limit_s: an NVML call that takes longer counts as hung.
+        scan_limit_s: the longest that `scan` waits for a pass.
+        event_wait_s: longest wait for an event inside NVML; what `close` may have to wait for.
+    """
+
+    library: Path | None = None
+    sources: HostSources = field(default_factory=HostSources)
+    xids: XidPolicy = field(default_factory=XidPolicy)
+    interval_s: float = 1.0
+    call_limit_s: float = 5.0
+    scan_limit_s: float = 6.0
+    event_wait_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """The result of a pass: cards, scores of their links, faults of cards without a UUID."""
+
+    devices: tuple[Device, ...]
+    nameless_faults: tuple[str, ...]
+    pair_scores: PairScores
+
+
+def nvml_settings(settings: Settings) -> NvmlSettings:
+    """How the driver is queried, by the program's settings."""
+    own = settings.of(NvidiaSettings)
+    return NvmlSettings(
+        sources=HostSources(
+            sysfs_root=settings.sysfs_root,
+            preconfigured_memory_mib=own.preconfigured_memory_mib or None,
+        ),
+        xids=XidPolicy(ignored=frozenset(own.xids_ignored)),
+        interval_s=settings.scan_interval_s,
+    )
+
+
+class NvmlBackend:
+    """The port `Backend` on the real driver. Starts nothing before the first `scan`."""
+
+    name = "nvml"
+    is_simulated = False
+
+    def __init__(self, clock: Clock, settings: NvmlSettings | None = None) -> None:
+        self._settings = settings or NvmlSettings()
+        self._session = NvmlSession(clock, self._settings.library)
+        self._xids = XidLedger(clock)
+        self._watch = XidWatch(
+            clock,
+            self._xids,
+            lambda: self._settings.xids,
+            self._on_event,
+            self._settings.event_wait_s,
+        )
+        self._worker = PassWorker[_Pass](
+            clock,
+            self._one_pass,
+            self._session.close,
+            interval_s=self._settings.interval_s,
+            call_limit_s=self._settings.call_limit_s,
+        )
+        self._handed_out: _Pass | str | None = None
+        # What follows belongs to the worker's thread.
+        self._known: dict[Uuid, Device] = {}
+        self._nameless: tuple[str, ...] = ()
+        self._armed: Mapping[Uuid, object] = {}
+        self._linked: tuple[LinkedCard, ...] = ()
+        self._is_first_pass = True
+        self._memory_sources: dict[Uuid, str] = {}
+        self._pair_scores: PairScores = {}
+
+    def scan(self) -> tuple[Device, ...]:
+        """All cards after a fresh pass, sorted by (index, uuid); see `ports.Backend.scan`.
+
+        While a card's call hangs, that card is unhealthy and the others are queried as usual. A
+        pass that is slow but not hung is not waited for beyond the limit: the last result counts.
+
+        Raises:
+            DriverUnavailable: no card can be queried at all.
+        """
+        ticket = self._worker.request()
+        self._worker.wait(ticket, self._settings.scan_limit_s)
+        self._handed_out = self._outcome()
+        found = self._worker.last()
+        if found is None:
+            call = self._worker.current()
+            where = f" (in {call.function})" if call else ""
+            raise DriverUnavailable(f"NVML is still busy with its first pass{where}")
+        return found.devices
+
+    def wait_for_event(self, timeout_s: float) -> bool:
+        """True as soon as a pass found cards, links or a failure that `scan` did not return yet."""
+        return self._worker.wait_until(lambda: self._outcome() != self._handed_out, timeout_s)
+
+    def close(self) -> None:
+        """Stop listening and querying, and close the session unless a call hangs."""
+        is_quiet = self._watch.close()
+        is_stopped = self._worker.stop(self._settings.call_limit_s)
+        if not (is_quiet and is_stopped):
+            log.warning("nvml_left_open", extra=kv(reason="an NVML call has not returned"))
+
+    def apply(self, settings: NvmlSettings) -> None:
+        """Apply changed memory and XID settings, from the next pass on."""
+        self._settings = replace(self._settings, sources=settings.sources, xids=settings.xids)
+
+    def pair_scores(self) -> PairScores:
+        """Scores of all pairs of cards; empty before they are known. Never waits."""
+        found = self._last_good()
+        return found.pair_scores if found else {}
+
+    def nameless_faults(self) -> tuple[str, ...]:
+        """Faults of cards whose UUID was never read: they can't be published, only reported."""
+        found = self._last_good()
+        return found.nameless_faults if found else ()
+
+    def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
+        """How often each (card, XID) has occurred, ignored XIDs included."""
+        return self._xids.counts()
+
+    def last_pass_age_s(self) -> float:
+        """Seconds since a pass over the cards last ended; liveness depends on it."""
+        return self._worker.age_s()
+
+    @property
+    def driver_version(self) -> str:
+        """As the driver reports it; "" before the first session."""
+        return self._session.driver_version
+
+    # -- on the worker's thread -------------------------------------------------------------------
+
+    def _one_pass(self, calls: NvmlCalls) -> _Pass:
+        self._session.ensure_open(calls)
+        readings = self._read_all(calls)
+        if any(r.is_driver_fault for r in readings) and self._may_reopen():
+            self._session.reopen(calls)
+            readings = self._read_all(calls)  # a card that blames the driver again is lost itself
+        if not any(r.is_lost for r in readings):
+            self._session.proved_good()
+        roster = enlist(self._known, readings)
+        devices = tuple(self._judged(device, readings) for device in roster.devices)
+        self._remember(devices, readings)
+        self._listen(readings)
+        self._report(roster, readings)
+        return _Pass(
+            devices=devices,
+            nameless_faults=roster.nameless_faults,
+            pair_scores=self._scores(calls, readings),
+        )
+
+    def _read_all(self, calls: NvmlCalls) -> list[Reading]:
+        """Raises DriverUnavailable when the cards can't even be counted."""
+        try:
+            count = int(calls.ask("nvmlDeviceGetCount"))
+        except DriverUnavailable:
+            if not self._may_reopen():
+                raise
+            self._session.reopen(calls)
+            count = int(calls.ask("nvmlDeviceGetCount"))
+        hung = self._worker.hung()
+        limit_s = self._settings.call_limit_s
+        return [
+            Reading(index=i, fault=hung[i].overdue_text(limit_s), is_lost=True)
+            if i in hung
+            else read_card(calls, i, self._settings.sources)
+            for i in range(count)
+        ]
+
+    def _may_reopen(self) -> bool:
+        """True when a new session is due and closing this one would disturb no pending call."""
+        if not self._session.may_reopen or self._worker.hung():
+            return False
+        self._armed = {}
+        return self._watch.disarm()
+
+    def _judged(self, device: Device, readings: list[Reading]) -> Device:
+        """The card, unhealthy if XID events make it so."""
+        reading = next((r for r in readings if r.uuid == device.uuid), None)
+        xid_fault = self._xids.fault_text(
+            device.uuid,
+            has_answered=reading is not None and not reading.fault,
+            policy=self._settings.xids,
+        )
+        if not device.healthy or not xid_fault:
+            return device
+        return replace(device, healthy=False, unhealthy_reason=xid_fault)
+
+    def _remember(self, devices: tuple[Device, ...], readings: list[Reading]) -> None:
+        """Remember cards as they last answered; a card that never answered in full, as it is."""
+        answered = {r.uuid for r in readings if not r.is_lost}
+        for device in devices:
+            if device.uuid in answered or device.uuid not in self._known:
+                self._known[device.uuid] = device
+
+    def _listen(self, readings: list[Reading]) -> None:
+        handles = {r.uuid: r.handle for r in readings if r.uuid and not r.is_lost}
+        if not self._settings.xids.is_on:
+            handles = {}
+        if handles.keys() != self._armed.keys():
+            self._watch.arm(handles)
+            self._armed = handles
+
+    def _report(self, roster: Roster, readings: list[Reading]) -> None:
+        """Log once what no device can show."""
+        for reading in readings:
+            source = reading.memory_source
+            if reading.uuid and source and self._memory_sources.get(reading.uuid, "") != source:
+                self._memory_sources[reading.uuid] = source
+                log.warning(
+                    "nvml_memory_not_told",
+                    extra=kv(uuid=reading.uuid, memory_mib=reading.memory_mib, source=source),
+                )
+        if roster.nameless_faults != self._nameless:
+            self._nameless = roster.nameless_faults
+            for fault in roster.nameless_faults:
+                log.error("nvml_card_without_identity", extra=kv(reason=fault))
+
+    def _scores(self, calls: NvmlCalls, readings: list[Reading]) -> PairScores:
+        """Read again only when the set of answering cards has changed; never in the first pass.
+
+        The first list of cards must not wait for some hundred calls about links.
+        """
+        if self._is_first_pass:
+            self._is_first_pass = False
+            return self._pair_scores
+        cards = tuple(
+            LinkedCard(index=r.index, uuid=r.uuid, handle=r.handle, pci_bus=r.pci_bus)
+            for r in readings
+            if r.uuid and not r.is_lost
+        )
+        positions = [(c.index, c.uuid) for c in cards]
+        if positions != [(c.index, c.uuid) for c in self._linked]:
+            try:
+                self._pair_scores = read_pair_scores(calls, cards)
+            except BackendError as e:
+                log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
+                return self._pair_scores
+            self._linked = cards
+        return self._pair_scores
+
+    def _on_event(self) -> None:
+        self._worker.request()
+
+    def _outcome(self) -> _Pass | str | None:
+        """The outcome of the last pass in a comparable form: its result or its error's text."""
+        try:
+            return self._worker.last()
+        except BackendError as e:
+            return str(e)
+
+    def _last_good(self) -> _Pass | None:
+        try:
+            return self._worker.last()
+        except DriverUnavailable:
+            return None

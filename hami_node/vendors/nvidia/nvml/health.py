@@ -1,0 +1,237 @@
+"""XID events: the driver's own reports of card errors, received on a thread of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hami_node.errors import BackendError
+from hami_node.logs import kv
+from hami_node.model import Uuid
+from hami_node.ports import Clock
+from hami_node.vendors.nvidia.nvml.calls import NOT_OFFERED, TIMEOUT, NvmlCalls
+
+log = logging.getLogger(__name__)
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a faulty program causes, not a faulty card. Source: facts S26, HAMi 2.9."""
+
+XID_MEANINGS: Final = {
+    48: "double bit ECC error",
+    61: "microcontroller breakpoint or warning",
+    62: "microcontroller halt",
+    63: "row remapping or page retirement",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "high single-bit ECC error rate",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+
+_XID_EVENT: Final = 8
+_UNKNOWN_CARD: Final = Uuid("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidPolicy:
+    """Which XIDs make a card unhealthy, and when it is healthy again.
+
+    Attributes:
+        is_on: whether events are received.
+        ignored: XIDs that are counted and change nothing.
+        critical: XIDs that make a card unhealthy; None: all that are not ignored.
+        clean_passes: passes in a row that the card must answer in full,
+        quiet_s: and seconds since its last critical XID, before it is healthy again.
+    """
+
+    is_on: bool = True
+    ignored: frozenset[int] = APPLICATION_XIDS
+    critical: frozenset[int] | None = None
+    clean_passes: int = 3
+    quiet_s: float = 10.0
+
+    def is_critical(self, xid: int) -> bool:
+        """True when that XID makes a card unhealthy."""
+        return xid not in self.ignored and (self.critical is None or xid in self.critical)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    xid: int
+    at_s: float
+    clean_passes: int = 0
+
+
+class XidLedger:
+    """Which cards are unhealthy because of an XID, and how often each XID occurred. One lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._faults: dict[Uuid, _Fault] = {}
+        self._counts: Counter[tuple[Uuid, int]] = Counter()
+
+    def enter(self, uuid: Uuid, xid: int, policy: XidPolicy) -> bool:
+        """Count an event. True when it makes the card unhealthy."""
+        with self._lock:
+            self._counts[uuid, xid] += 1
+            is_critical = uuid != _UNKNOWN_CARD and policy.is_critical(xid)
+            if is_critical:
+                self._faults[uuid] = _Fault(xid=xid, at_s=self._clock.monotonic())
+            return is_critical
+
+    def fault_text(self, uuid: Uuid, *, has_answered: bool, policy: XidPolicy) -> str:
+        """Judge a card once a pass: why it is unhealthy; "" when it is not, or has recovered.
+
+        Args:
+            uuid: the card.
+            has_answered: every query of this pass was answered, with nothing bad in it.
+            policy: when a card has recovered.
+        """
+        with self._lock:
+            fault = self._faults.get(uuid)
+            if fault is None:
+                return ""
+            clean = fault.clean_passes + 1 if has_answered else 0
+            quiet_s = self._clock.monotonic() - fault.at_s
+            if clean >= policy.clean_passes and quiet_s >= policy.quiet_s:
+                del self._faults[uuid]
+                log.info("xid_recovered", extra=kv(uuid=uuid, xid=fault.xid))
+                return ""
+            self._faults[uuid] = _Fault(xid=fault.xid, at_s=fault.at_s, clean_passes=clean)
+            meaning = XID_MEANINGS.get(fault.xid)
+            return f"critical XID {fault.xid}" + (f": {meaning}" if meaning else "")
+
+    def counts(self) -> Mapping[tuple[Uuid, int], int]:
+        """How often each (card, XID) has occurred since start; "" is an unknown card."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class XidWatch:
+    """Waits for events on its own thread while it is armed. `on_event` must return at once."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        ledger: XidLedger,
+        policy: Callable[[], XidPolicy],
+        on_event: Callable[[], None],
+        wait_s: float,
+    ) -> None:
+        """The thread starts when first armed.
+
+        Args:
+            clock: measures how long calls take.
+            ledger: receives the events.
+            policy: called at every event, so that it may change.
+            on_event: called when something may have happened to a card.
+            wait_s: longest wait inside NVML, and pause before a failed wait is tried again.
+        """
+        self._wait_s = wait_s
+        self._calls = NvmlCalls(clock)
+        self._ledger = ledger
+        self._policy = policy
+        self._on_event = on_event
+        self._state = threading.Condition()
+        self._cards: Mapping[Uuid, Any] | None = None
+        self._round = 0
+        self._is_waiting = False
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def arm(self, cards: Mapping[Uuid, Any]) -> None:
+        """Listen to these cards (UUID to handle) from now on. Only inside an open session."""
+        with self._state:
+            self._cards, self._round = dict(cards), self._round + 1
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="nvml-xid", daemon=True)
+                self._thread.start()
+            self._state.notify_all()
+
+    def disarm(self) -> bool:
+        """Stop listening. True once no NVML call of this thread is pending."""
+        with self._state:
+            self._cards, self._round = None, self._round + 1
+            self._state.notify_all()
+            return self._state.wait_for(lambda: not self._is_waiting, 2 * self._wait_s)
+
+    def close(self) -> bool:
+        """Stop for good; see `disarm`."""
+        with self._state:
+            self._is_closed = True
+        return self.disarm()
+
+    def _run(self) -> None:
+        failed_round = -1
+        while True:
+            with self._state:
+                if failed_round == self._round:
+                    self._state.wait(self._wait_s)
+                self._state.wait_for(lambda: self._is_closed or self._cards is not None)
+                if self._is_closed or self._cards is None:
+                    return
+                cards, this_round, self._is_waiting = self._cards, self._round, True
+            try:
+                self._listen(cards, this_round)
+            except BackendError as e:
+                if failed_round != this_round:
+                    log.warning("xid_watch_interrupted", extra=kv(reason=str(e)))
+                failed_round = this_round
+                self._on_event()
+            finally:
+                with self._state:
+                    self._is_waiting = False
+                    self._state.notify_all()
+
+    def _listen(self, cards: Mapping[Uuid, Any], this_round: int) -> None:
+        """Hold an event set until another round begins. Raises BackendError."""
+        self._calls.load(None)
+        events = self._calls.ask("nvmlEventSetCreate")
+        wait_ms = int(self._wait_s * 1000)
+        try:
+            owners = {_address(handle): uuid for uuid, handle in cards.items()}
+            for uuid, handle in cards.items():
+                self._register(uuid, handle, events)
+            while self._is_current(this_round):
+                data = self._calls.ask(
+                    "nvmlEventSetWait_v2", events, wait_ms, absent=frozenset({TIMEOUT})
+                )
+                if data is not None and data.eventType == _XID_EVENT:
+                    self._take(
+                        owners.get(_address(data.device), _UNKNOWN_CARD), int(data.eventData)
+                    )
+        finally:
+            self._calls.ask("nvmlEventSetFree", events)
+
+    def _register(self, uuid: Uuid, handle: object, events: object) -> None:
+        """A card that can't send events loses only its events: its queries still show faults."""
+        try:
+            self._calls.ask(
+                "nvmlDeviceRegisterEvents", handle, _XID_EVENT, events, absent=NOT_OFFERED
+            )
+        except BackendError as e:
+            log.warning("xid_registration_failed", extra=kv(uuid=uuid, reason=str(e)))
+
+    def _take(self, uuid: Uuid, xid: int) -> None:
+        is_critical = self._ledger.enter(uuid, xid, self._policy())
+        level = logging.ERROR if is_critical else logging.INFO
+        log.log(level, "xid", extra=kv(uuid=uuid, xid=xid, is_critical=is_critical))
+        self._on_event()
+
+    def _is_current(self, this_round: int) -> bool:
+        with self._state:
+            return self._round == this_round
+
+
+def _address(handle: Any) -> int:  # noqa: ANN401  ctypes names no public pointer type
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

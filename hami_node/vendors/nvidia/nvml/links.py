@@ -1,0 +1,99 @@
+"""How well two cards are linked: PCI distance and NVLinks as a number per pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hami_node.model import PairScores, Uuid
+from hami_node.vendors.nvidia.nvml.calls import (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_OFFERED,
+    NvmlCalls,
+)
+
+NVLINK_SCORE: Final = 100
+_BEST_LEVEL_SCORE: Final = 60
+_MAX_LINKS: Final = 36
+_REMOTE_GPU: Final = 0
+_REMOTE_SWITCH: Final = 2
+_NO_LINK: Final = NOT_OFFERED | {INVALID_ARGUMENT, NOT_FOUND}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkedCard:
+    """A card whose links to the others are read."""
+
+    index: int
+    uuid: Uuid
+    handle: Any
+    pci_bus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    """NVLinks of one card: how many end in a switch, and at which other cards' buses."""
+
+    to_switch: int
+    to_bus: Mapping[str, int]
+
+
+def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> PairScores:
+    """For every card the score of every other: 10 (across sockets) to 60 (same board) + 100 a link.
+
+    Every pair is queried. Links through an NVSwitch count for every card on the switches.
+
+    Check: nvidia-smi topo -m (NV# is the number of links). Source: facts of HAMi's scores, P2P
+    level 10 to 60 plus 100 per NVLink.
+
+    Raises:
+        DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.
+    """
+    links = {card.uuid: _read_links(calls, card) for card in cards}
+    scores: dict[Uuid, dict[Uuid, int]] = {card.uuid: {} for card in cards}
+    for i, card in enumerate(cards):
+        for other in cards[i + 1 :]:
+            mine, theirs = links[card.uuid], links[other.uuid]
+            direct = max(mine.to_bus.get(other.pci_bus, 0), theirs.to_bus.get(card.pci_bus, 0))
+            switched = min(mine.to_switch, theirs.to_switch)
+            score = _level_score(calls, card, other) + NVLINK_SCORE * (direct + switched)
+            scores[card.uuid][other.uuid] = scores[other.uuid][card.uuid] = score
+    return scores
+
+
+def _level_score(calls: NvmlCalls, card: LinkedCard, other: LinkedCard) -> int:
+    """NVML's levels are 0 (same board) to 50 (across sockets); an unknown level scores 0."""
+    level = calls.ask(
+        "nvmlDeviceGetTopologyCommonAncestor",
+        card.handle,
+        other.handle,
+        card=card.index,
+        absent=_NO_LINK,
+    )
+    return 0 if level is None else max(_BEST_LEVEL_SCORE - int(level), 0)
+
+
+def _read_links(calls: NvmlCalls, card: LinkedCard) -> _Links:
+    to_switch, to_bus = 0, dict[str, int]()
+    for link in range(_MAX_LINKS):
+        args: tuple[Any, int] = (card.handle, link)
+        state = calls.ask("nvmlDeviceGetNvLinkState", *args, card=card.index, absent=_NO_LINK)
+        if state is None:
+            break  # the card has no NVLinks, or no more
+        if not state:
+            continue
+        remote = calls.ask(
+            "nvmlDeviceGetNvLinkRemoteDeviceType", *args, card=card.index, absent=_NO_LINK
+        )
+        if remote == _REMOTE_SWITCH:
+            to_switch += 1
+        elif remote in (None, _REMOTE_GPU):
+            pci = calls.ask(
+                "nvmlDeviceGetNvLinkRemotePciInfo", *args, card=card.index, absent=_NO_LINK
+            )
+            if pci is not None:
+                bus = pci.busId if isinstance(pci.busId, str) else pci.busId.decode()
+                to_bus[bus] = to_bus.get(bus, 0) + 1
+    return _Links(to_switch=to_switch, to_bus=to_bus)

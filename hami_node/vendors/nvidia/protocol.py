@@ -1,0 +1,194 @@
+"""NVIDIA cards in Kubernetes objects: what pods request, nodes offer, schedulers write. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from hami_node.errors import WireError
+from hami_node.model import (
+    Ask,
+    CardWishes,
+    Container,
+    ContainerGrants,
+    ContainerKind,
+    Device,
+    Grant,
+    Node,
+    PairScores,
+    Pod,
+    Uuid,
+)
+from hami_node.vendors.nvidia import codec, mig_codec, names, requests
+from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt, MigReason
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.protocol import VendorKeys, VendorProtocol
+from hami_node.vendors.quantities import check_quantities
+from hami_node.wire import register
+from hami_node.wire.grants import encode_grants
+from hami_node.wire.reservation import GrantKeys
+from hami_node.wire.values.scalars import is_true_word
+from hami_node.wire.wishes import decode_uuid_wish, decode_words
+
+KEYS: Final = VendorKeys(
+    grants=GrantKeys(
+        vendor=NVIDIA,
+        allocated=names.POD_ALLOCATED,
+        to_allocate=names.POD_TO_ALLOCATE,
+        parts=names.POD_MIG_ALLOCATIONS,
+    ),
+    register=names.NODE_REGISTER,
+    handshake=names.NODE_HANDSHAKE,
+    reservation=(names.POD_TO_ALLOCATE, names.POD_ALLOCATED, names.POD_MIG_ALLOCATIONS),
+)
+
+MEANINGS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+    {MigDoubt.NO_INSTANCE: "the reservation is none of the card's MIG instances"}
+)
+
+DEFAULTS: Final = NvidiaSettings()
+
+WISH_KEYS: Final = (
+    (names.USE_GPU_TYPE, names.NOUSE_GPU_TYPE),
+    (names.USE_GPU_UUID, names.NOUSE_GPU_UUID),
+    (names.VGPU_MODE,),
+    (names.NUMA_BIND,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvidiaProtocol(VendorProtocol):
+    """How NVIDIA cards are read from Kubernetes objects and written to them."""
+
+    settings: NvidiaSettings
+
+    # -- what a pod asks for -----------------------------------------------------------------------
+    def ask_of(self, container: Container) -> Ask | None:
+        """See `VendorProtocol`; a share of cards without a number of cards is refused."""
+        check_quantities(container, self.settings.amounts)
+        ask = requests.gpu_ask_of(container, self.settings)
+        requests.refuse_share_of_nothing(container, self.settings)
+        return ask
+
+    def wishes_of(self, annotations: Mapping[str, str]) -> CardWishes:
+        """Types, modes, UUIDs and NUMA binding.
+
+        Source: HAMi device/devices.go:693-738, nvidia/device.go:482.
+        """
+        modes = decode_words(annotations.get(names.VGPU_MODE))
+        return CardWishes(
+            use_types=_lower_words(annotations.get(names.USE_GPU_TYPE)),
+            nouse_types=_lower_words(annotations.get(names.NOUSE_GPU_TYPE)),
+            modes=frozenset(modes) if modes else None,
+            uuids=decode_uuid_wish(annotations, names.USE_GPU_UUID, names.NOUSE_GPU_UUID),
+            is_numa_bound=is_true_word(annotations.get(names.NUMA_BIND, "")),
+        )
+
+    def asks_in_words(self, ask: Ask) -> str:
+        """The usual text without a title: most cards are NVIDIA's."""
+        return super().asks_in_words(ask).replace(f" {self.title} ", " ", 1)
+
+    # -- what a node offers ------------------------------------------------------------------------
+    def decode_register(self, text: str, node: Node) -> tuple[Device, ...]:
+        """Every generation's form, MIG included."""
+        del node
+        return codec.decode_register(text)
+
+    def pair_scores_of(self, node: Node) -> PairScores:
+        """Links as the node's plugin measured them."""
+        text = node.annotations.get(names.NODE_PAIR_SCORES, "")
+        return register.decode_pair_scores(text, names.NODE_PAIR_SCORES)
+
+    def marks_of(self, node: Node) -> tuple[str | None, ...]:
+        """The links matter too."""
+        return (*super().marks_of(node), node.annotations.get(names.NODE_PAIR_SCORES))
+
+    def is_judged(self, node: Node) -> bool:
+        """True for csv registrations: plugins of 2.8 and later never answer handshakes."""
+        return _is_csv(node)
+
+    # -- what a pod holds --------------------------------------------------------------------------
+    def uuid_of(self, grant: Grant) -> str:
+        """With the MIG instance, in the form up to 2.9."""
+        return mig_codec.joined_uuid(grant)
+
+    def with_parts(
+        self, pod: Pod, containers: Sequence[ContainerGrants]
+    ) -> tuple[ContainerGrants, ...]:
+        """MIG instances; unreadable ones are left out, which contradicts their card."""
+        try:
+            rows = mig_codec.decode_mig_allocations(
+                pod.annotations.get(names.POD_MIG_ALLOCATIONS, "")
+            )
+        except WireError:
+            rows = ()
+        return mig_codec.with_parts(containers, rows)
+
+    # -- what a scheduler writes -------------------------------------------------------------------
+    def annotations_of(
+        self,
+        node: Node,
+        containers: Sequence[Container],
+        grants: Sequence[ContainerGrants],
+        devices: Mapping[Uuid, Device],
+    ) -> dict[str, str]:
+        """Grants in both annotations, and MIG instances in the 2.10 form.
+
+        A node that registers in a csv form has a plugin that counts only slots of app containers.
+        Source: HAMi 2.10 nvidia/device.go:505.
+        """
+        del devices
+        rows = mig_codec.allocations_of(grants)
+        written = grants
+        if not rows and _is_csv(node):
+            inits = sum(item.kind is not ContainerKind.APP for item in containers)
+            if not any(grants[:inits]):
+                written = grants[inits:]
+        text = encode_grants([tuple(map(_as_written, held)) for held in written])
+        texts = {names.POD_TO_ALLOCATE: text, names.POD_ALLOCATED: text}
+        allocations = mig_codec.encode_mig_allocations(rows)
+        if allocations is not None:
+            texts[names.POD_MIG_ALLOCATIONS] = allocations
+        return texts
+
+
+def _is_csv(node: Node) -> bool:
+    """Whether a plugin of 2.4 to 2.7 registered the cards."""
+    text = node.annotations.get(names.NODE_REGISTER, "").strip()
+    return bool(text) and not register.is_json(text)
+
+
+def _lower_words(text: str | None) -> tuple[str, ...]:
+    return tuple(word.lower() for word in decode_words(text))
+
+
+def _as_written(grant: Grant) -> Grant:
+    return Grant(
+        uuid=mig_codec.joined_uuid(grant),
+        vendor=grant.vendor,
+        memory_mib=grant.memory_mib,
+        cores=grant.cores,
+    )
+
+
+def nvidia_protocol(settings: NvidiaSettings = DEFAULTS) -> NvidiaProtocol:
+    """The protocol with the names and defaults of these settings."""
+    return NvidiaProtocol(
+        cards=NVIDIA,
+        title="NVIDIA",
+        keys=KEYS,
+        resources=(*settings.amounts, settings.resource_priority),
+        counted=(settings.resource_count,),
+        memory=settings.resource_memory,
+        cores=settings.resource_cores,
+        memory_factor=settings.memory_factor,
+        wish_keys=WISH_KEYS,
+        meanings=MEANINGS,
+        lasting=frozenset({MigReason.NO_TEMPLATE}),
+        asks_handshakes=True,
+        silent_s=60.0,
+        settings=settings,
+    )
