@@ -1,4 +1,4 @@
-"""Turn one outside value into one setting: strict types, ranges, errors that name the allowed."""
+"""Convert the value of a setting: strict types, ranges, errors that name what is allowed."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from typing import Annotated, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from hami_node.config.settings import Declaration
 from hami_node.errors import ConfigError
-from hami_node.model import Mode
-from hami_node.settings import SERVED_MODES, Settings
 
 _TRUE_WORDS: Final = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 _EXCERPT_CHARS: Final = 80
 
 
 @cache
-def _types() -> Mapping[str, object]:
-    return get_type_hints(Settings, include_extras=True)
+def _types(owner: type) -> Mapping[str, object]:
+    return get_type_hints(owner, include_extras=True)
 
 
-def value_from_file(name: str, value: object, source: str, label: str) -> object:
-    """Check a value that a YAML or JSON file holds for the setting `name`.
+def _kind(setting: Declaration) -> object:
+    return _types(setting.owner)[setting.name]
 
-    `source` (the file) and `label` (the key as the file spells it) are for the error.
+
+def value_from_file(setting: Declaration, value: object, source: str, label: str) -> object:
+    """Check a setting's value from a YAML or JSON file.
+
+    `source` (the file) and `label` (the key as in the file) are for the error.
 
     Raises:
         ConfigError: wrong type or out of range.
     """
-    return _checked(name, value, value, source, label)
+    is_text = setting.names.is_quoted and isinstance(value, str)
+    return _checked(setting, value, value, source, label, is_text=is_text)
 
 
-def value_from_text(name: str, text: str, source: str, label: str) -> object:
-    """Check a value that came as text: a flag or an environment variable. Lists use commas.
+def value_from_text(setting: Declaration, text: str, source: str, label: str) -> object:
+    """Check a value given as text: a flag or an environment variable. Lists use commas.
 
     Raises:
         ConfigError: not understood or out of range.
     """
-    kind = _core(_types()[name])
+    kind = _core(_kind(setting))
     value: object = text.strip()
     if kind is bool:
         value = _TRUE_WORDS.get(text.strip().lower(), text)
     elif get_origin(kind) is tuple:
-        value = [part.strip() for part in text.split(",") if part.strip()]
-    return _checked(name, value, text, source, label, is_text=True)
+        value = [item.strip() for item in text.split(",") if item.strip()]
+    return _checked(setting, value, text, source, label, is_text=True)
 
 
-def _checked(  # the raw value is what the person wrote; `value` may be split already
-    name: str, value: object, raw: object, source: str, label: str, *, is_text: bool = False
+def _checked(  # `raw` is the value as written; `value` may be split already
+    setting: Declaration, value: object, raw: object, source: str, label: str, *, is_text: bool
 ) -> object:
-    if name == "lib_cuda_log_level" and isinstance(value, str):
-        is_text = True  # device-config.yaml writes this number in quotes
-    kind = _types()[name]
     try:
-        made = msgspec.convert(value, kind, strict=not is_text, dec_hook=_path)
+        converted = msgspec.convert(value, _kind(setting), strict=not is_text, dec_hook=_path)
     except (msgspec.ValidationError, ValueError) as e:
-        raise ConfigError(source, label, excerpt(raw), f"allowed is {allowed(name)}") from e
-    if isinstance(made, Mode) and made not in SERVED_MODES:
-        cure = f"this mode is not served yet; allowed is {allowed(name)}"
-        raise ConfigError(source, label, excerpt(raw), cure)
-    return made
+        raise ConfigError(source, label, excerpt(raw), f"allowed is {allowed(setting)}") from e
+    if setting.names.served and converted not in setting.names.served:
+        hint = f"this value is not served yet; allowed is {allowed(setting)}"
+        raise ConfigError(source, label, excerpt(raw), hint)
+    return converted
 
 
 def _path(kind: type, value: object) -> object:
@@ -73,23 +74,25 @@ def _path(kind: type, value: object) -> object:
 
 
 def excerpt(value: object) -> object:
-    """A value fit for an error line: cut when long."""
+    """A value for an error message: cut when long."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _EXCERPT_CHARS else text[: _EXCERPT_CHARS - 3] + "..."
 
 
-def allowed(name: str) -> str:
+def allowed(setting: Declaration) -> str:
     """What a setting accepts, in words: `a whole number from 1 to 100000`."""
-    return _in_words(_types()[name])
+    if setting.names.served:
+        return "one of " + ", ".join(setting.names.served)
+    return _in_words(_kind(setting))
 
 
 def _core(kind: object) -> object:
     if get_origin(kind) is Annotated:
         return _core(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return _core(next(one for one in get_args(kind) if one is not NoneType))
+        return _core(next(part for part in get_args(kind) if part is not NoneType))
     return kind
 
 
@@ -100,8 +103,6 @@ def _in_words(kind: object) -> str:
     kind = _core(kind)
     if get_origin(kind) is tuple:
         return f"a list, each {_in_words(get_args(kind)[0])}"
-    if kind is Mode:
-        return "one of " + ", ".join(SERVED_MODES)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(kind)
     words = {

@@ -1,18 +1,18 @@
 """Effective settings: flags, environment, node config.json, device-config.yaml, defaults.
 
 The stronger source wins, field by field, in the order flags > environment > the node's entries in
-config.json > device-config.yaml > defaults. `os.environ` is read here and nowhere else.
+config.json > device-config.yaml > defaults. `os.environ` is read only here.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hami_node.config_files import (
+from hami_node.config.files import (
     DEVICE_CONFIG,
     NO_VALUES,
     NODE_CONFIG,
@@ -21,9 +21,16 @@ from hami_node.config_files import (
     read_device_config,
     read_node_config,
 )
-from hami_node.config_values import value_from_text
+from hami_node.config.settings import (
+    Settings,
+    changed_fields,
+    declarations,
+    make_settings,
+    plain,
+)
+from hami_node.config.values import value_from_text
 from hami_node.errors import ConfigError
-from hami_node.settings import BackendKind, Role, Settings, changed_fields, names_of, plain
+from hami_node.setting_types import Blocks, Role
 
 __all__ = [
     "ConfigSources",
@@ -39,36 +46,19 @@ __all__ = [
 
 ENV_PREFIX: Final = "HAMI_NODE_"
 DEFAULT_NODE_CONFIG: Final = Path("/config/config.json")
-"""Where HAMi's chart mounts the node settings; read when it is there."""
+"""Where HAMi's chart mounts the node settings; read when it exists."""
 CONFIG_FILE_ENV: Final = "CONFIG_FILE"
 NODE_CONFIG_FILE_ENV: Final = "NODE_CONFIG_FILE"
 
-IGNORED_FLAGS: Final = (
-    "cdi-annotation-prefix",
-    "cdi-enabled",
-    "dev-root",
-    "device-discovery-strategy",
-    "device-id-strategy",
-    "driver-root-ctr-path",
-    "fail-on-init-error",
-    "gdrcopy-enabled",
-    "gds-enabled",
-    "imex-channel-ids",
-    "imex-required",
+_IGNORED_FLAGS: Final = (
     "legacy-metrics",
     "logtostderr",
-    "mig-strategy",
-    "pass-device-specs",
-    "mofed-enabled",
-    "mps-root",
     "node-lock-timeout",
-    "nvidia-cdi-hook-path",
-    "nvidia-driver-root",
     "use-config-file",
     "v",
 )
-"""HAMi's flags that change nothing here."""
-IGNORED_SCHEDULER_FLAGS: Final = (
+"""Flags of HAMi's daemon that have no effect here, besides the vendors'."""
+_IGNORED_SCHEDULER_FLAGS: Final = (
     "debug",
     "kube-burst",
     "kube-qps",
@@ -85,51 +75,39 @@ IGNORED_SCHEDULER_FLAGS: Final = (
     "profiling",
     "v",
 )
-"""Flags of HAMi's scheduler that change nothing here."""
-IGNORED_ENV: Final = (
-    "CDI_ANNOTATION_PREFIX",
-    "DEVICE_ID_STRATEGY",
-    "DP_DISABLE_HEALTHCHECKS",
-    "DRIVER_ROOT_CTR_PATH",
-    "ENABLE_TOPOLOGY_SCORE",
-    "FAIL_ON_INIT_ERROR",
-    "GDRCOPY_ENABLED",
-    "GDS_ENABLED",
-    "HAMI_NODELOCK_EXPIRE",
-    "HAMI_RESYNC_INTERVAL",
-    "IMEX_CHANNEL_IDS",
-    "MIG_STRATEGY",
-    "PASS_DEVICE_SPECS",
-    "MOFED_ENABLED",
-    "NVIDIA_CDI_HOOK_PATH",
-    "NVIDIA_DEV_ROOT",
-    "NVIDIA_DRIVER_ROOT",
-)
-"""HAMi's environment names that change nothing here."""
-_RESOURCES: Final = (
-    "resource_count",
-    "resource_memory",
-    "resource_memory_percent",
-    "resource_cores",
-    "resource_priority",
-    "neuron_resource",
-    "neuron_core_resource",
-)
-_SAYS_NOTHING: Final = frozenset({"", "0", "false", "none", "disabled"})
-"""Values of an ignored setting that ask for nothing: not worth a word."""
+"""Flags of HAMi's scheduler that have no effect here."""
+_IGNORED_ENV: Final = ("HAMI_NODELOCK_EXPIRE", "HAMI_RESYNC_INTERVAL")
+"""HAMi's environment variables that have no effect here, besides the vendors'."""
+_UNSET_WORDS: Final = frozenset({"", "0", "false", "none", "disabled"})
+"""Values of an ignored setting that request nothing, and so are not reported."""
+
+
+def ignored_flags(role: Role, blocks: Blocks) -> tuple[str, ...]:
+    """Flags of HAMi's program that have no effect here."""
+    if role is Role.EXTENDER:
+        return _IGNORED_SCHEDULER_FLAGS
+    of_vendors = (name for block in blocks for name in block.ignored_flags)
+    return tuple(sorted({*_IGNORED_FLAGS, *of_vendors}))
+
+
+def ignored_env(blocks: Blocks) -> tuple[str, ...]:
+    """HAMi's environment variables that have no effect here."""
+    of_vendors = (name for block in blocks for name in block.ignored_env)
+    return tuple(sorted({*_IGNORED_ENV, *of_vendors}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSources:
-    """Where settings come from. Keep it to load again after a file has changed.
+    """Where settings come from. Kept to load them again after a file has changed.
 
     Attributes:
-        flags: text of the flags that were given, by field of `Settings`.
+        flags: text of the flags that were given, by the setting's field.
         env: environment variables.
         config_file: device-config.yaml.
-        node_config_file: config.json; the default place counts only if something is there.
-        ignored_flags: flags that were given and change nothing.
-        role: the program that asks; only a daemon reads its node's entry and needs a node name.
+        node_config_file: config.json; the default path is read only if it exists.
+        ignored_flags: flags that were given and have no effect.
+        role: the program; only a daemon reads its node's entry and needs a node name.
+        blocks: the settings that the vendors declare.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -138,26 +116,27 @@ class ConfigSources:
     node_config_file: Path | None = None
     ignored_flags: tuple[str, ...] = ()
     role: Role = Role.DAEMON
+    blocks: Blocks
 
     def files(self) -> tuple[Path, ...]:
-        """The files to watch for changes, there or not yet there."""
+        """The files to watch for changes, whether they exist yet or not."""
         is_daemon = self.role is Role.DAEMON
         named = (self.device_config(), self.node_config() if is_daemon else None)
         return tuple(path for path in named if path is not None)
 
     def device_config(self) -> Path | None:
-        """The device-config.yaml that was named by flag or environment."""
+        """The device-config.yaml that a flag or the environment names."""
         return self.config_file or _env_path(self.env, CONFIG_FILE_ENV)
 
     def node_config(self) -> Path:
-        """The config.json that was named, or its default place."""
+        """The config.json that was named, or its default path."""
         named = self.node_config_file or _env_path(self.env, NODE_CONFIG_FILE_ENV)
         return named or DEFAULT_NODE_CONFIG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What all sources together say.
+    """The result of all sources together.
 
     Attributes:
         settings: the effective settings; wrong values are left out.
@@ -171,15 +150,15 @@ class Resolved:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment: the only place where it is read."""
+    """This process's environment, which is read only here."""
     return dict(os.environ)
 
 
 def load(sources: ConfigSources) -> Settings:
-    """Read the files and decide every setting.
+    """Read the files and resolve every setting.
 
     Raises:
-        ConfigError: the first thing that is wrong: file, field, value, what is allowed.
+        ConfigError: the first error: file, field, value, what is allowed.
     """
     found = resolve(sources)
     if found.errors:
@@ -188,11 +167,16 @@ def load(sources: ConfigSources) -> Settings:
 
 
 def resolve(sources: ConfigSources) -> Resolved:
-    """Read the files and decide every setting; errors are collected, not raised."""
-    flags, env = _from_flags(sources), _from_env(sources.env)
+    """Read the files and resolve every setting; errors are collected, not raised."""
+    blocks = sources.blocks
+    flags, env = _from_flags(sources), _from_env(sources.env, blocks)
     node_name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
+    device_config = _from_file(
+        sources.device_config(), lambda data, source: read_device_config(data, source, blocks)
+    )
     return combine(
-        device_config=_from_file(sources.device_config(), read_device_config),
+        blocks,
+        device_config=device_config,
         node_config=_from_node_file(sources, node_name),
         env=env,
         flags=flags,
@@ -201,6 +185,7 @@ def resolve(sources: ConfigSources) -> Resolved:
 
 
 def combine(
+    blocks: Blocks,
     *,
     device_config: FileValues = NO_VALUES,
     node_config: FileValues = NO_VALUES,
@@ -208,20 +193,20 @@ def combine(
     flags: FileValues = NO_VALUES,
     role: Role = Role.DAEMON,
 ) -> Resolved:
-    """Lay the sources over each other, the stronger above the weaker."""
+    """Merge the sources; a stronger source overrides a weaker."""
     layers = (
         (str(DEVICE_CONFIG), device_config),
         (str(NODE_CONFIG), node_config),
         ("environment", env),
         ("flag", flags),
     )
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:
         values.update(layer.values)
         origins.update(dict.fromkeys(layer.values, origin))
     ignored = tuple(sorted({name for _, layer in layers for name in layer.ignored}))
-    settings = replace(Settings(**values), ignored=ignored)
+    settings = make_settings(values, blocks, ignored=ignored)
     errors = [error for _, layer in reversed(layers) for error in layer.errors]
     errors += _contradictions(settings, role)
     return Resolved(settings=settings, origins=origins, errors=tuple(errors))
@@ -231,29 +216,31 @@ def _from_flags(sources: ConfigSources) -> FileValues:
     found: dict[str, object] = {}
     errors = []
     for name, text in sources.flags.items():
-        label = "--" + name.replace("_", "-")
+        setting = declarations(sources.blocks)[name]
         try:
-            found[name] = value_from_text(name, text, "command line", label)
+            found[name] = value_from_text(setting, text, "command line", f"--{setting.flag}")
         except ConfigError as e:
             errors.append(e)
     ignored = tuple(f"--{name}" for name in sources.ignored_flags)
     return FileValues(values=found, ignored=ignored, errors=tuple(errors))
 
 
-def _from_env(env: Mapping[str, str]) -> FileValues:
+def _from_env(env: Mapping[str, str], blocks: Blocks) -> FileValues:
     found: dict[str, object] = {}
     errors = []
-    for name, names in names_of().items():
-        for variable in (ENV_PREFIX + name.upper(), *names.env):
+    for name, setting in declarations(blocks).items():
+        for variable in (ENV_PREFIX + name.upper(), *setting.names.env):
             if env.get(variable, "") == "":
                 continue
             try:
-                found[name] = value_from_text(name, env[variable], "environment", variable)
+                found[name] = value_from_text(setting, env[variable], "environment", variable)
             except ConfigError as e:
                 errors.append(e)
             break
     ignored = tuple(
-        name for name in IGNORED_ENV if env.get(name, "").strip().lower() not in _SAYS_NOTHING
+        name
+        for name in ignored_env(blocks)
+        if env.get(name, "").strip().lower() not in _UNSET_WORDS
     )
     return FileValues(values=found, ignored=ignored, errors=tuple(errors))
 
@@ -273,7 +260,9 @@ def _from_node_file(sources: ConfigSources, node_name: str) -> FileValues:
         return NO_VALUES
     if path == DEFAULT_NODE_CONFIG and not path.exists():
         return NO_VALUES
-    return _from_file(path, lambda data, source: read_node_config(data, source, node_name))
+    return _from_file(
+        path, lambda data, source: read_node_config(data, source, node_name, sources.blocks)
+    )
 
 
 def _env_path(env: Mapping[str, str], name: str) -> Path | None:
@@ -281,27 +270,32 @@ def _env_path(env: Mapping[str, str], name: str) -> Path | None:
 
 
 def _contradictions(settings: Settings, role: Role) -> list[ConfigError]:
-    """Rules between settings."""
+    """Settings that contradict each other."""
     errors = _of_daemon(settings) if role is Role.DAEMON else _of_extender(settings)
-    owners: dict[str, str] = {}
-    for name in _RESOURCES:
-        resource, flag = getattr(settings, name), name.replace("_", "-")
+    for declared, values in zip(settings.declared, settings.blocks, strict=True):
+        errors += declared.problems(values, role)
+    return errors + _shared_resource_names(settings)
+
+
+def _shared_resource_names(settings: Settings) -> list[ConfigError]:
+    """Extended resources with the same name, of the same or different vendors."""
+    errors = []
+    every = declarations(settings.declared)
+    owners: dict[object, str] = {}
+    for name in (name for block in settings.declared for name in block.resources):
+        resource, flag = every[name].value_in(settings), every[name].flag
         if resource in owners:
-            cure = f"{owners[resource]} has the same name; every resource needs its own"
-            errors.append(ConfigError("settings", flag, resource, cure))
+            hint = f"{owners[resource]} has the same name; every resource needs its own"
+            errors.append(ConfigError("settings", flag, resource, hint))
         owners.setdefault(resource, flag)
     return errors
 
 
 def _of_daemon(settings: Settings) -> list[ConfigError]:
-    errors = []
-    if not settings.node_name:
-        cure = "set NODE_NAME (in a pod from the field spec.nodeName) or --node-name"
-        errors.append(ConfigError("environment", "NODE_NAME", "", cure))
-    if settings.backend is BackendKind.SIMULATED and settings.simulated_file is None:
-        cure = "--backend simulated needs a file with cards"
-        errors.append(ConfigError("command line", "--simulated-file", "", cure))
-    return errors
+    if settings.node_name:
+        return []
+    hint = "set NODE_NAME (in a pod from the field spec.nodeName) or --node-name"
+    return [ConfigError("environment", "NODE_NAME", "", hint)]
 
 
 def _of_extender(settings: Settings) -> list[ConfigError]:
@@ -310,6 +304,6 @@ def _of_extender(settings: Settings) -> list[ConfigError]:
         missing = "--cert-file" if settings.cert_file is None else "--key-file"
         errors.append(ConfigError("command line", missing, "", "give certificate and key, or none"))
     if settings.http_bind == "off":
-        cure = "an extender has to be asked somewhere: HOST:PORT"
-        errors.append(ConfigError("command line", "--http-bind", "off", cure))
+        hint = "an extender needs an address: HOST:PORT"
+        errors.append(ConfigError("command line", "--http-bind", "off", hint))
     return errors

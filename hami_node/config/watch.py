@@ -1,4 +1,4 @@
-"""Tell when a configuration file has other content, whatever way it was replaced."""
+"""Notice when the content of a configuration file changes, however it was replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 SETTLE_S: Final = 0.2
 """Editors and ConfigMap volumes replace files in several steps."""
 CHECK_INTERVAL_S: Final = 10.0
-"""Looked at even without a sign: a folder that is mounted anew gives none."""
+"""Files are checked even without a notification: a folder that is mounted again sends none."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -28,7 +28,7 @@ class ConfigWatch:
     """Compares content. `run` is the thread's body."""
 
     def __init__(self, paths: Sequence[Path], on_change: Callable[[], None]) -> None:
-        """Compare with the files as they are now, there or not yet.
+        """Compare with the files as they are now, whether they exist yet or not.
 
         `on_change` runs in the watching thread.
         """
@@ -56,20 +56,20 @@ class ConfigWatch:
             observer.join(1.0)
 
     def _watch_folders(self) -> BaseObserver | None:
-        """Be told of changes; without inotify the files are only looked at now and then."""
+        """Subscribe to changes; without inotify the files are only polled."""
         observer = Observer()
         try:
             for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
                 observer.schedule(_Waker(self._wake), str(folder))
             observer.start()
         except OSError as e:
-            cure = "raise fs.inotify.max_user_instances; files are polled until then"
-            log.warning("config_not_watched", extra=kv(error=str(e), cure=cure))
+            hint = "raise fs.inotify.max_user_instances; files are polled until then"
+            log.warning("config_not_watched", extra=kv(error=str(e), cure=hint))
             return None
         return observer
 
     def wake(self) -> None:
-        """Look now."""
+        """Check now."""
         self._wake.set()
 
     def _digests(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class _Waker(FileSystemEventHandler):
         self._event = wake
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        """Reading is no change: watching must not wake itself."""
+        """Wake the watch, but not for reads, which are its own."""
         if event.event_type not in ("opened", "closed_no_write"):
             self._event.set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,9 +12,10 @@ import msgspec
 import yaml
 import yaml.constructor
 
-from hami_node.config_values import excerpt, value_from_file
+from hami_node.config.settings import Declaration, declarations
+from hami_node.config.values import excerpt, value_from_file
 from hami_node.errors import ConfigError
-from hami_node.settings import names_of
+from hami_node.setting_types import Blocks
 
 try:
     from yaml import CSafeLoader as _Loader
@@ -22,24 +23,20 @@ except ImportError:  # PyYAML built without libyaml: slower, otherwise equal
     from yaml import SafeLoader as _Loader  # type: ignore[assignment] # same methods
 
 MAX_FILE_BYTES: Final = 1024 * 1024
-"""Kubernetes keeps no larger ConfigMap."""
+"""The limit of Kubernetes for a ConfigMap."""
 _MAX_DEPTH: Final = 32
 _SCALAR_ERRORS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-"""What PyYAML lets through from a scalar that looks like a date or a number and is none."""
+"""What PyYAML raises besides its own errors for a malformed date or number."""
 DEVICE_CONFIG: Final = "device-config.yaml"
 NODE_CONFIG: Final = "config.json"
 OWN_SECTION: Final = "hami-node"
 """Section of device-config.yaml with our own settings, spelled as their flags."""
-_NVIDIA: Final = "nvidia"
-_NEURON: Final = "awsneuron"
 _NOT_FROM_FILES: Final = frozenset({"node_name", "kubeconfig"})
-_WITHOUT_EFFECT: Final = frozenset({"migstrategy", "name"})
-"""Known keys of a node entry that mean nothing here (`migstrategy: none` is what we do)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileValues:
-    """What one file sets.
+    """What a file sets.
 
     Attributes:
         values: setting to checked value.
@@ -53,11 +50,11 @@ class FileValues:
 
 
 NO_VALUES: Final = FileValues(values={})
-"""What a source that is not there sets."""
+"""What a missing source sets."""
 
 
 class _Collector:
-    """Gathers values, ignored keys and errors of one file."""
+    """Collects values, ignored keys and errors of a file."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -65,21 +62,21 @@ class _Collector:
         self.ignored: list[str] = []
         self.errors: list[ConfigError] = []
 
-    def take(self, name: str, value: object, label: str) -> None:
-        """Check one value; an absent one (null) sets nothing."""
+    def take(self, setting: Declaration, value: object, label: str) -> None:
+        """Check a value; null sets nothing."""
         if value is None:
             return
         try:
-            self.values[name] = value_from_file(name, value, self.source, label)
+            self.values[setting.name] = value_from_file(setting, value, self.source, label)
         except ConfigError as e:
             self.errors.append(e)
 
-    def wrong(self, label: str, value: object, cure: str) -> None:
-        """Note an error of the file's form."""
-        self.errors.append(ConfigError(self.source, label, excerpt(value), cure))
+    def wrong(self, label: str, value: object, hint: str) -> None:
+        """Note an error in the file's structure."""
+        self.errors.append(ConfigError(self.source, label, excerpt(value), hint))
 
     def done(self) -> FileValues:
-        """Everything gathered."""
+        """Everything collected."""
         shown = f"{Path(self.source).name}: " + ", ".join(self.ignored)
         return FileValues(
             values=self.values,
@@ -98,15 +95,15 @@ def read_bounded(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as e:
-        cure = "give the path of a readable file"
-        raise ConfigError(str(path), "file", e.strerror or str(e), cure) from e
+        hint = "give the path of a readable file"
+        raise ConfigError(str(path), "file", e.strerror or str(e), hint) from e
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(str(path), "file", "too large", f"at most {MAX_FILE_BYTES} bytes")
     return data
 
 
 def parse_yaml(data: bytes, source: str) -> object:
-    """Decode one YAML document; a key given twice is an error.
+    """Decode a YAML document; a key given twice is an error.
 
     Raises:
         ConfigError: not YAML; names line and column.
@@ -122,7 +119,7 @@ def parse_yaml(data: bytes, source: str) -> object:
 
 
 def _refuse_deep_nesting(data: bytes, source: str) -> None:
-    """Look at the events first: libyaml builds its tree by recursion and would end the process."""
+    """Check the events first: libyaml builds its tree by recursion and would crash the process."""
     depth = 0
     for event in yaml.parse(data, Loader=_StrictLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -134,23 +131,23 @@ def _refuse_deep_nesting(data: bytes, source: str) -> None:
 
 
 class _StrictLoader(_Loader):
-    """The safe loader, without silent overwriting by repeated keys."""
+    """The safe loader, except that repeated keys are errors."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT - PyYAML's signature
-        """Refuse a mapping that names a key twice."""
+        """Refuse a mapping with the same key twice."""
         seen: set[str] = set()
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for key in keys:
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value[:60]!r} stands twice", key.start_mark
+                    None, None, f"the key {key.value[:60]!r} occurs twice", key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
-def read_device_config(data: bytes, source: str) -> FileValues:
-    """Decode device-config.yaml: sections nvidia, awsneuron and our own; others are ignored.
+def read_device_config(data: bytes, source: str, blocks: Blocks) -> FileValues:
+    """Decode device-config.yaml: the vendors' sections and ours; others are ignored.
 
     Source: HAMi's chart 2.10, ConfigMap of device settings.
     """
@@ -159,48 +156,53 @@ def read_device_config(data: bytes, source: str) -> FileValues:
         document = parse_yaml(data, source)
     except ConfigError as e:
         return FileValues(values={}, errors=(e,))
+    sections = [block.section for block in blocks if block.section]
     if not isinstance(document, Mapping) or not document:
-        found.wrong("document", document, f"needs a section {_NVIDIA}: or {_NEURON}:")
+        named = " or ".join(f"{section}:" for section in sections or [OWN_SECTION])
+        found.wrong("document", document, f"needs a section {named}")
         return found.done()
     for section, content in document.items():
-        if section in (_NVIDIA, _NEURON, OWN_SECTION):
-            _read_section(found, str(section), content)
+        if section in (*sections, OWN_SECTION):
+            known = _keys_of(section, declarations(blocks).values())
+            _read_keys(found, content, section, known, "needs keys with values below it")
         else:
             found.ignored.append(f"section {excerpt(section)}")
     return found.done()
 
 
-def _read_section(found: _Collector, section: str, content: object) -> None:
+def _keys_of(section: str, settings: Iterable[Declaration]) -> dict[str, Declaration]:
+    """The keys of a section, each with its setting."""
+    if section == OWN_SECTION:
+        return {known.flag: known for known in settings if known.name not in _NOT_FROM_FILES}
+    mine = (known for known in settings if known.section == section)
+    return {known.names.yaml: known for known in mine if known.names.yaml}
+
+
+def _read_keys(
+    found: _Collector,
+    content: object,
+    label: str,
+    known: Mapping[str, Declaration],
+    form: str,
+) -> None:
+    """Take the known keys of an object and note the others; `form` describes a valid object."""
     if content is None:
         return
     if not isinstance(content, Mapping):
-        found.wrong(section, content, "needs keys with values below it")
+        found.wrong(label, content, form)
         return
-    known = _keys_of(section)
     for key, value in content.items():
         if key in known:
-            found.take(known[key], value, f"{section}.{key}")
+            found.take(known[key], value, f"{label}.{key}")
         else:
-            found.ignored.append(f"{section}.{excerpt(key)}")
+            found.ignored.append(f"{label}.{excerpt(key)}")
 
 
-def _keys_of(section: str) -> dict[str, str]:
-    """The keys of a section, each with its setting."""
-    if section == OWN_SECTION:
-        return {one.replace("_", "-"): one for one in names_of() if one not in _NOT_FROM_FILES}
-    keys = {}
-    for name, names in names_of().items():
-        owner, _, key = names.yaml.rpartition(".")
-        if key and (owner or _NVIDIA) == section:
-            keys[key] = name
-    return keys
-
-
-def read_node_config(data: bytes, source: str, node_name: str | None) -> FileValues:
+def read_node_config(data: bytes, source: str, node_name: str | None, blocks: Blocks) -> FileValues:
     """Decode config.json: the entries for `node_name`, or (None) check every entry.
 
     An entry's `name` is the node's name or a pattern (`gpu-pool-*`); the exact name wins over
-    patterns, a later entry over an earlier one.
+    patterns, a later entry over an earlier.
     Source: HAMi's chart 2.10, ConfigMap of node settings.
     """
     found = _Collector(source)
@@ -215,14 +217,14 @@ def read_node_config(data: bytes, source: str, node_name: str | None) -> FileVal
         return found.done()
     found.ignored += [f"{excerpt(key)}" for key in document if key != "nodeconfig"]
     for label, entry in _entries_for(found, entries, node_name):
-        _read_entry(found, entry, label)
+        _read_entry(found, entry, label, blocks)
     return found.done()
 
 
 def _entries_for(
     found: _Collector, entries: list[object], node_name: str | None
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The entries that count, weakest first; a broken one is an error only where it may matter."""
+    """The entries that apply, weakest first; entries without a valid name are errors."""
     exact = []
     for i, entry in enumerate(entries):
         label = f"nodeconfig[{i}]"
@@ -236,28 +238,34 @@ def _entries_for(
     yield from exact
 
 
-def _read_entry(found: _Collector, entry: Mapping[str, object], label: str) -> None:
-    known = {names.node: name for name, names in names_of().items() if names.node}
+def _read_entry(found: _Collector, entry: Mapping[str, object], label: str, blocks: Blocks) -> None:
+    known, objects = _node_keys(blocks)
+    idle = {key: values for block in blocks for key, values in block.idle_node_keys.items()}
     for key, value in entry.items():
-        if key == "filterdevices":
-            _read_filter(found, value, f"{label}.{key}")
+        if key in objects:
+            _read_keys(found, value, f"{label}.{key}", objects[key], _form_of(objects[key]))
         elif key in known:
             found.take(known[key], value, f"{label}.{key}")
-        elif key not in _WITHOUT_EFFECT or (
-            key == "migstrategy" and value not in ("none", "", None)
-        ):
+        elif key != "name" and not (key in idle and (value is None or value in idle[key])):
             found.ignored.append(f"{label}.{excerpt(key)}")
 
 
-def _read_filter(found: _Collector, value: object, label: str) -> None:
-    if value is None:
-        return
-    if not isinstance(value, Mapping):
-        found.wrong(label, value, 'needs {"uuid": [...], "index": [...]}')
-        return
-    for key, listed in value.items():
-        if key in ("uuid", "index"):
-            name = "filter_uuids" if key == "uuid" else "filter_indexes"
-            found.take(name, listed, f"{label}.{key}")
-        else:
-            found.ignored.append(f"{label}.{excerpt(key)}")
+def _node_keys(
+    blocks: Blocks,
+) -> tuple[dict[str, Declaration], dict[str, dict[str, Declaration]]]:
+    """The plain keys of a node's entry, and those whose value is an object, with its keys."""
+    known: dict[str, Declaration] = {}
+    objects: dict[str, dict[str, Declaration]] = {}
+    for setting in declarations(blocks).values():
+        key, _, inner = setting.names.node.partition(".")
+        if inner:
+            objects.setdefault(key, {})[inner] = setting
+        elif key:
+            known[key] = setting
+    return known, objects
+
+
+def _form_of(keys: Mapping[str, Declaration]) -> str:
+    """An example of an object with these keys, for messages."""
+    shown = {key: "[...]" if isinstance(keys[key].default, tuple) else "..." for key in keys}
+    return "needs {" + ", ".join(f'"{key}": {value}' for key, value in shown.items()) + "}"

@@ -1,4 +1,4 @@
-"""Check configuration files away from a node: what each says, what a node would make of it."""
+"""Check configuration files without a node: what each sets, and the settings of a node with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hami_node.config import Resolved, combine
-from hami_node.config_files import (
+from hami_node.config.files import (
     DEVICE_CONFIG,
     NO_VALUES,
     NODE_CONFIG,
@@ -18,20 +17,22 @@ from hami_node.config_files import (
     read_device_config,
     read_node_config,
 )
+from hami_node.config.sources import Resolved, combine
 from hami_node.errors import ConfigError
+from hami_node.setting_types import Blocks
 
 OTHER: Final = "simulated cards, not checked here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """One file, or one key of a ConfigMap, with everything it sets; every node's entry counts.
+    """A file, or a key of a ConfigMap, with everything it sets; every node's entry counts.
 
     Attributes:
-        source: the file, with the ConfigMap's key behind it.
+        source: the file, followed by the ConfigMap's key.
         kind: `device-config.yaml` or `config.json`, by content; `OTHER` for neither.
-        data: its bytes, to read again for one node.
-        found: what it says.
+        data: its bytes, to read again for a single node.
+        found: what it sets.
     """
 
     source: str
@@ -40,36 +41,36 @@ class CheckedFile:
     found: FileValues
 
 
-def check_file(path: Path) -> tuple[CheckedFile, ...]:
-    """Read one file: device-config.yaml, config.json, or a ConfigMap's manifest that holds them."""
+def check_file(path: Path, blocks: Blocks) -> tuple[CheckedFile, ...]:
+    """Read a file: device-config.yaml, config.json, or a ConfigMap's manifest with them."""
     source = str(path)
     try:
         data = read_bounded(path)
-        parts = tuple(_parts(data, source))
+        documents = tuple(_documents(data, source, blocks))
     except ConfigError as e:
         broken = FileValues(values={}, errors=(e,))
         return (CheckedFile(source=source, kind=DEVICE_CONFIG, data=b"", found=broken),)
-    return parts
+    return documents
 
 
-def _parts(data: bytes, source: str) -> Iterator[CheckedFile]:
+def _documents(data: bytes, source: str, blocks: Blocks) -> Iterator[CheckedFile]:
     if data.lstrip().startswith(b"{"):
-        yield _checked(data, source, NODE_CONFIG)
+        yield _checked(data, source, NODE_CONFIG, blocks)
         return
     document = parse_yaml(data, source)
     if not isinstance(document, Mapping) or document.get("kind") != "ConfigMap":
-        yield _checked(data, source, DEVICE_CONFIG)
+        yield _checked(data, source, DEVICE_CONFIG, blocks)
         return
     for key, text in (document.get("data") or {}).items():
         kind = NODE_CONFIG if str(text).lstrip().startswith("{") else DEVICE_CONFIG
-        yield _checked(str(text).encode(), f"{source}[{key}]", kind)
+        yield _checked(str(text).encode(), f"{source}[{key}]", kind, blocks)
 
 
-def _checked(data: bytes, source: str, kind: str) -> CheckedFile:
+def _checked(data: bytes, source: str, kind: str, blocks: Blocks) -> CheckedFile:
     if kind == NODE_CONFIG:
-        found = read_node_config(data, source, None)
+        found = read_node_config(data, source, None, blocks)
     else:
-        found = read_device_config(data, source)
+        found = read_device_config(data, source, blocks)
         if not found.errors and _holds_cards(data, source):
             kind, found = OTHER, NO_VALUES
     return CheckedFile(source=source, kind=kind, data=data, found=found)
@@ -80,7 +81,7 @@ def _holds_cards(data: bytes, source: str) -> bool:
     return isinstance(document, Mapping) and "cards" in document
 
 
-def effective(files: Sequence[CheckedFile], node_name: str) -> Resolved:
+def effective(files: Sequence[CheckedFile], node_name: str, blocks: Blocks) -> Resolved:
     """The settings that a node of this name would have with these files and nothing else.
 
     Raises:
@@ -88,16 +89,20 @@ def effective(files: Sequence[CheckedFile], node_name: str) -> Resolved:
     """
     device = _only(files, DEVICE_CONFIG)
     node = _only(files, NODE_CONFIG)
+    of_node = NO_VALUES
+    if node is not None:
+        of_node = read_node_config(node.data, node.source, node_name, blocks)
     return combine(
+        blocks,
         device_config=device.found if device else NO_VALUES,
-        node_config=read_node_config(node.data, node.source, node_name) if node else NO_VALUES,
+        node_config=of_node,
         flags=FileValues(values={"node_name": node_name}),
     )
 
 
 def _only(files: Sequence[CheckedFile], kind: str) -> CheckedFile | None:
-    found = [one for one in files if one.kind == kind]
+    found = [file for file in files if file.kind == kind]
     if len(found) > 1:
-        cure = f"with --node give one {kind} at most"
-        raise ConfigError(found[1].source, "file", found[0].source, cure)
+        hint = f"with --node give one {kind} at most"
+        raise ConfigError(found[1].source, "file", found[0].source, hint)
     return found[0] if found else None

@@ -1,0 +1,1 @@
+"""The settings: declared once, read from their sources, checked, watched."""
