@@ -1,1 +1,1 @@
-"""Who talks to Kubernetes' API server."""
+"""The clients of the Kubernetes API server."""

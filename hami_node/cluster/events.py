@@ -1,7 +1,7 @@
-"""Events about pods and nodes, written beside the work and never in its way.
+"""Events about pods and nodes, written in the background so that they never delay other work.
 
-Kubernetes keeps Events in etcd, so a plugin that repeats itself costs the cluster: the same words
-about the same object are written once in a while only, and each object has a budget.
+Kubernetes keeps Events in etcd, so a plugin that repeats itself burdens the cluster: the same text
+about the same object is written only once in a while, and each object has a budget.
 """
 
 from __future__ import annotations
@@ -10,28 +10,32 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.ports import Clock, EventNote, Kube
+from hami_node.text import cut_to_bytes
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = (0.5, 2.0, 5.0)  # waits between the attempts for one Event
+_MESSAGE_BYTES: Final = 1024  # the API server refuses longer messages of Events
+_RETRY_S: Final = (0.5, 2.0, 5.0)  # waits between the attempts to write an Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLimits:
-    """How much is written.
+    """Limits on how many Events are written.
 
     Attributes:
         queue_size: Events that wait to be written; more are dropped.
-        repeat_after_s: the same Event about the same object is left out for so long.
+        repeat_after_s: the same Event about the same object is left out for this long.
         burst: Events about one object at once.
-        refill_s: an object gets one more Event after this time.
-        remembered: Events, and objects, of which that is known; the oldest are forgotten.
+        refill_s: an object may have one more Event after this time.
+        remembered: how many Events, and objects, are remembered; the oldest are forgotten.
     """
 
     queue_size: int = 64
@@ -41,19 +45,8 @@ class EventLimits:
     remembered: int = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventCounts:
-    """What became of the Events so far."""
-
-    written: int = 0
-    repeated: int = 0
-    limited: int = 0
-    overflowed: int = 0
-    failed: int = 0
-
-
 class EventWriter:
-    """Takes Events from any thread at once and writes them in its own; `run` is that thread."""
+    """Accepts Events from any thread and writes them in its own; `run` is that thread."""
 
     def __init__(self, kube: Kube, clock: Clock, limits: EventLimits | None = None) -> None:
         """Write through `kube`."""
@@ -61,21 +54,17 @@ class EventWriter:
         self._limits = limits or EventLimits()
         self._queue: queue.Queue[EventNote | None] = queue.Queue(self._limits.queue_size)
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
         self._last_s: OrderedDict[EventNote, float] = OrderedDict()
         self._budgets: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
 
     def emit(self, note: EventNote) -> bool:
-        """Hand over an Event; never waits. False when it is left out or there is no room."""
+        """Queue an Event; never waits. False when it is left out or the queue is full."""
         with self._lock:
-            refused = self._refusal(note)
-            if refused is None:
-                try:
-                    self._queue.put_nowait(note)
-                except queue.Full:
-                    refused = "overflowed"
-            if refused is not None:
-                self._counts[refused] = self._counts.get(refused, 0) + 1
+            if not self._is_allowed(note):
+                return False
+            try:
+                self._queue.put_nowait(note)
+            except queue.Full:
                 return False
             self._last_s[note] = self._clock.monotonic()
             self._last_s.move_to_end(note)
@@ -83,13 +72,8 @@ class EventWriter:
                 self._last_s.popitem(last=False)
         return True
 
-    def counts(self) -> EventCounts:
-        """What became of the Events so far."""
-        with self._lock:
-            return EventCounts(**self._counts)
-
     def run(self, stop: threading.Event) -> None:
-        """Write Events until stopped and woken; what waits then is tried once, up to a failure."""
+        """Write Events until stopped and woken; then write those queued, until a write fails."""
         while not stop.is_set():
             note = self._queue.get()
             if note is not None:
@@ -100,25 +84,25 @@ class EventWriter:
             is_writable = note is None or self._write(note, stop)
 
     def wake(self) -> None:
-        """Let `run` look at its stop event."""
+        """Make `run` check its stop event."""
         try:
             self._queue.put_nowait(None)
         except queue.Full:
-            return  # then it is awake
+            return  # then it is awake already
 
-    def _refusal(self, note: EventNote) -> str | None:
-        """Why an Event is not written: repeated or limited; None when it may be."""
+    def _is_allowed(self, note: EventNote) -> bool:
+        """False for an Event that repeats another, or whose object has had too many."""
         now_s = self._clock.monotonic()
         last_s = self._last_s.get(note)
         if last_s is not None and now_s - last_s < self._limits.repeat_after_s:
-            return "repeated"
+            return False
         about = (note.kind, note.namespace, note.name)
         left, since_s = self._budgets.pop(about, (float(self._limits.burst), now_s))
         left = min(float(self._limits.burst), left + (now_s - since_s) / self._limits.refill_s)
         self._budgets[about] = (left - 1.0 if left >= 1.0 else left, now_s)
         while len(self._budgets) > self._limits.remembered:
             self._budgets.popitem(last=False)
-        return None if left >= 1.0 else "limited"
+        return left >= 1.0
 
     def _write(self, note: EventNote, stop: threading.Event) -> bool:
         for wait_s in (*_RETRY_S, None):
@@ -129,14 +113,50 @@ class EventWriter:
                     about = f"{note.kind} {note.namespace}/{note.name}"
                     fields = kv(about=about, reason=note.reason, error=str(error))
                     log.warning("event_not_written", extra=fields)
-                    self._count("failed")
                     return False
                 stop.wait(wait_s)
             else:
-                self._count("written")
                 return True
         return False
 
-    def _count(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + 1
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventOrigin:
+    """Who writes an Event: `daemon` or `extender`, and on which node ("" for none)."""
+
+    component: str
+    host_name: str = ""
+
+
+def event_body(
+    event: EventNote, namespace: str, origin: EventOrigin, unix_s: float
+) -> Mapping[str, object]:
+    """The Event as the API server stores it, written at `unix_s`."""
+    stamp = datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    source = {"component": "hami-node"}
+    if origin.host_name:
+        source["host"] = origin.host_name
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": namespace,
+            "name": f"{event.name[:200].rstrip('-.')}.{int(unix_s * 1e9):x}",
+        },
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": event.kind,
+            "namespace": event.namespace,
+            "name": event.name,
+            "uid": event.uid,
+        },
+        "reason": event.reason,
+        "message": cut_to_bytes(event.message, _MESSAGE_BYTES),
+        "type": "Warning" if event.is_warning else "Normal",
+        "source": source,
+        "reportingComponent": f"hami-node-{origin.component}",
+        "reportingInstance": origin.host_name or "hami-node",
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

@@ -1,6 +1,6 @@
 """The node lock: an annotation that HAMi's schedulers hold from bind to the end of Allocate.
 
-Every write tests what it replaces, so that a lock that changed hands in between is left alone.
+Every write tests what it replaces, so that a lock that changed owner in between is left alone.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from hami_node.model import Node
 from hami_node.ports import Clock, Kube
 from hami_node.wire.lock import LockOwner, decode_lock, encode_lock
 from hami_node.wire.names import NODE_LOCK
+from hami_node.wire.values.json_patch import annotation_pointer
 
 log = logging.getLogger(__name__)
 
 EXPIRY_S: Final = 300.0
-"""HAMi's own: a lock older than this belongs to nobody."""
+"""As in HAMi: a lock older than this has expired."""
 _TRIES: Final = 5  # kubelet and the reporter write the node as well
-_POINTER: Final = "/metadata/annotations/" + NODE_LOCK.replace("~", "~0").replace("/", "~1")
+_POINTER: Final = annotation_pointer(NODE_LOCK)
 
 IsGone = Callable[[str, str], bool]
 """Whether the pod (namespace, name) no longer needs its lock: deleted, over, or served."""
@@ -31,7 +32,7 @@ IsGone = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLock:
-    """A lock as it stands: its exact text, what it says, and whether its time is over."""
+    """A lock on a node: its exact text, its decoded owner, and whether it has expired."""
 
     text: str
     owner: LockOwner
@@ -39,18 +40,18 @@ class HeldLock:
 
 
 class NodeLock:
-    """Reads, takes and frees node locks. Thread-safe; remembers when it first saw each value."""
+    """Reads, acquires and releases node locks. Thread-safe; remembers when it first saw a value."""
 
     def __init__(self, kube: Kube, clock: Clock, expiry_s: float = EXPIRY_S) -> None:
-        """Use this API and clock; a lock lasts `expiry_s` seconds."""
+        """Use this API and clock; a lock expires after `expiry_s` seconds."""
         self._kube, self._clock, self._expiry_s = kube, clock, expiry_s
         self._mutex = threading.Lock()
         self._first_seen_s: dict[str, tuple[str, float]] = {}
 
     def read(self, node: Node) -> HeldLock | None:
-        """The lock that stands on a node; None when it is free.
+        """The lock on a node; None when there is none.
 
-        A lock whose time can't be read, or lies in the future, counts from when we first saw it.
+        A lock whose time can't be read, or is in the future, counts from when we first saw it.
         """
         text = node.annotations.get(NODE_LOCK)
         with self._mutex:
@@ -69,18 +70,18 @@ class NodeLock:
     def release(
         self, node_name: str, namespace: str, pod: str, *, seen: Node | None = None
     ) -> bool:
-        """Free the lock if it is this pod's; True when we removed it.
+        """Release the lock if this pod holds it; True when we removed it.
 
-        No lock, or somebody else's, is fine and stays as it is.
+        No lock, or another pod's lock, is no error and stays as it is.
 
         Args:
-            node_name: whose lock.
+            node_name: the node with the lock.
             namespace: of the pod that was served.
             pod: its name.
-            seen: the node as a watch has it: saves a read when it shows this pod's lock.
+            seen: the node from a watch: saves a read when it has this pod's lock.
 
         Raises:
-            KubeError: the API server can't be asked, or the lock changes all the time.
+            KubeError: the API server can't be reached, or the lock keeps changing.
         """
         node = seen if seen is not None and self._is_held_by(seen, namespace, pod) else None
         for _ in range(_TRIES):
@@ -91,18 +92,18 @@ class NodeLock:
             if self._remove(node, held):
                 return True
             node = None
-        raise Conflict(f"the lock of node {node_name} changes faster than it can be freed", 409)
+        raise Conflict(f"the lock of node {node_name} changes faster than it can be released", 409)
 
     def acquire(
         self, node_name: str, namespace: str, pod: str, is_gone: IsGone, *, seen: Node | None = None
     ) -> str:
-        """Take the lock for a pod and return its text; a lock that is this pod's stays.
+        """Acquire the lock for a pod and return its text; a lock that this pod holds stays.
 
-        Taken over is a lock that expired, or whose pod `is_gone`.
+        A lock that has expired, or whose pod `is_gone`, is taken over.
 
         Raises:
-            LockHeld: another pod has it; the text says which, and for how long at most.
-            KubeError: the API server can't be asked, or the node changes all the time.
+            LockHeld: another pod holds it; the message names the pod and the longest time.
+            KubeError: the API server can't be reached, or the node keeps changing.
         """
         node = seen
         for _ in range(_TRIES):
@@ -113,20 +114,20 @@ class NodeLock:
                 return held.text
             if held is not None and not self._is_free_to_take(held, is_gone):
                 if not is_read:
-                    node = None  # a watch may be late: only a read may say no
+                    node = None  # a watch may be late: refuse only after a read
                     continue
                 raise LockHeld(self._who_holds(node_name, held))
             text = encode_lock(self._clock.now(), namespace, pod)
             if self._write(node, held, text):
                 return text
             node = None
-        raise Conflict(f"node {node_name} changes faster than its lock can be taken", 409)
+        raise Conflict(f"node {node_name} changes faster than its lock can be acquired", 409)
 
     def clear_stale(self, node: Node, is_gone: IsGone) -> bool:
-        """Remove a lock that expired or whose pod no longer needs it; True when we did.
+        """Remove a lock that has expired or whose pod no longer needs it; True when we did.
 
         Raises:
-            KubeError: the API server can't be asked.
+            KubeError: the API server can't be reached.
         """
         held = self.read(node)
         if held is None or not self._is_free_to_take(held, is_gone):
@@ -138,7 +139,7 @@ class NodeLock:
         return text is not None and decode_lock(text).is_pod(namespace, pod)
 
     def _is_free_to_take(self, held: HeldLock, is_gone: IsGone) -> bool:
-        """An ownerless or malformed lock is somebody's until its time is over."""
+        """A lock without an owner, or a malformed lock, counts as held until it expires."""
         if held.is_expired:
             return True
         return bool(held.owner.name) and is_gone(held.owner.namespace, held.owner.name)
@@ -146,12 +147,14 @@ class NodeLock:
     def _who_holds(self, node_name: str, held: HeldLock) -> str:
         owner = held.owner
         who = (
-            f"pod {owner.namespace}/{owner.name}" if owner.name else f"nobody named: {held.text!r}"
+            f"pod {owner.namespace}/{owner.name}"
+            if owner.name
+            else f"an unknown owner: {held.text!r}"
         )
-        return f"node {node_name} is locked by {who}; a lock ends after {self._expiry_s:.0f} s"
+        return f"node {node_name} is locked by {who}; a lock expires after {self._expiry_s:.0f} s"
 
     def _remove(self, node: Node, held: HeldLock) -> bool:
-        """Remove exactly this text; False when another stands there by now."""
+        """Remove exactly this text; False when it was replaced."""
         patch = (
             {"op": "test", "path": _POINTER, "value": held.text},
             {"op": "remove", "path": _POINTER},
@@ -165,9 +168,9 @@ class NodeLock:
         return True
 
     def _write(self, node: Node, held: HeldLock | None, text: str) -> bool:
-        """Put our text where `held` (or nothing) stands; False when the node changed.
+        """Replace `held` (or nothing) by our text; False when the node changed.
 
-        JSON patch can't test for absence, so a free lock is taken at the node's exact version.
+        JSON patch can't test for absence, so a free lock is acquired at the node's exact version.
         """
         if held is not None:
             test: dict[str, object] = {"op": "test", "path": _POINTER, "value": held.text}

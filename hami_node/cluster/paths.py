@@ -1,4 +1,4 @@
-"""Paths of the API server: names become single segments, and paths become kinds of objects."""
+"""Paths of the API server: from names to single segments, and from paths to resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEASES: Final = "/apis/coordination.k8s.io/v1"
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path.
+    """A name as a single segment of a path.
 
     Raises:
         NotFound: no object can have this name; a request with it would mean something else.
@@ -23,7 +23,7 @@ def segment(name: str) -> str:
 
 
 def resource_of(path: str) -> str:
-    """The kind of object in a path, never a name: it becomes a label of a metric."""
+    """The resource in a path, never a name: it becomes a label of a metric."""
     parts = path.partition("?")[0].strip("/").split("/")
     skipped = {"api": 2, "apis": 3}.get(parts[0])
     rest = parts[skipped:] if skipped else parts[:1]

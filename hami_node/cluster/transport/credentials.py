@@ -1,8 +1,8 @@
-"""Where the API server is and who we are: a kubeconfig file, or the pod's service account.
+"""The API server's address and our credentials: a kubeconfig file, or the pod's service account.
 
 Plain kubeconfigs (tokens, certificates, passwords) are read here, because the reader of the
-`kubernetes` package loads OAuth and 15 MiB for them; it is used where only it helps: programs and
-identity providers that make tokens.
+`kubernetes` package loads OAuth and 15 MiB for them; it is used only for what needs it: programs
+and identity providers that issue tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from hami_node.cluster.light_import import import_light
+from hami_node.cluster.transport.light_import import import_light
 from hami_node.errors import ConfigError
 
 (_configuration, _incluster, _errors) = import_light(
@@ -28,9 +28,9 @@ from hami_node.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CREDENTIAL_ERRORS: Final = (_errors.ConfigException, OSError)
-"""What reading credentials again, later, may raise."""
+"""What reloading credentials may raise."""
 
-_TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the name of a header's setting, no secret
+_TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the key of a setting, no secret
 
 
 class _Cluster(msgspec.Struct, rename="kebab"):
@@ -92,7 +92,7 @@ def load_configuration(
     Args:
         kubeconfig: the file; None means the service account of the pod that we run in.
         service_account: its mounted folder.
-        environ: where KUBERNETES_SERVICE_HOST and _PORT stand; None means the process's own.
+        environ: has KUBERNETES_SERVICE_HOST and _PORT; None means the process's environment.
 
     Raises:
         ConfigError: the file is missing or broken, or there is no service account.
@@ -100,16 +100,16 @@ def load_configuration(
     if kubeconfig is not None:
         return _from_kubeconfig(kubeconfig)
     configuration = _configuration.Configuration()
-    more = {} if environ is None else {"environ": environ}
+    options = {} if environ is None else {"environ": environ}
     try:
         _incluster.InClusterConfigLoader(
             token_filename=str(service_account / "token"),
             cert_filename=str(service_account / "ca.crt"),
-            **more,
+            **options,
         ).load_and_set(configuration)
     except CREDENTIAL_ERRORS as error:
-        cure = "run in a pod with a service account, or name a kubeconfig: --kubeconfig, KUBECONFIG"
-        raise ConfigError("service account", "credentials", str(error), cure) from error
+        hint = "run in a pod with a service account, or name a kubeconfig: --kubeconfig, KUBECONFIG"
+        raise ConfigError("service account", "credentials", str(error), hint) from error
     return configuration
 
 
@@ -117,9 +117,9 @@ def _from_kubeconfig(path: Path) -> Any:  # noqa: ANN401 - as above
     try:
         config = msgspec.convert(yaml.safe_load(path.read_bytes()), _KubeConfig)
     except (OSError, yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        cure = "name a readable kubeconfig file: --kubeconfig, KUBECONFIG"
+        hint = "name a readable kubeconfig file: --kubeconfig, KUBECONFIG"
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(str(path), "kubeconfig", why, cure) from error
+        raise ConfigError(str(path), "kubeconfig", why, hint) from error
     cluster, user = _current(path, config)
     configuration = _configuration.Configuration()
     if user.exec is not None or user.auth_provider is not None:
@@ -142,15 +142,15 @@ def _from_kubeconfig(path: Path) -> Any:  # noqa: ANN401 - as above
 def _current(path: Path, config: _KubeConfig) -> tuple[_Cluster, _User]:
     """The cluster and user of the current context."""
     wanted = config.current_context
-    context = next((one.context for one in config.contexts or () if one.name == wanted), None)
+    context = next((named.context for named in config.contexts or () if named.name == wanted), None)
     if context is None:
-        known = ", ".join(one.name for one in config.contexts or ()) or "none"
+        known = ", ".join(named.name for named in config.contexts or ()) or "none"
         raise ConfigError(str(path), "current-context", wanted, f"contexts in the file: {known}")
     for cluster in config.clusters or ():
         if cluster.name == context.cluster:
-            users = [one.user for one in config.users or () if one.name == context.user]
+            users = [named.user for named in config.users or () if named.name == context.user]
             return cluster.cluster, (users[0] if users else None) or _User()
-    known = ", ".join(one.name for one in config.clusters or ()) or "none"
+    known = ", ".join(cluster.name for cluster in config.clusters or ()) or "none"
     raise ConfigError(str(path), "cluster", context.cluster, f"clusters in the file: {known}")
 
 
@@ -168,8 +168,8 @@ def _set_user(path: Path, configuration: Any, user: _User) -> None:  # noqa: ANN
         try:
             hook(configuration)
         except OSError as error:
-            cure = "name a readable file"
-            raise ConfigError(str(path), "tokenFile", user.token_file, cure) from error
+            hint = "name a readable file"
+            raise ConfigError(str(path), "tokenFile", user.token_file, hint) from error
         configuration.refresh_api_key_hook = hook
     elif user.username is not None:
         pair = f"{user.username}:{user.password or ''}".encode()
@@ -187,7 +187,7 @@ def _token_reader(token_file: Path) -> Callable[[Any], None]:
 
 
 def _beside(path: Path, name: str | None) -> str | None:
-    """A file that a kubeconfig names; relative names start at the kubeconfig's folder."""
+    """A file that a kubeconfig names; relative names are relative to the kubeconfig's folder."""
     return None if not name else str((path.parent / name).absolute())
 
 
@@ -199,9 +199,9 @@ def _decoded(path: Path, field: str, text: str) -> bytes:
 
 
 def _as_file(path: Path, field: str, text: str | None) -> str | None:
-    """A file in memory with this content: TLS wants files, but keys do not belong on a disk.
+    """A file in memory with this content: TLS needs files, but keys do not belong on a disk.
 
-    It lives as long as the process, because each new connection reads it.
+    It is kept as long as the process runs, because each new connection reads it.
     """
     if not text:
         return None
@@ -218,5 +218,5 @@ def _load_with_library(path: Path, configuration: Any) -> None:  # noqa: ANN401 
             config_file=str(path), client_configuration=configuration, persist_config=False
         )
     except (*CREDENTIAL_ERRORS, ValueError, KeyError, TypeError) as error:
-        cure = "the program or provider that makes tokens must work here"
-        raise ConfigError(str(path), "user", str(error), cure) from error
+        hint = "the program or provider that issues tokens must work here"
+        raise ConfigError(str(path), "user", str(error), hint) from error

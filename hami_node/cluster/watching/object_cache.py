@@ -21,7 +21,7 @@ class Versioned(Protocol):
 
     @property
     def uid(self) -> str:
-        """Tells an object from a later one of the same name."""
+        """Distinguishes an object from a later object of the same name."""
 
     @property
     def resource_version(self) -> str:
@@ -31,11 +31,11 @@ class Versioned(Protocol):
 T = TypeVar("T", bound=Versioned)
 
 OnChange = Callable[[T | None, T | None], None]
-"""Told (before, after) of one object, in order, from the watch's thread; None means absent."""
+"""Called with an object (before, after), in order, by the watch's thread; None means absent."""
 
 
 class ObjectCache(Generic[T]):
-    """Objects by key. One thread writes, any thread reads; listeners are told without a lock."""
+    """Objects by key. One thread writes, any thread reads; listeners are called without a lock."""
 
     def __init__(self, resource: str) -> None:
         """Start empty; `resource` is for the log."""
@@ -54,53 +54,53 @@ class ObjectCache(Generic[T]):
             return self._sorted
 
     def find(self, namespace: str, name: str) -> T | None:
-        """One object, or None."""
+        """The object with this name, or None."""
         with self._lock:
             return self._objects.get((namespace, name))
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` after every list and every change. Before the watch runs."""
+        """Call `listener` after every list and every change. Subscribe before the watch runs."""
         self._listeners.append(listener)
 
     def follow(self, on_change: OnChange[T]) -> None:
-        """Tell `on_change` each object's change, before the listeners. Before the watch runs."""
+        """Call `on_change` for every change, before the listeners. Use before the watch runs."""
         self._on_change.append(on_change)
 
     # -- for the watch's thread ----------------------------------------------------------------
 
     def replace(self, found: Mapping[Key, T]) -> None:
-        """Take a whole list; the differences are told, what is gone first."""
+        """Take a whole list; its differences are reported, deleted objects first."""
         for key in [key for key in self._objects if key not in found]:
             self.put(key, None)
-        for key, one in found.items():
+        for key, item in found.items():
             known = self._objects.get(key)
-            if known is None or known.resource_version != one.resource_version:
-                self.put(key, one)
+            if known is None or known.resource_version != item.resource_version:
+                self.put(key, item)
 
     def put(self, key: Key, after: T | None) -> None:
-        """Store or (None) remove one object; a new object under an old name is two changes."""
+        """Store or (None) remove an object; a new object under an old name is two changes."""
         with self._lock:
             before = self._objects.pop(key, None)
             if after is not None:
                 self._objects[key] = after
             self._sorted = None
         if before is not None and after is not None and before.uid != after.uid:
-            self._tell_change(before, None)
+            self._report_change(before, None)
             before = None
         if before is not None or after is not None:
-            self._tell_change(before, after)
+            self._report_change(before, after)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call the listeners."""
         for listener in self._listeners:
             self._guarded(listener)
 
-    def _tell_change(self, before: T | None, after: T | None) -> None:
+    def _report_change(self, before: T | None, after: T | None) -> None:
         for on_change in self._on_change:
             self._guarded(on_change, before, after)
 
     def _guarded(self, call: Callable[..., None], *args: T | None) -> None:
-        """A listener's defect must not end the watch."""
+        """An error in a listener must not end the watch."""
         try:
             call(*args)
         except Exception:

@@ -1,6 +1,6 @@
-"""Lists and watch events of the API server, cut into single objects without decoding them.
+"""Lists and watch events of the API server, split into single objects without decoding them.
 
-Every object is decoded on its own, so that one bad object costs that object only.
+Every object is decoded on its own, so that a bad object affects that object only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hami_node.errors import KubeError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """Enough of an object to know which one it is, even if the rest can't be decoded."""
+    """Enough to identify an object, even if the rest can't be decoded."""
 
     namespace: str = ""
     name: str = ""
@@ -30,7 +30,7 @@ class ObjectMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """One page of a list; `next_token` is "" on the last one."""
+    """A page of a list; `next_token` is "" on the last page."""
 
     resource_version: str
     next_token: str
@@ -39,7 +39,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchFrame:
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's bytes."""
+    """A line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's bytes."""
 
     kind: str
     raw: bytes
@@ -60,12 +60,12 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class _List(msgspec.Struct):
+class _ListPage(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
 
 
-class _Event(msgspec.Struct):
+class _WatchLine(msgspec.Struct):
     type: str
     object: msgspec.Raw
 
@@ -73,13 +73,13 @@ class _Event(msgspec.Struct):
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What a JSON decoder raises for bytes that it can't read."""
 
-_LIST = msgspec.json.Decoder(_List)
-_EVENT = msgspec.json.Decoder(_Event)
+_LIST = msgspec.json.Decoder(_ListPage)
+_EVENT = msgspec.json.Decoder(_WatchLine)
 _OBJECT = msgspec.json.Decoder(_Object)
 
 
 def read_list(body: bytes) -> ListPage:
-    """Cut a list into its objects.
+    """Split a list into its objects.
 
     Raises:
         KubeError: the body is no list.
@@ -96,7 +96,7 @@ def read_list(body: bytes) -> ListPage:
 
 
 def read_frame(line: bytes) -> WatchFrame:
-    """Cut one line of a watch.
+    """Split a line of a watch into its type and its object.
 
     Raises:
         KubeError: the line is no watch event.
@@ -109,7 +109,7 @@ def read_frame(line: bytes) -> WatchFrame:
 
 
 def read_meta(raw: bytes) -> ObjectMeta:
-    """Who an object is.
+    """Read what identifies an object.
 
     Raises:
         KubeError: there is no readable metadata.

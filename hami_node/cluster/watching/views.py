@@ -1,22 +1,24 @@
-"""What the rest of the product sees of the cluster: `ports.Watched` over two watches."""
+"""Pods and nodes for the rest of the product: `ports.Watched` over two watches."""
 
 from __future__ import annotations
 
 import threading
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.watches import NODES, PODS, ResourceWatch, WatchTimes
+from hami_node.cluster.kinds import NODES, PODS
+from hami_node.cluster.watching.watch_health import WatchTimes
+from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, Listener
 
 
-class ClusterView:
+class WatchedCluster:
     """Pods and nodes as the watches see them: those of one node, or all."""
 
     def __init__(
         self, pods: ResourceWatch[Pod], nodes: ResourceWatch[Node], node_name: str = ""
     ) -> None:
-        """Join two watches; `node_name` is what `node()` answers with."""
+        """Join two watches; `node_name` is the node that `node()` returns."""
         self.pod_watch, self.node_watch = pods, nodes
         self._node_name = node_name
         self._threads: tuple[threading.Thread, ...] = ()
@@ -24,7 +26,7 @@ class ClusterView:
     @classmethod
     def of_node(
         cls, kube: KubeClient, node_name: str, clock: Clock, times: WatchTimes | None = None
-    ) -> ClusterView:
+    ) -> WatchedCluster:
         """One node and the pods bound to it: what a daemon needs."""
         return cls(
             ResourceWatch(
@@ -39,7 +41,7 @@ class ClusterView:
     @classmethod
     def of_cluster(
         cls, kube: KubeClient, clock: Clock, times: WatchTimes | None = None
-    ) -> ClusterView:
+    ) -> WatchedCluster:
         """All nodes and pods, listed in pages: what the extender needs."""
         return cls(
             ResourceWatch(kube, PODS, clock=clock, from_cache=False, times=times),
@@ -51,11 +53,11 @@ class ClusterView:
         return self.pod_watch.cache.objects()
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """One pod, or None."""
+        """The pod with this name, or None."""
         return self.pod_watch.cache.find(namespace, name)
 
     def node(self) -> Node | None:
-        """Our own node; None before the first answer, or when it does not exist."""
+        """Our own node; None before the first list, or when it does not exist."""
         return self.node_watch.cache.find("", self._node_name)
 
     def nodes(self) -> tuple[Node, ...]:
@@ -67,7 +69,7 @@ class ClusterView:
         return self.pod_watch.is_synced() and self.node_watch.is_synced()
 
     def last_contact_age_s(self) -> float | None:
-        """Seconds since the quieter of the two watches was heard; None before both were."""
+        """Seconds since the last response of the quieter watch; None before both had one."""
         ages = [self.pod_watch.last_contact_age_s(), self.node_watch.last_contact_age_s()]
         known = [age for age in ages if age is not None]
         return max(known) if len(known) == len(ages) else None
@@ -87,7 +89,7 @@ class ClusterView:
             thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """After `stop` is set: end the reads that wait, and wait for the threads."""
+        """After `stop` is set: interrupt the pending reads and join the threads."""
         self.pod_watch.interrupt()
         self.node_watch.interrupt()
         for thread in self._threads:

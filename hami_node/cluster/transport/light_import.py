@@ -1,9 +1,9 @@
-"""The parts of the `kubernetes` package that we use, without the parts that we do not.
+"""The parts of the `kubernetes` package that we use, without the rest.
 
-`import kubernetes` loads its models, OAuth, websockets and informers: 18.7 MiB and 235 ms beside
-what the daemon has loaded anyway. A configuration object and a connection pool need 3.1 and 61.
-Only the packages' `__init__` files are left out, and only while we import; afterwards everybody
-else's `import kubernetes` works as ever.
+`import kubernetes` loads its models, OAuth, websockets and informers: 18.7 MiB and 235 ms on top of
+what the daemon loads anyway. A configuration object and a connection pool need 3.1 and 61.
+Only the packages' `__init__` files are left out, and only during our imports; afterwards
+`import kubernetes` works as usual for everybody.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PACKAGES = ("kubernetes", "kubernetes.utils", "kubernetes.config")
 
 
 def _bare_package(name: str) -> ModuleType | None:
-    """The package as an empty module that knows where its submodules lie; None without it."""
+    """The package as an empty module with the path of its submodules; None without it."""
     spec = importlib.util.find_spec(name)
     return None if spec is None else importlib.util.module_from_spec(spec)
 
@@ -44,8 +44,8 @@ def _bare_packages() -> Iterator[None]:
 def import_light(*names: str) -> tuple[ModuleType, ...]:
     """Import submodules of `kubernetes` without running the packages' own `__init__`.
 
-    A release of `kubernetes` whose parts can't be loaded alone is imported whole: correct, only
-    larger.
+    If the parts of some release of `kubernetes` can't be loaded alone, it is imported as a whole,
+    which works as well but takes more memory.
 
     Raises:
         ImportError: the package is not installed or lacks one of the modules.

@@ -1,0 +1,1 @@
+"""How requests reach the API server: credentials, connections, sending, kinds of failure."""

@@ -1,0 +1,252 @@
+"""One HTTP connection pool to the API server: credentials, TLS, time limits.
+
+Configuration, credentials and TLS are those of the `kubernetes` package; bodies stay bytes here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from hami_node.cluster.calls import PLAIN_JSON, ApiCall
+from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS
+from hami_node.cluster.transport.failures import decode_status, failure_of, foreign_errors
+from hami_node.cluster.transport.light_import import import_light
+from hami_node.errors import ConfigError, KubeError
+from hami_node.logs import kv
+
+(_rest, _keepalive) = import_light("kubernetes.client.rest", "kubernetes.utils.keepalive")
+
+OnRequest = Callable[[str, str, int], None]
+"""Called after each request: verb (get, list, watch, create, update, patch, delete), resource, HTTP
+status; 0 when there was no response."""
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Limits of a call in seconds: until connected, between two reads, and in total."""
+
+    connect_s: float = 5.0
+    read_s: float = 10.0
+    total_s: float = 30.0
+
+
+class Stream:
+    """The body of a watch: lines as they arrive."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, call: ApiCall, host: str) -> None:
+        """Take over the response; `close` closes its connection."""
+        self._response, self._call, self._host = response, call, host
+
+    def allow_silence(self, silence_s: float) -> None:
+        """Wait up to `silence_s` for each further byte; until now the usual read limit applied."""
+        connection = self._response.connection
+        if isinstance(connection, http.client.HTTPConnection) and connection.sock is not None:
+            connection.sock.settimeout(silence_s)
+
+    def lines(self) -> Iterator[bytes]:
+        """Each line without its end.
+
+        Raises:
+            KubeError: the connection broke or was silent for too long.
+        """
+        rest = bytearray()
+        while chunk := self._read():
+            rest += chunk
+            end = rest.rfind(b"\n")
+            if end < 0:
+                continue
+            whole = bytes(rest[:end])
+            del rest[: end + 1]
+            yield from (line for line in whole.split(b"\n") if line.strip())
+        if rest.strip():
+            yield bytes(rest)
+
+    def _read(self) -> bytes:
+        with foreign_errors(self._call, self._host):
+            return self._response.read1(_READ_BYTES)
+
+    def interrupt(self) -> None:
+        """End a `lines` call that waits in another thread."""
+        try:
+            self._response.shutdown()
+        except (ValueError, RuntimeError, OSError):
+            return  # it has already ended
+
+    def close(self) -> None:
+        """Close the connection: after a watch that was read in part it can't be reused."""
+        self._response.close()
+
+
+class Connection:
+    """Sends calls. Thread-safe; every call is bounded in time."""
+
+    def __init__(
+        self,
+        load: Callable[[], Any],
+        *,
+        user_agent: str,
+        monotonic: Callable[[], float],
+        timeouts: Timeouts | None = None,
+        on_request: OnRequest | None = None,
+    ) -> None:
+        """Build the pool; nothing is sent yet.
+
+        Args:
+            load: returns the `kubernetes` Configuration; called again when the API server no longer
+                accepts our credentials, which may have been rotated.
+            user_agent: sent with each request.
+            monotonic: seconds, for time limits.
+            timeouts: of each call.
+            on_request: called after each request.
+
+        Raises:
+            ConfigError: `load` finds no usable credentials.
+        """
+        configuration = load()
+        self._load = load
+        configuration.retries = False
+        # a peer that vanished is detected within half a minute, also by a silent watch
+        configuration.socket_options = _keepalive.tcp_keepalive_socket_options(
+            idle=15, interval=5, count=3
+        )
+        configuration.connection_pool_maxsize = 8
+        self._configuration = configuration
+        self._pool: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager
+        self._user_agent = user_agent
+        self._timeouts = timeouts or Timeouts()
+        self._on_request = on_request or (lambda _verb, _resource, _status: None)
+        self._monotonic = monotonic
+
+    @property
+    def host(self) -> str:
+        """The API server's address: `https://10.0.0.1:443`."""
+        return str(self._configuration.host)
+
+    def send(self, call: ApiCall) -> bytes:
+        """Send a call and read its whole response.
+
+        Raises:
+            KubeError: or one of its kinds, by HTTP status.
+        """
+        deadline = self._monotonic() + self._timeouts.total_s
+        response = self._open(call, self._timeouts.read_s)
+        body = self._read_all(response, call, deadline)
+        _check(call, response, body)
+        return body
+
+    @contextmanager
+    def stream(self, call: ApiCall, silence_s: float) -> Iterator[Stream]:
+        """Open a watch; `silence_s` without a byte counts as a dead connection.
+
+        Raises:
+            KubeError: or one of its kinds, by HTTP status.
+        """
+        response = self._open(call, self._timeouts.read_s)
+        stream = Stream(response, call, self.host)
+        try:
+            if response.status >= 300:
+                deadline = self._monotonic() + self._timeouts.total_s
+                _check(call, response, self._read_all(response, call, deadline))
+            stream.allow_silence(silence_s)
+            yield stream
+        finally:
+            stream.close()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._pool.clear()
+
+    def _open(self, call: ApiCall, read_s: float) -> urllib3.BaseHTTPResponse:
+        """Send a call; retry it once when it was refused and the credentials were rotated."""
+        response = self._request(call, read_s)
+        if response.status == 401 and self._renew_credentials():
+            response.close()
+            response = self._request(call, read_s)
+        return response
+
+    def _request(self, call: ApiCall, read_s: float) -> urllib3.BaseHTTPResponse:
+        url = self.host + call.path + (f"?{urlencode(call.query)}" if call.query else "")
+        body = None if call.body is None else msgspec.json.encode(call.body)
+        status = 0
+        try:
+            with foreign_errors(call, self.host):
+                response = self._pool.request(
+                    call.method,
+                    url,
+                    body=body,
+                    headers=self._headers(call),
+                    timeout=urllib3.Timeout(connect=self._timeouts.connect_s, read=read_s),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                status = response.status
+                return response
+        finally:
+            self._on_request(call.verb, call.resource, status)
+
+    def _headers(self, call: ApiCall) -> Mapping[str, str]:
+        headers = {"Accept": PLAIN_JSON, "User-Agent": self._user_agent}
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        token = _authorization(self._configuration, call)
+        if token is not None:
+            headers["Authorization"] = token
+        return headers
+
+    def _renew_credentials(self) -> bool:
+        """Load the configuration again; True when it contains another token than before."""
+        before = self._configuration.api_key.copy()
+        try:
+            configuration = self._load()
+        except ConfigError as error:
+            log.warning("credentials_not_renewed", extra=kv(error=str(error)))
+            return False
+        self._configuration.api_key = configuration.api_key
+        self._configuration.refresh_api_key_hook = configuration.refresh_api_key_hook
+        return bool(configuration.api_key != before)
+
+    def _read_all(
+        self, response: urllib3.BaseHTTPResponse, call: ApiCall, deadline: float
+    ) -> bytes:
+        """The body; the deadline also ends a response that trickles in without end."""
+        chunks: list[bytes] = []
+        try:
+            with foreign_errors(call, self.host):
+                while chunk := response.read1(_READ_BYTES):
+                    chunks.append(chunk)
+                    if self._monotonic() > deadline:
+                        raise TimeoutError(f"answer not complete after {self._timeouts.total_s} s")
+        except KubeError:
+            response.close()
+            raise
+        response.release_conn()
+        return b"".join(chunks)
+
+
+def _authorization(configuration: Any, call: ApiCall) -> str | None:  # noqa: ANN401 - untyped library
+    """The Authorization header; the configuration itself reloads a rotated token file."""
+    try:
+        token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
+    except CREDENTIAL_ERRORS as error:
+        raise KubeError(f"can't {call}: our credentials can't be read: {error}") from error
+    return None if token is None else str(token)
+
+
+def _check(call: ApiCall, response: urllib3.BaseHTTPResponse, body: bytes) -> None:
+    if response.status >= 300:
+        retry_after = response.headers.get("Retry-After", "")
+        raise failure_of(call, response.status, decode_status(body), retry_after)

@@ -1,0 +1,86 @@
+"""The health of a watch: when the server last responded, what failed, and how long to wait then."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from dataclasses import dataclass
+
+from hami_node.errors import Gone, KubeError
+from hami_node.logs import kv
+from hami_node.ports import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """Waits and limits in seconds.
+
+    Attributes:
+        server_timeout_s: the server ends a watch after this time, up to a tenth less at random.
+        grace_s: a silent watch that lasts this much longer is dead. (TCP detects a dead peer
+            earlier.)
+        first_wait_s: after a failure; doubled with each further failure, half of it at random.
+        longest_wait_s: the upper limit of a wait.
+    """
+
+    server_timeout_s: float = 120.0
+    grace_s: float = 10.0
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 15.0
+
+
+class WatchHealth:
+    """Written by the watch's thread, read by any.
+
+    Attributes:
+        failures_in_a_row: failures since the server last served us.
+    """
+
+    def __init__(self, resource: str, clock: Clock, times: WatchTimes) -> None:
+        """Start without a response; `resource` is for the log."""
+        self.failures_in_a_row = 0
+        self._resource, self._clock, self._times = resource, clock, times
+        self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._has_warned = False
+        self._lock = threading.Lock()
+        self._last_contact_s: float | None = None
+
+    def last_contact_age_s(self) -> float | None:
+        """Seconds since the server last responded; None before the first response."""
+        with self._lock:
+            contact_s = self._last_contact_s
+        return None if contact_s is None else max(0.0, self._clock.monotonic() - contact_s)
+
+    def touch(self) -> None:
+        """Note that the server responded."""
+        with self._lock:
+            self._last_contact_s = self._clock.monotonic()
+
+    def succeeded(self) -> None:
+        """Note that the server served us, which ends a series of failures."""
+        self.touch()
+        if self._has_warned:
+            fields = kv(resource=self._resource, failures=self.failures_in_a_row)
+            log.info("watch_recovered", extra=fields)
+        self.failures_in_a_row, self._has_warned = 0, False
+
+    def reset(self) -> None:
+        """Make the next wait after a failure short again."""
+        self.failures_in_a_row = 0
+
+    def failed(self, error: KubeError) -> float:
+        """Note a failure and return how long to wait, seconds; only the first is a warning."""
+        self.failures_in_a_row += 1
+        longest_s = self._times.first_wait_s * 2.0 ** min(self.failures_in_a_row - 1, 20)
+        longest_s = min(longest_s, self._times.longest_wait_s)
+        wait_s = longest_s * self._random.uniform(0.5, 1.0)
+        wait_s = max(wait_s, min(error.retry_after_s or 0.0, self._times.longest_wait_s))
+        level = logging.DEBUG
+        if not self._has_warned and not isinstance(error, Gone):
+            self._has_warned, level = True, logging.WARNING
+        fields = kv(resource=self._resource, error=str(error), retry_s=round(wait_s, 2))
+        log.log(level, "watch_interrupted", extra=fields)
+        return wait_s
