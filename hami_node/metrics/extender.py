@@ -1,4 +1,4 @@
-"""What the extender counts about itself, as Prometheus series."""
+"""The extender's own metrics, as Prometheus series."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 """Upper bounds of the histogram, seconds. Budget of a filter: p99 under 0.03."""
 
 
-class Numbers:
-    """All series of one process. Every method may be called from any thread."""
+class ExtenderMetrics:
+    """All series of a process. Every method may be called from any thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the series."""
@@ -29,52 +29,52 @@ class Numbers:
             return Gauge(PREFIX + name, doc, labels, registry=registry)
 
         gauge("build_info", "1, with the version.", "version").labels(__version__).set(1)
-        self._decisions = counter("decisions", "Calls by how they ended.", "call", "result")
+        self._decisions = counter("decisions", "Calls by result.", "call", "result")
         self._requests = Histogram(
             PREFIX + "request_seconds",
-            "Time of an answered request, waits for the API server and locks included.",
+            "Time of an answered request, waiting for the API server and locks included.",
             ("route", "code"),
             buckets=BUCKETS_S,
             registry=registry,
         )
         self._api = counter(
             "api_requests",
-            "Requests to the API server; code 0 means no answer.",
+            "Requests to the API server; code 0 means no response.",
             "verb",
             "resource",
             "code",
         )
-        self._leading = gauge("leading", "1 while this replica decides.")
+        self._leading = gauge("leading", "1 while this replica is the leader.")
         self._nodes = gauge("nodes", "Nodes that offer cards.")
         self._pods = gauge("pods", "Pods that hold cards or have a reservation.")
         self._events = counter("events_dropped", "Events that could not be written.")
 
     def count_decision(self, call: str, result: str) -> None:
-        """A call of filter, bind or webhook ended so."""
+        """Count a call of filter, bind or webhook with its result."""
         self._decisions.labels(call, result).inc()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count a request that was answered."""
         self._requests.labels(route, str(status)).observe(seconds)
 
     def count_api_request(self, verb: str, resource: str, status: int) -> None:
-        """The API server was asked."""
+        """Count a request to the API server."""
         self._api.labels(verb, resource, str(status)).inc()
 
     def count_event_dropped(self) -> None:
-        """An Event was left out or lost."""
+        """Count an Event that was left out or lost."""
         self._events.inc()
 
     def set_leading(self, is_leading: bool) -> None:
-        """Whether this replica decides."""
+        """Set whether this replica is the leader."""
         self._leading.set(is_leading)
 
     def set_sizes(self, nodes: int, pods: int) -> None:
-        """How much is known."""
+        """Set the numbers of nodes and pods with cards."""
         self._nodes.set(nodes)
         self._pods.set(pods)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Everything, in the form that the client asks for, and its content type."""
+        """All metrics in the format that the client accepts, and the content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type

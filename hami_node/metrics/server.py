@@ -1,6 +1,6 @@
 """HTTP for people and probes: /metrics, /healthz, /readyz and /config. Load it after registration.
 
-At most `MAX_CONNECTIONS` at a time, each with a time limit: a slow or greedy client costs nothing.
+At most `MAX_CONNECTIONS` at a time, each with a time limit: a slow or greedy client does no harm.
 """
 
 from __future__ import annotations
@@ -11,75 +11,33 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from hami_node.errors import ConfigError
 from hami_node.logs import kv
-from hami_node.metric_families import Family, Kind
-from hami_node.metrics import Metrics, Sample
 
 log: Final = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 CLIENT_TIMEOUT_S: Final = 5.0
 
 Check = Callable[[], str]
-"""Answers "" when fine, else the reason in words. Called for each probe: must not block."""
+"""Returns "" when healthy, else the reason in words. Called for each probe: must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What /healthz (`live`) and /readyz (`ready`) ask, by the name that the answer shows."""
+    """The checks of /healthz (`live`) and /readyz (`ready`), by their name in the response."""
 
     live: Mapping[str, Check] = field(default_factory=dict)
     ready: Mapping[str, Check] = field(default_factory=dict)
-
-
-class MetricsCollector(Collector):
-    """Hands our numbers to a prometheus-client registry."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        """Read from `metrics` at each scrape."""
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        """Every family with its series now."""
-        for family, samples in self._metrics.families():
-            yield _exposed(family, samples)
-
-
-def _exposed(family: Family, samples: tuple[Sample, ...]) -> Metric:
-    labels = ("node", *family.labels)
-    if family.kind is Kind.HISTOGRAM:
-        histogram = HistogramMetricFamily(family.name, family.doc, labels=labels)
-        for one in samples:
-            histogram.add_metric(one.labels, buckets=list(one.buckets), sum_value=one.value)
-        return histogram
-    made = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
-    plain = made(family.name, family.doc, labels=labels)
-    for one in samples:
-        plain.add_metric(one.labels, one.value)
-    return plain
-
-
-def registry_of(metrics: Metrics) -> CollectorRegistry:
-    """A registry that exposes these numbers."""
-    registry = CollectorRegistry()
-    registry.register(MetricsCollector(metrics))
-    return registry
 
 
 class MetricsServer:
@@ -95,7 +53,7 @@ class MetricsServer:
         """Bind the address `HOST:PORT` or `:PORT` (0: any free port).
 
         Raises:
-            ConfigError: the address can not be bound.
+            ConfigError: the address can't be bound.
         """
         ProcessCollector(registry=registry)
         host, _, port = address.rpartition(":")
@@ -103,8 +61,8 @@ class MetricsServer:
         try:
             self._server = _Server((host, int(port)), registry, probes, config)
         except (OSError, OverflowError) as e:
-            cure = f"choose another address ({e})"
-            raise ConfigError("settings", "metrics-address", address, cure) from e
+            hint = f"choose another address ({e})"
+            raise ConfigError("settings", "metrics-address", address, hint) from e
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics-server", daemon=True
         )
@@ -115,13 +73,13 @@ class MetricsServer:
         return int(self._server.server_address[1])
 
     def start(self) -> Self:
-        """Begin to answer."""
+        """Start serving."""
         self._thread.start()
         log.info("metrics_served", extra=kv(port=self.port))
         return self
 
     def close(self) -> None:
-        """Stop answering and give the port back."""
+        """Stop serving and release the port."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join(CLIENT_TIMEOUT_S)
@@ -149,28 +107,28 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind for IPv4 and IPv6; ask no name server for our own name, as http.server would."""
+        """Bind for IPv4 and IPv6, without the DNS lookup of our own name in http.server."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "hami-node", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
-        """Serve in a thread, or hang up at once when all are busy."""
+        """Serve in a thread, or close the connection at once when all are busy."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
-        """Give the thread's place back, whatever happened."""
+        """Release the thread's permit, whatever happened."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
-        """A client that went away is no event of ours; keep a trace for debugging."""
+        """Log a failure, such as a client that disconnected, at debug level only."""
         error = repr(sys.exception())
         log.debug("metrics_client_failed", extra=kv(client=client_address, error=error))
 
@@ -182,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer one of the four pages."""
+        """Serve one of the four pages."""
         page = {
             "/metrics": self._metrics,
             "/healthz": lambda: self._probe(self.server.probes.live),
@@ -218,5 +176,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep requests out of the log, save at debug level."""
+        """Log requests at debug level only."""
         log.debug("metrics_request", extra=kv(line=format % args))

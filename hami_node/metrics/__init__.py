@@ -1,0 +1,1 @@
+"""The metrics, and the HTTP server for them and for probes."""

@@ -1,0 +1,160 @@
+"""The metrics of cards and of the containers that hold them, built from scratch at each scrape.
+
+Their series come and go with cards and containers, so only the readings are kept between two
+scrapes. Each set of readings is replaced as a whole: a scrape never sees half of a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hami_node.model import Device
+
+MIB: Final = 1024 * 1024
+MAX_LABEL_CHARS: Final = 120
+CARD_LABELS: Final = ("node", "uuid", "index", "type")
+HOLDER_LABELS: Final = ("node", "namespace", "pod", "container", "uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardReading:
+    """A card as offered, and its grants. `physical_memory_mib` is None when unknown."""
+
+    card: Device
+    physical_memory_mib: int | None = None
+    slots_used: int = 0
+    memory_granted_mib: int = 0
+    cores_granted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationReading:
+    """A slice that a container holds on a card."""
+
+    namespace: str
+    pod: str
+    container: str
+    uuid: str
+    memory_mib: int
+    cores: int
+
+
+class CardCollector(Collector):
+    """The series of every card and holder, from the current readings."""
+
+    def __init__(self, node: str) -> None:
+        """Start without cards and holders."""
+        self._node = node
+        self.cards: tuple[CardReading, ...] = ()
+        self.held: tuple[AllocationReading, ...] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; those without cards or holders are empty."""
+        yield from _card_families(self._node, self.cards)
+        yield from _held_families(self._node, self.held)
+
+
+def _family(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"hami_node_{name}", doc, labels=labels)
+
+
+_VALUES: Final[tuple[tuple[str, str, Callable[[CardReading], float | None]], ...]] = (
+    (
+        "card_healthy",
+        "1 when the card can be used, else 0.",
+        lambda reading: reading.card.healthy,
+    ),
+    (
+        "card_slots",
+        "Containers that may share the card.",
+        lambda reading: reading.card.slots,
+    ),
+    (
+        "card_slots_used",
+        "Containers that share the card now.",
+        lambda reading: reading.slots_used,
+    ),
+    (
+        "card_memory_physical_bytes",
+        "Real memory of the card.",
+        lambda reading: _bytes(reading.physical_memory_mib),
+    ),
+    (
+        "card_memory_bytes",
+        "Memory offered on the card, scaling included.",
+        lambda reading: _bytes(reading.card.memory_mib),
+    ),
+    (
+        "card_memory_granted_bytes",
+        "Memory granted to containers on the card.",
+        lambda reading: _bytes(reading.memory_granted_mib),
+    ),
+    (
+        "card_cores_ratio",
+        "Cores offered on the card, scaling included; 1 is one card.",
+        lambda reading: reading.card.cores / 100,
+    ),
+    (
+        "card_cores_granted_ratio",
+        "Cores granted to containers on the card; 1 is one card.",
+        lambda reading: reading.cores_granted / 100,
+    ),
+)
+"""Name, help and value of each card's gauges; a card without a value has no such series."""
+
+
+def _bytes(mib: int | None) -> float | None:
+    return None if mib is None else mib * MIB
+
+
+def _card_families(node: str, readings: tuple[CardReading, ...]) -> Iterator[Metric]:
+    cards = {_labels(node, reading.card): reading for reading in readings}
+    facts = ("vendor", "mode", "numa", "pci_bus")
+    info = _family("card_info", "1 for each card, with its facts.", *CARD_LABELS, *facts)
+    doc = "1 while the card can not be used, with the reason."
+    unhealthy = _family("card_unhealthy", doc, *CARD_LABELS, "reason")
+    for labels, reading in cards.items():
+        card = reading.card
+        numa = "" if card.numa is None else str(card.numa)
+        info.add_metric((*labels, str(card.vendor), card.mode, numa, card.pci_bus), 1)
+        if not card.healthy:
+            reason = (card.unhealthy_reason or "unknown")[:MAX_LABEL_CHARS]
+            unhealthy.add_metric((*labels, reason), 1)
+    yield from (info, unhealthy)
+    for name, doc, value_of in _VALUES:
+        family = _family(name, doc, *CARD_LABELS)
+        for labels, reading in cards.items():
+            value = value_of(reading)
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
+
+
+def _labels(node: str, card: Device) -> tuple[str, ...]:
+    return (node, str(card.uuid), str(card.index), card.model)
+
+
+def _held_families(node: str, readings: tuple[AllocationReading, ...]) -> Iterator[Metric]:
+    memory = _family(
+        "allocation_memory_bytes", "Memory that a container holds on a card.", *HOLDER_LABELS
+    )
+    cores = _family(
+        "allocation_cores_ratio",
+        "Cores that a container holds on a card; 1 is one card.",
+        *HOLDER_LABELS,
+    )
+    sums: dict[tuple[str, ...], tuple[float, float]] = {}
+    for held in readings:
+        holder = (node, held.namespace, held.pod, held.container, held.uuid)
+        memory_bytes, cores_ratio = sums.get(holder, (0.0, 0.0))
+        sums[holder] = (memory_bytes + held.memory_mib * MIB, cores_ratio + held.cores / 100)
+    for labels, (memory_bytes, cores_ratio) in sums.items():
+        memory.add_metric(labels, memory_bytes)
+        cores.add_metric(labels, cores_ratio)
+    yield from (memory, cores)

@@ -1,0 +1,215 @@
+"""The daemon's own metrics, as Prometheus series.
+
+Loaded after the registration with kubelet, because prometheus-client is slow to import;
+`DeferredMetrics` keeps what is counted before. Units are base units: seconds, bytes, ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from hami_node import __version__
+from hami_node.metrics.cards import (
+    MAX_LABEL_CHARS,
+    AllocationReading,
+    CardCollector,
+    CardReading,
+)
+from hami_node.ports import Clock, CounterSpec
+
+PREFIX: Final = "hami_node_"
+BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the Allocate histogram, seconds. Budget without API time: p99 under 0.005."""
+
+
+class DaemonMetrics:
+    """All series of a process. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        node: str,
+        clock: Clock,
+        counters: Iterable[CounterSpec] = (),
+    ) -> None:
+        """Register the series. The first label of each is `node`.
+
+        `counters` are added by the vendors.
+        """
+        self.registry = registry
+        self.families = CollectorRegistry()  # all; `registry` shows those that have series
+        registry.register(_WithSeries(self.families))
+        self._node, self._clock = node, clock
+        build = self._gauge("build_info", "1, with the version of this daemon.", "version")
+        build.labels(node, __version__).set(1)
+        self._declare_cards()
+        self._declare_kubelet()
+        self._declare_reports()
+        self._declare_upkeep()
+        self._of_vendors = {
+            spec.name: self._counter(spec.name, spec.doc, spec.label) for spec in counters
+        }
+
+    # A family without labels of its own gets its series at once: it is zero from the start, so that
+    # an alert on its increase works.
+    def _declare_cards(self) -> None:
+        self._simulated = self._gauge(
+            "simulated", "1 when the cards are simulated, not real."
+        ).labels(self._node)
+        self._cards = CardCollector(self._node)
+        self.families.register(self._cards)
+        self._pass_age = self._gauge(
+            "backend_pass_age_seconds", "Time since the last finished scan of the cards.", "backend"
+        )
+        doc = "XID errors that the driver reported; ignored errors are harmless."
+        self._xids = self._counter("xid_events", doc, "uuid", "xid", "ignored")
+
+    def _declare_kubelet(self) -> None:
+        self._registered = self._gauge(
+            "registered", "1 while kubelet has accepted our registration.", "resource"
+        )
+        self._registrations = self._counter(
+            "registrations", "Registrations with kubelet.", "resource"
+        )
+        self._allocate = self._counter("allocate", "Allocate calls by result.", "result")
+        self._allocate_seconds = Histogram(
+            PREFIX + "allocate_seconds",
+            "Time of an Allocate call, API requests included.",
+            ("node",),
+            buckets=BUCKETS_S,
+            registry=self.families,
+        ).labels(self._node)
+        self._limiter_missing = self._gauge(
+            "limiter_missing", "1 while the limiter's files are missing on this node."
+        ).labels(self._node)
+
+    def _declare_reports(self) -> None:
+        doc = "Requests to the API server; code 0 means no response."
+        self._api = self._counter("api_requests", doc, "verb", "resource", "code")
+        self._report_age = self._gauge(
+            "report_age_seconds", "Time since the node's annotations were last correct."
+        )
+        self._reported_at_s = 0.0
+        self._unanswered = self._gauge(
+            "handshake_unanswered",
+            "1 while no scheduler answers our handshake: it may need the --register-format in the "
+            "label.",
+            "try_format",
+        )
+        self._events_dropped = self._counter(
+            "events_dropped", "Events that could not be written."
+        ).labels(self._node)
+
+    def _declare_upkeep(self) -> None:
+        self._config_generation = self._gauge(
+            "config_generation", "Times that settings were applied since the start; 1 at the start."
+        ).labels(self._node)
+        self._config_failures = self._counter(
+            "config_reload_failures", "Changed files that were rejected; the old settings stayed."
+        ).labels(self._node)
+        self._locks_removed = self._counter(
+            "locks_removed", "Node locks that we removed.", "reason"
+        )
+
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, doc, ("node", *labels), registry=self.families)
+
+    def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
+        return Gauge(PREFIX + name, doc, ("node", *labels), registry=self.families)
+
+    def _count(self, counter: Counter, *labels: str) -> None:
+        counter.labels(self._node, *(label[:MAX_LABEL_CHARS] for label in labels)).inc()
+
+    # -- what is counted ---------------------------------------------------------------------------
+    def set_cards(self, readings: tuple[CardReading, ...]) -> None:
+        """Replace the readings of the cards of all resources; series of removed cards disappear."""
+        self._cards.cards = readings
+
+    def set_allocations(self, readings: tuple[AllocationReading, ...]) -> None:
+        """Replace what containers hold; series of ended containers disappear."""
+        self._cards.held = readings
+
+    def set_simulated(self, is_simulated: bool) -> None:
+        """Set whether the cards are simulated."""
+        self._simulated.set(is_simulated)
+
+    def count_registration(self, resource: str) -> None:
+        """Count a registration that kubelet accepted."""
+        self._count(self._registrations, resource)
+        self.set_registered(resource, True)
+
+    def set_registered(self, resource: str, is_registered: bool) -> None:
+        """Set whether kubelet has our registration."""
+        self._registered.labels(self._node, resource).set(is_registered)
+
+    def count_allocate(self, result: str, seconds: float) -> None:
+        """Count an Allocate call; `result` is `ok`, `repeated`, or the kind of refusal."""
+        self._count(self._allocate, result)
+        self._allocate_seconds.observe(seconds)
+
+    def count_api_request(self, verb: str, resource: str, status: int) -> None:
+        """Count a request to the API server; status 0 when there was no response."""
+        self._count(self._api, verb, resource, str(status))
+
+    def mark_reported(self) -> None:
+        """Note that the node's annotations are correct now."""
+        self._reported_at_s = self._clock.monotonic()
+        self._report_age.labels(self._node).set_function(
+            lambda: self._clock.monotonic() - self._reported_at_s
+        )
+
+    def set_handshake_unanswered(self, is_unanswered: bool) -> None:
+        """Set whether no scheduler answers, which may need the register format csv9."""
+        self._unanswered.labels(self._node, "csv9").set(is_unanswered)
+
+    def watch_pass_age(self, backend: str, age_s: Callable[[], float]) -> None:
+        """Read the age of the last finished scan of the cards from `age_s` at each scrape."""
+        self._pass_age.labels(self._node, backend).set_function(age_s)
+
+    def count_xid(self, uuid: str, xid: int, *, is_ignored: bool) -> None:
+        """Count an XID error of a card."""
+        self._count(self._xids, uuid, str(xid), "true" if is_ignored else "false")
+
+    def count_config_loaded(self) -> None:
+        """Count settings that were applied."""
+        self._config_generation.inc()
+
+    def count_config_failure(self) -> None:
+        """Count a changed file that was rejected."""
+        self._config_failures.inc()
+
+    def set_limiter_missing(self, is_missing: bool) -> None:
+        """Set whether the limiter's files are missing."""
+        self._limiter_missing.set(is_missing)
+
+    def count_lock_removed(self, reason: str) -> None:
+        """Count a node lock that we removed: `served`, `refused`, `stale`."""
+        self._count(self._locks_removed, reason)
+
+    def count_event_dropped(self) -> None:
+        """Count an Event that could not be written."""
+        self._events_dropped.inc()
+
+    def count_for_vendor(self, name: str, label: str) -> None:
+        """Count in a vendor's own counter."""
+        self._count(self._of_vendors[name], label)
+
+
+class _WithSeries(Collector):
+    """The families that have series, without their `_created` samples."""
+
+    def __init__(self, families: CollectorRegistry) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families.collect():
+            family.samples = [
+                sample for sample in family.samples if not sample.name.endswith("_created")
+            ]
+            if family.samples:
+                yield family
