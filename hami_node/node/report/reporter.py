@@ -1,7 +1,7 @@
-"""Keep the node object true: compare what stands there with what should, patch the difference.
+"""Keep the node object up to date: compare it with the desired state, patch the difference.
 
-A state is remembered only by what the API server answered: there is no copy of our own that could
-be wrong. Every wait ends on stop, on a change and on the next heartbeat.
+Only responses of the API server are remembered: there is no copy of our own that could be wrong.
+Every wait ends on stop, on a change and on the next heartbeat.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.model import Node
-from hami_node.node.publications import Publication
 from hami_node.ports import Clock, Kube, Watched
+from hami_node.vendors.publication import Publication
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
 MIN_GAP_S: Final = 0.2
-"""Between two patches that no heartbeat asked for; doubled while somebody keeps undoing ours."""
+"""Between two patches without a heartbeat; doubled while somebody keeps reverting ours."""
 MAX_GAP_S: Final = 30.0
 
 
 class Reporter:
-    """Publishes everything this node has to say. `run` is the thread's body."""
+    """Publishes everything that this node reports. `run` is the thread's body."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Reporter:
         interval_s: float = 30.0,
         on_report: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Wire the parts. `on_report` is told the time of every pass that left the node true."""
+        """Wire the parts. `on_report` is called with the time of every successful pass."""
         self._node_name = node_name
         self._kube = kube
         self._watched = watched
@@ -52,14 +52,14 @@ class Reporter:
         self._newest: Node | None = None
         self._gap_s = MIN_GAP_S
         self.reported = threading.Event()
-        """Set once the node object has been true at least once."""
+        """Set once the node object has been up to date at least once."""
 
     def wake(self) -> None:
         """Something changed: compare now."""
         self._wake.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Report until stopped, then say farewell."""
+        """Report until stopped, then write the shutdown marks."""
         while not stop.is_set():
             self._wake.clear()
             try:
@@ -71,7 +71,7 @@ class Reporter:
             self._gap_s = min(self._gap_s * 2, MAX_GAP_S) if wrote else MIN_GAP_S
             stop.wait(min(self._gap_s if wrote else 0.0, wait_s))
             self._wait(stop, wait_s)
-        self._say_farewell()
+        self._sign_off()
 
     def _wait(self, stop: threading.Event, wait_s: float) -> None:
         deadline = self._clock.monotonic() + wait_s
@@ -81,7 +81,7 @@ class Reporter:
                 return
 
     def report(self) -> bool:
-        """One comparison; True if something beside the heartbeat was written.
+        """One comparison; True if something besides the heartbeat was written.
 
         Raises:
             KubeError: the API server can't be reached or refuses.
@@ -108,21 +108,21 @@ class Reporter:
         return wrote
 
     def _node(self) -> Node:
-        """The newest node that is known: the watch's, or our own patch's answer."""
+        """The newest known state of the node: the watch's, or our own patch's response."""
         watched = self._watched.node()
         if watched is None:
             return self._kube.read_node(self._node_name)
         newest = self._newest
-        if newest is not None and _version(newest) > _version(watched):
+        if newest is not None and newest.version > watched.version:
             return newest
         return watched
 
-    def _say_farewell(self) -> None:
+    def _sign_off(self) -> None:
         try:
             node = self._node()
             wanted: dict[str, str | None] = {}
             for publication in self._publications:
-                wanted |= publication.farewell(node)
+                wanted |= publication.shutdown(node)
             changes = _differences(node, wanted)
             if changes:
                 self._kube.merge_patch_node(self._node_name, changes)
@@ -133,7 +133,3 @@ class Reporter:
 
 def _differences(node: Node, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
     return {key: value for key, value in wanted.items() if node.annotations.get(key) != value}
-
-
-def _version(node: Node) -> int:
-    return int(node.resource_version) if node.resource_version.isdigit() else 0

@@ -1,20 +1,24 @@
 """Serve exactly the reserved slice: claim the container, check, prepare, commit; else refuse.
 
-One call at a time on the whole node: kubelet admits one pod at a time, and two answers side by
-side could be granted the same room. The order survives a kill at any point: the folder, then the
-pod's patch, then the answer. A pod whose answer is lost is failed by kubelet, never served twice.
+One call at a time on the whole node: kubelet admits one pod at a time, and two concurrent calls
+could be granted the same memory. The order survives a kill at any point: the folder, then the
+pod's patch, then the response. If the response is lost, kubelet fails the pod; it is never served
+twice.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from hami_node.engine.check import Objection, check_reservation, is_covered
+from hami_node.engine.check import check_reservation, is_covered
+from hami_node.engine.compat import Compat
+from hami_node.engine.objection import Objection
+from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import (
     AllocationError,
     GrantMismatch,
@@ -23,24 +27,22 @@ from hami_node.errors import (
     WireError,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask, Vendor
-from hami_node.node.identity import Candidate, Identity
-from hami_node.node.inventory import Inventory, uuid_of
-from hami_node.node.loans import lenders, lent
-from hami_node.node.pod_writer import REFUSED_EVENT, PodWriter
-from hami_node.node.refusals import RECREATE, sentence
-from hami_node.node.reservations import LiveUse
-from hami_node.node.response import ContainerResponse, HookFolder, Slice, build
-from hami_node.node.rules import Rules
+from hami_node.model import Ask, Device, Uuid
+from hami_node.node.allocate.candidate import Candidate
+from hami_node.node.allocate.identity import Identity
+from hami_node.node.allocate.init_borrowing import lenders, lent
+from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
+from hami_node.node.allocate.refusals import RECREATE, sentence
+from hami_node.node.cards.inventory import uuid_of
 from hami_node.ports import Clock
-from hami_node.wire import names
-from hami_node.wire.requests import checked_asks_of
-from hami_node.wire.wishes import decode_wishes
+from hami_node.vendors.answer import ContainerResponse, Responder, Slice
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.vendors.request import asks_of, wishes_of
 
 log = logging.getLogger(__name__)
 
 UNLIMITED_EVENT: Final = "LimiterDisabled"
-TRUE_WORDS: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,34 +51,53 @@ class _Claim:
 
     candidate: Candidate | None = None
     result: str = "refused"
-    notes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateRules:
+    """The settings of an Allocate. They change with the configuration, all at once.
+
+    Attributes:
+        vendor: whose cards are asked for.
+        vendors: all vendors, for a pod's asks and wishes.
+    """
+
+    vendor: VendorProtocol
+    vendors: tuple[VendorProtocol, ...]
+    compat: Compat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorParts:
+    """The dependencies of an allocator.
+
+    Attributes:
+        cards: the cards of the resource.
+        usage: of these cards by the served containers of all pods but that with the given uid.
+        one_at_a_time: held during each call, shared by the whole node.
+        on_result: called with ok, repeated or refused, and the seconds it took.
+    """
+
+    identity: Identity
+    live: LiveUse
+    cards: Callable[[], tuple[Device, ...]]
+    usage: Callable[[str], Mapping[Uuid, DeviceUsage]]
+    writer: PodWriter
+    responder: Responder
+    rules: Callable[[], AllocateRules]
+    clock: Clock
+    one_at_a_time: threading.Lock
+    on_result: Callable[[str, float], None] = lambda *_: None
 
 
 class PodAllocator:
-    """Answers kubelet. Its lock is held over I/O on purpose: see the module's text."""
+    """Answers kubelet for one resource. Its lock is held over I/O on purpose: see above."""
 
-    def __init__(
-        self,
-        *,
-        identity: Identity,
-        live: LiveUse,
-        inventory: Inventory,
-        writer: PodWriter,
-        hook: HookFolder,
-        rules: Callable[[], Rules],
-        clock: Clock,
-        on_result: Callable[[str, float], None] = lambda *_: None,
-    ) -> None:
-        """Wire the parts. `on_result` is told ok, repeated or refused, and the seconds it took."""
-        self._identity = identity
-        self._live = live
-        self._inventory = inventory
-        self._writer = writer
-        self._hook = hook
-        self._rules = rules
-        self._clock = clock
-        self._on_result = on_result
-        self._one_at_a_time = threading.Lock()
+    def __init__(self, parts: AllocatorParts) -> None:
+        """Use these parts."""
+        self._parts = parts
+        self._identity, self._live, self._writer = parts.identity, parts.live, parts.writer
+        self._clock, self._one_at_a_time = parts.clock, parts.one_at_a_time
 
     def allocate(self, device_ids: Sequence[Sequence[str]]) -> list[ContainerResponse]:
         """One response per container, in order.
@@ -91,7 +112,7 @@ class PodAllocator:
         """IDs on the reserved cards first, so that kubelet, scheduler and container agree.
 
         Raises:
-            HamiError: the pod under admission is not known.
+            HamiError: the pod under admission is unknown.
         """
         with self._one_at_a_time:
             grants = self._identity.find_next(size).grants
@@ -110,7 +131,7 @@ class PodAllocator:
         return (chosen + free)[:size]
 
     def _serve(self, device_ids: Sequence[str]) -> ContainerResponse:
-        rules = self._rules()
+        rules = self._parts.rules()
         with self._claim(device_ids) as claim:
             candidate = claim.candidate = self._identity.find(device_ids)
             if candidate.problem:
@@ -119,18 +140,18 @@ class PodAllocator:
             if candidate.is_borrowing:
                 candidate = self._borrow(candidate, ask)
             self._check(candidate, ask, rules)
-            response = self._prepare(candidate, rules)
+            response = self._respond(candidate)
             if candidate.is_repeat:
                 claim.result = "repeated"
             else:
-                self._writer.commit(candidate, rules.resource)
+                self._writer.commit(candidate)
                 self._identity.was_served(candidate, device_ids)
                 claim.result = "ok"
         return response
 
     @contextmanager
     def _claim(self, device_ids: Sequence[str]) -> Iterator[_Claim]:
-        """Mark the pod failed and free its lock on any error; tell how it went."""
+        """Mark the pod failed and free its lock on any error; report how it went."""
         claim = _Claim()
         began_s = self._clock.monotonic()
         try:
@@ -140,17 +161,17 @@ class PodAllocator:
             if isinstance(e, AllocationError):
                 raise
             raise AllocationError(f"{_name(claim)}{e}: {RECREATE}") from e
-        except Exception as e:  # whatever broke: kubelet gets a sentence, the pod its phase
+        except Exception as e:  # any bug: kubelet gets a sentence, the pod its phase
             log.exception("allocate_broken")
             refusal = AllocationError(
-                f"{_name(claim)}hami-node failed inside ({type(e).__name__}), see its log: "
+                f"{_name(claim)}internal error in hami-node ({type(e).__name__}), see its log: "
                 f"{RECREATE}"
             )
             self._refuse(claim.candidate, refusal)
             raise refusal from e
         finally:
             took_s = self._clock.monotonic() - began_s
-            self._on_result(claim.result, took_s)
+            self._parts.on_result(claim.result, took_s)
             log.info(
                 "allocate",
                 extra=kv(
@@ -163,74 +184,66 @@ class PodAllocator:
 
     # -- check -------------------------------------------------------------------------------------
     def _borrow(self, candidate: Candidate, ask: Ask) -> Candidate:
-        """Take what is asked from the first app container's grants that cover it.
+        """Take the ask from the first app container whose grants cover it.
 
         Raises:
-            GrantMismatch: none does.
+            GrantMismatch: no app container's grants cover it.
         """
-        slots, cards = candidate.reservation.slots, {one.uuid: one for one in self._inventory.cards}
-        if slots is not None:
-            for lender in lenders(slots, candidate.pod, ask.count):
-                loan = lent(slots.granted[lender], ask, cards)
-                if loan is not None:
-                    return replace(candidate, lender=lender, loan=loan)
+        held = candidate.held.by_container
+        cards = {card.uuid: card for card in self._parts.cards()}
+        for lender in lenders(held, candidate.pod, ask.count):
+            loan = lent(held[lender], ask, cards)
+            if loan is not None:
+                return replace(candidate, lender=lender, loan=loan)
         raise GrantMismatch(
             f"{candidate.name}: the scheduler reserved nothing for this init container, and no app "
             f"container's reservation covers what it asks for: ask for no more than the app "
-            "containers do, then create the pod again"
+            "containers do, then delete and recreate the pod"
         )
 
-    def _check(self, candidate: Candidate, ask: Ask, rules: Rules) -> None:
-        """The reservation against the container's own limits and the cards' live use."""
+    def _check(self, candidate: Candidate, ask: Ask, rules: AllocateRules) -> None:
+        """Check the reservation against the container's own limits and the cards' live use."""
         objection = self._objection(candidate, ask, rules)
         if objection is not None and self._identity.notice_ended():
             objection = self._objection(candidate, ask, rules)
         if objection is not None:
-            raise GrantMismatch(sentence(candidate.name, objection))
+            raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
 
-    def _objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
+    def _objection(self, candidate: Candidate, ask: Ask, rules: AllocateRules) -> Objection | None:
         pod = candidate.pod
-        cards = self._live.cards(self._inventory.cards, leave_out=pod.uid)
+        cards = self._parts.usage(pod.uid)
         if candidate.is_repeat:
             return is_covered(cards, candidate.grants, ask)
         return check_reservation(
             cards,
             candidate.grants,
             ask,
-            decode_wishes(pod.annotations),
+            wishes_of(pod.annotations, rules.vendors),
             rules.compat,
-            own=self._live.of_pod(pod),
+            own=self._live.of_pod(pod, rules.vendor),
         )
 
-    def _prepare(self, candidate: Candidate, rules: Rules) -> ContainerResponse:
-        limiter = self._hook.limiter()
-        if rules.style.is_limiter_required and not limiter.is_complete:
-            raise self._hook.missing_limiter()
-        is_off = candidate.container.env.get(names.ENV_DISABLE_CONTROL, "") in TRUE_WORDS
+    def _respond(self, candidate: Candidate) -> ContainerResponse:
         part = Slice(
             pod_uid=candidate.pod.uid,
-            container=candidate.container.name,
+            container=candidate.container,
             grants=candidate.grants,
-            cards={card.uuid: card for card in self._inventory.cards},
-            is_control_disabled=is_off,
+            cards={card.uuid: card for card in self._parts.cards()},
         )
-        response = build(part, limiter, rules.style)
-        self._hook.prepare(part)
-        if is_off and not candidate.is_repeat:
-            text = (
-                f"container {candidate.container.name} sets {names.ENV_DISABLE_CONTROL}: it runs "
-                "without limits and can take its neighbours' memory"
-            )
-            self._writer.tell(candidate.pod, UNLIMITED_EVENT, text)
+        responder = self._parts.responder
+        response = responder.respond(part)
+        warning = "" if candidate.is_repeat else responder.warning(part)
+        if warning:
+            self._writer.notify(candidate.pod, UNLIMITED_EVENT, warning)
         return response
 
     def _refuse(self, candidate: Candidate | None, error: HamiError) -> None:
-        """Tell the pod, unless it is unknown, or runs and only asked again."""
+        """Write the refusal to the pod, unless the pod is unknown or was served before."""
         name = candidate.name if candidate is not None else None
         log.warning("allocate_refused", extra=kv(container=name, error=str(error)))
         if isinstance(error, NoPendingPod):
             for pod in error.candidates:
-                self._writer.tell(pod, REFUSED_EVENT, str(error))
+                self._writer.notify(pod, REFUSED_EVENT, str(error))
         if candidate is not None and not candidate.is_repeat:
             self._identity.was_refused(candidate.pod)
             self._writer.fail(candidate.pod, str(error))
@@ -240,17 +253,17 @@ def _name(claim: _Claim) -> str:
     return f"{claim.candidate.name}: " if claim.candidate is not None else ""
 
 
-def _ask(candidate: Candidate, rules: Rules) -> Ask:
+def _ask(candidate: Candidate, rules: AllocateRules) -> Ask:
     """What the container's own limits ask for.
 
     Raises:
         GrantMismatch: a limit has a value that can't be read.
     """
     try:
-        asks = checked_asks_of(candidate.container, rules.resource_names, rules.request_config)
+        asks = asks_of(candidate.container, rules.vendors)
     except WireError as e:
         raise GrantMismatch(f"{candidate.name}: {e}") from e
     for ask in asks:
-        if ask.vendor is Vendor.NVIDIA:
+        if ask.vendor is rules.vendor.cards:
             return ask
-    raise GrantMismatch(f"{candidate.name}: it asks for no {rules.resource}")
+    raise GrantMismatch(f"{candidate.name}: it asks for no {rules.vendor.counted[0]}")

@@ -1,4 +1,4 @@
-"""Ask the backend for its cards, again and again, and keep the inventory true."""
+"""Query the backend for its cards repeatedly, and keep the inventory up to date."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final
 from hami_node.errors import BackendError, DriverChanged
 from hami_node.logs import kv
 from hami_node.model import Device
-from hami_node.node.inventory import Change, Inventory, Sharing, shape
+from hami_node.node.cards.inventory import Inventory, InventoryChange
 from hami_node.ports import Backend, Clock
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
-"""Between two scans that no event asked for; backends look at their cards more often and say so."""
+"""Between two scans without an event; backends check their cards more often and report changes."""
 RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanState:
-    """How the last pass went; no error also before the first."""
+    """The result of the last pass; no error before the first."""
 
     error: str = ""
 
@@ -36,14 +36,17 @@ class Scanner:
         *,
         backend: Backend,
         inventory: Inventory,
-        sharing: Sharing,
+        offer: Callable[[tuple[Device, ...]], tuple[Device, ...]],
         clock: Clock,
-        on_change: Callable[[Change], None] = lambda _: None,
+        on_change: Callable[[InventoryChange], None] = lambda _: None,
     ) -> None:
-        """Wire the parts; nothing is asked yet. `on_change` is called from the scanning thread."""
+        """Wire the parts; no scan is made yet. `offer` turns the cards into those to offer.
+
+        `on_change` is called from the scanning thread.
+        """
         self._backend = backend
         self._inventory = inventory
-        self._sharing = sharing
+        self._shape = offer
         self._clock = clock
         self._on_change = on_change
         self._physical: tuple[Device, ...] = ()
@@ -53,14 +56,13 @@ class Scanner:
         self.needs_new_process = False
         """True once the driver can only be used by another process."""
 
-    def share(self, sharing: Sharing) -> None:
-        """Offer the cards with other settings from now on."""
+    def offer_again(self) -> None:
+        """Offer the cards again: the settings for it have changed."""
         with self._pass:
-            self._sharing = sharing
             self._offer(self._cards())
 
-    def listen(self, on_change: Callable[[Change], None]) -> None:
-        """Tell somebody else about changes from now on."""
+    def listen(self, on_change: Callable[[InventoryChange], None]) -> None:
+        """Call `on_change` on changes from now on."""
         self._on_change = on_change
 
     def scan_once(self) -> None:
@@ -87,7 +89,7 @@ class Scanner:
             began_s = self._clock.monotonic()
             self._backend.wait_for_event(wait_s)
             if self.state.error:
-                # A backend that answers at once although it is down must not be asked in a rush.
+                # A backend that fails at once must not be queried in a busy loop.
                 stop.wait(max(RETRY_S[0] - (self._clock.monotonic() - began_s), 0.0))
             if not stop.is_set():
                 self.scan_once()
@@ -110,7 +112,7 @@ class Scanner:
         )
 
     def _offer(self, physical: tuple[Device, ...]) -> None:
-        change = self._inventory.replace(shape(physical, self._sharing))
+        change = self._inventory.replace(self._shape(physical))
         if not change:
             return
         cards = {card.uuid: card for card in self._inventory.cards}

@@ -1,8 +1,8 @@
 """Stay registered with kubelet: serve a socket, register it, watch both sockets; again on change.
 
-Seen on real kubelets: on its start it empties the plugin folder, and a socket made again under its
+Seen on real kubelets: at its start it empties the plugin folder, and a socket recreated under its
 old name can vanish after registration. So every registration has a socket name of its own, and
-the file is watched as long as it serves. A slow plugin costs running pods: every wait here is
+the file is watched as long as it serves. A slow plugin harms running pods: every wait here is
 short.
 """
 
@@ -30,7 +30,7 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 from hami_node.logs import kv
-from hami_node.node.plugin import DevicePlugin
+from hami_node.node.kubelet.plugin import DevicePlugin
 from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -43,22 +43,22 @@ LIST_TIMEOUT_S: Final = 10.0
 """How long kubelet may take from registration to its first ListAndWatch."""
 LIST_CHECK_S: Final = 0.02
 CHECK_INTERVAL_S: Final = 1.0
-"""How often the sockets are looked at even if the folder watch says nothing."""
+"""How often the sockets are checked even if the folder watch reports nothing."""
 BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-TURN_S: Final = 0.2
-"""From its first list kubelet needs a moment to send its calls there."""
+SWITCH_S: Final = 0.2
+"""After its first list kubelet needs a moment to send its calls to the new server."""
 DRAIN_S: Final = 5.0
 """How long a call in flight may take while its server is replaced."""
 THREADS: Final = 16
 
 
 _SocketId = tuple[int, int]
-"""(inode, change time): file systems hand inode numbers out again at once."""
+"""(inode, change time): file systems reuse inode numbers at once."""
 
 
 @dataclass(slots=True)
 class _Serving:
-    """A running server and the two sockets it lives between."""
+    """A running server, its socket and kubelet's."""
 
     server: grpc.Server
     plugin: DevicePlugin
@@ -67,7 +67,7 @@ class _Serving:
 
 
 class _SocketHandler(FileSystemEventHandler):
-    """Wakes the life cycle when a socket comes or goes."""
+    """Wakes the life cycle when a socket is created or removed."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _SocketHandler(FileSystemEventHandler):
 
 
 class Lifecycle:
-    """Keeps one resource registered until told to stop. `run` is the thread's body."""
+    """Keeps one resource registered until stopped. `run` is the thread's body."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class Lifecycle:
             make_plugin: a fresh servicer for each registration.
             clock: measures registrations.
             stop: ends `run`.
-            on_registered: told the seconds from noticing the need to the finished registration.
-            on_failed: told why a registration failed.
+            on_registered: called with the seconds that a registration took.
+            on_failed: called with the reason why a registration failed.
         """
         self._dir = plugin_dir
         self._resource = resource
@@ -116,19 +116,19 @@ class Lifecycle:
         self._check_s = CHECK_INTERVAL_S
         self._retiring: list[threading.Thread] = []
         self.registered = threading.Event()
-        """Set while kubelet has accepted the current socket and asked for its list."""
+        """Set while kubelet has accepted the current socket and called ListAndWatch."""
 
     def restart(self) -> None:
-        """Register anew now (SIGHUP)."""
+        """Register again now (SIGHUP)."""
         self._restart.set()
         self._wake.set()
 
     def wake(self) -> None:
-        """Look at the sockets now."""
+        """Check the sockets now."""
         self._wake.set()
 
     def run(self) -> None:
-        """Serve and register, again and again, until stopped; then leave no socket behind."""
+        """Serve and register, repeatedly, until stopped; then leave no socket behind."""
         observer = self._watch_folder()
         self._check_s = CHECK_INTERVAL_S if observer is not None else LIST_CHECK_S
         serving: _Serving | None = None
@@ -157,19 +157,19 @@ class Lifecycle:
                 observer.join(CHECK_INTERVAL_S)
 
     def _watch_folder(self) -> BaseObserver | None:
-        """Be told of changed sockets; without inotify they are looked at all the time instead."""
+        """Watch the folder for changed sockets; without inotify they are polled instead."""
         observer = Observer()
         try:
             observer.schedule(_SocketHandler(self.wake), str(self._dir))
             observer.start()
         except OSError as e:
-            cure = "raise fs.inotify.max_user_instances; the folder is polled until then"
-            log.warning("folder_not_watched", extra=kv(folder=self._dir, error=str(e), cure=cure))
+            hint = "raise fs.inotify.max_user_instances; the folder is polled until then"
+            log.warning("folder_not_watched", extra=kv(folder=self._dir, error=str(e), hint=hint))
             return None
         return observer
 
     def _replace(self, old: _Serving | None) -> _Serving:
-        """Serve on a new socket, register it, then let the old server go."""
+        """Serve on a new socket, register it, then stop the old server."""
         kubelet = self._wait_for_kubelet()
         began = self._clock.monotonic()
         self.registered.clear()
@@ -196,18 +196,18 @@ class Lifecycle:
         return new
 
     def _retire_after(self, old: _Serving, new: _Serving) -> None:
-        """Let the old server answer until kubelet has turned to the new one."""
+        """Let the old server answer until kubelet has switched to the new server."""
         deadline = self._clock.monotonic() + LIST_TIMEOUT_S
         while not new.plugin.listed.wait(LIST_CHECK_S) and self._clock.monotonic() < deadline:
             if self._stop.is_set():
                 break
-        self._stop.wait(TURN_S)
+        self._stop.wait(SWITCH_S)
         _retire(old, DRAIN_S)
 
     def _wait_for_kubelet(self) -> _SocketId:
-        """kubelet.sock's identity, once somebody listens on it."""
+        """kubelet.sock's identity, once kubelet listens on it."""
         path = self._dir / KUBELET_SOCKET
-        told = False
+        is_logged = False
         while not self._stop.is_set():
             try:
                 found = _socket_id(path)
@@ -216,10 +216,10 @@ class Lifecycle:
                     probe.connect(str(path))
                 return found
             except OSError as e:
-                if not told:
+                if not is_logged:
                     log.info("kubelet_awaited", extra=kv(socket=path, error=e.strerror or str(e)))
-                    told = True
-                # bind() is seen before listen(): a socket that is there may refuse for a moment
+                    is_logged = True
+                # bind() comes before listen(): an existing socket may refuse for a moment
                 self._pause(CONNECT_RETRY_S if path.exists() else self._check_s)
         raise KubeletError("stopped while waiting for kubelet")
 
@@ -252,7 +252,7 @@ class Lifecycle:
             raise KubeletError(f"kubelet refused to register {self._resource}: {detail}") from e
 
     def _hold(self, serving: _Serving) -> None:
-        """Return when the registration has to be made again."""
+        """Return when the registration has to be repeated."""
         listed_by_s = self._clock.monotonic() + LIST_TIMEOUT_S
         while not self._stop.is_set():
             is_listed = serving.plugin.listed.is_set()
@@ -260,7 +260,7 @@ class Lifecycle:
                 self.registered.set()
             why = self._lost(serving)
             if not why and not is_listed and self._clock.monotonic() > listed_by_s:
-                why = "kubelet never asked for the list"
+                why = "kubelet never called ListAndWatch"
             if why:
                 self.registered.clear()
                 log.info("registration_lost", extra=kv(resource=self._resource, why=why))
@@ -269,7 +269,7 @@ class Lifecycle:
 
     def _lost(self, serving: _Serving) -> str:
         if self._restart.is_set():
-            return "asked to register again"
+            return "a new registration was requested"
         try:
             serving.path.stat()
         except OSError:
@@ -278,10 +278,10 @@ class Lifecycle:
             found = _socket_id(self._dir / KUBELET_SOCKET)
         except OSError:
             return "kubelet's socket was removed"
-        return "" if found == serving.kubelet else "kubelet made a new socket"
+        return "" if found == serving.kubelet else "kubelet created a new socket"
 
     def _pause(self, timeout_s: float) -> None:
-        """Wait for a folder event, a restart request, stop or the time."""
+        """Wait for a folder event, a restart request, stop or the timeout."""
         self._wake.wait(timeout_s)
         self._wake.clear()
 
@@ -299,7 +299,7 @@ def _retire(serving: _Serving, drain_s: float) -> None:
 
 
 def remove_stale_sockets(plugin_dir: Path, resource: str) -> int:
-    """Remove sockets that a killed daemon left; how many."""
+    """Remove sockets that a killed daemon left behind; returns their number."""
     name = resource.replace("/", "-").replace(".", "-")
     stale = list(plugin_dir.glob(f"hami-{name}-*.sock"))
     for path in stale:

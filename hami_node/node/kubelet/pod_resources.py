@@ -1,4 +1,4 @@
-"""kubelet's own record of who holds which device IDs, over its pod-resources socket."""
+"""kubelet's own record of which container holds which device IDs: its pod-resources socket."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hami_node.ports import HeldContainer
 
 TIMEOUT_S: Final = 2.0
 RATE_WAIT_S: Final = 0.02
-"""kubelet allows all its clients together 100 calls a second, after a burst of 10."""
+"""kubelet allows 100 calls a second of all clients together, after a burst of 10."""
 RATE_TRIES: Final = 100
 _RATE_LIMITED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class KubeletPodResources:
-    """ports.PodResources over kubelet's socket; a new kubelet is met by a new channel."""
+    """ports.PodResources over kubelet's socket; a restarted kubelet gets a new channel."""
 
     def __init__(self, socket: Path, stop: threading.Event, timeout_s: float = TIMEOUT_S) -> None:
         self._socket = socket
@@ -62,7 +62,7 @@ class KubeletPodResources:
         )
 
     def is_readable(self) -> bool:
-        """True if this socket has answered; asked often, so it costs a list only once a socket."""
+        """True if this socket has answered; called often, so it lists only once per socket."""
         try:
             if self._answered != self._socket.stat().st_ino:
                 self.list()
@@ -71,7 +71,7 @@ class KubeletPodResources:
         return True
 
     def close(self) -> None:
-        """Drop the channel; the next call makes another."""
+        """Drop the channel; the next call opens another."""
         with self._one_at_a_time:
             self._drop()
 
@@ -82,7 +82,7 @@ class KubeletPodResources:
         self._answered = None
 
     def _answer(self) -> api.ListPodResourcesResponse:
-        """One list; a call that kubelet turns away for its rate alone is made again."""
+        """One list; a call that kubelet refuses only for its rate is retried."""
         for tries_left in reversed(range(RATE_TRIES)):
             try:
                 answer: api.ListPodResourcesResponse = self._stub().List(
@@ -101,7 +101,7 @@ class KubeletPodResources:
         if self._channel is None or inode != self._inode:
             self._drop()
             self._inode = inode
-            # kubelet's list can pass gRPC's 4 MiB default on a node with many pods
+            # kubelet's list can exceed gRPC's default of 4 MiB on a node with many pods
             self._channel = grpc.insecure_channel(
                 f"unix:{self._socket}",
                 options=[("grpc.max_receive_message_length", 64 * 1024 * 1024)],

@@ -1,25 +1,26 @@
-"""Which container does kubelet mean? Allocate does not say; kubelet's pod-resources list does.
+"""Which container is a call for? Allocate does not name it; kubelet's pod-resources list shows it.
 
-While kubelet waits for Allocate its list holds the pod under admission with nothing for the
-containers not yet served. Kubelets before 1.34 list ended pods too, so what the list shows is
-checked against the API server's state. Doubt is a refusal that names the candidates.
+While kubelet waits for Allocate its list contains the pod under admission, without devices for the
+containers not yet served. Kubelets before 1.34 also list ended pods, so the list is checked against
+the API server's state. If it stays ambiguous, the call is refused with the candidates' names.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from hami_node.errors import KubeError, KubeletError, NoPendingPod, NotFound
 from hami_node.logs import kv
-from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
-from hami_node.node.loans import lenders
-from hami_node.node.reservations import LiveUse
+from hami_node.model import Container, ContainerKind, Pod
+from hami_node.node.allocate.candidate import Candidate, candidate_of, only_candidate
+from hami_node.node.allocate.live_use import LiveUse
 from hami_node.ports import HeldContainer, Kube, PodResources
+from hami_node.vendors.protocol import HeldGrants, VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.reservation import Reservation, count_of, read_reservation
+from hami_node.wire.reservation import count_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_ASKED: Final = 8
-"""Holders that the API server is asked about before a refusal."""
+"""Holders that are read from the API server before a refusal."""
 MEMORY: Final = 4096
 """How many served and refused containers are remembered."""
 
@@ -36,94 +37,72 @@ _Held = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A container that an Allocate call may mean.
+class IdentitySources:
+    """Where to look for the container of a call.
 
     Attributes:
-        lender: the container whose slot is used; its own name, or for an init container without
-            a slot that of an app container, whose reservation stays. "" when `problem` says why
-            there is none.
-        is_repeat: the container was served before; it gets the same bytes again.
-        loan: what a container without a slot takes of its lender's grants.
-        problem: why this container can't be served, for people; "" when it can.
+        resources: kubelet's list.
+        lock_owner: `namespace/name` of the node lock's pod, or "".
+        refused: uids of pods that were refused, whichever resource the call was for.
     """
 
-    pod: Pod
-    container: Container
-    reservation: Reservation
-    lender: str = ""
-    loan: ContainerGrants | None = None
-    is_repeat: bool = False
-    problem: str = ""
-
-    @property
-    def name(self) -> str:
-        """`namespace/pod/container`, for people."""
-        return f"{self.pod.key}/{self.container.name}"
-
-    @property
-    def grants(self) -> ContainerGrants:
-        """What the reservation holds for the container; () when there is none."""
-        if self.loan is not None:
-            return self.loan
-        slots = self.reservation.slots
-        return (slots.grants_of(self.lender) or ()) if slots is not None else ()
-
-    @property
-    def is_borrowing(self) -> bool:
-        """True when the slot stays for another container."""
-        return self.lender != self.container.name
+    live: LiveUse
+    kube: Kube
+    resources: PodResources
+    lock_owner: Callable[[], str]
+    refused: dict[str, None] = field(default_factory=dict)
 
 
 class Identity:
-    """Finds the container behind a call. Holds who was served and who was refused."""
+    """Finds the container behind a call. Remembers which were served and which refused."""
 
     def __init__(
         self,
         *,
-        live: LiveUse,
-        kube: Kube,
-        resources: PodResources,
+        vendor: VendorProtocol,
         resource: str,
+        served_resources: Collection[str],
+        sources: IdentitySources,
         node_name: str,
         has_served: Callable[[str], bool],
-        lock_owner: Callable[[], str],
     ) -> None:
-        """Wire the sources. `lock_owner` is `namespace/name` of the node lock's pod, or ""."""
-        self._live = live
-        self._kube = kube
-        self._resources = resources
-        self._resource = resource
+        """Find the containers that ask for `resource`, one of those that this daemon serves.
+
+        `has_served` looks up the `<pod uid>_<container>` folders of this resource.
+        """
+        self._vendor, self._resource = vendor, resource
+        self._served_resources = frozenset(served_resources)
+        self._live, self._kube = sources.live, sources.kube
+        self._resources, self._lock_owner = sources.resources, sources.lock_owner
         self._node_name = node_name
         self._has_served = has_served
-        self._lock_owner = lock_owner
         self._served: dict[frozenset[str], tuple[str, str]] = {}
-        self._refused: dict[str, None] = {}
+        self._refused = sources.refused
 
     def was_served(self, candidate: Candidate, device_ids: Sequence[str]) -> None:
-        """Remember the answer's owner: the same IDs again are a repeat."""
+        """Remember the container that was served: the same IDs again are a repeat."""
         owner = (candidate.pod.uid, candidate.container.name)
         _remember(self._served, frozenset(device_ids), owner)
 
     def was_refused(self, pod: Pod) -> None:
-        """kubelet fails a refused pod for good: it is no candidate again."""
+        """kubelet fails a refused pod for good: it is never a candidate again."""
         _remember(self._refused, pod.uid, None)
 
     def find(self, device_ids: Sequence[str]) -> Candidate:
-        """The one container that is meant.
+        """The container that the call is for.
 
         Raises:
-            NoPendingPod: none or several could be; the text names them.
+            NoPendingPod: there is none, or several are possible; the text names them.
             KubeError: a pod has to be read and the API server does not answer.
         """
         return self._find(len(device_ids), device_ids)
 
     def find_next(self, count: int) -> Candidate:
-        """The one container that waits for `count` cards. Raises as `find` does."""
+        """The only container that waits for `count` cards. Raises as `find` does."""
         return self._find(count, ())
 
     def notice_ended(self) -> bool:
-        """Ask about holders that kubelet does not list, before a refusal; True if one has ended."""
+        """Read holders that kubelet does not list, before a refusal; True if any has ended."""
         found = False
         for pod in self._live.unlisted()[:MAX_ASKED]:
             try:
@@ -139,15 +118,20 @@ class Identity:
     def _find(self, count: int, device_ids: Sequence[str]) -> Candidate:
         pods = {(pod.namespace, pod.name): pod for pod in self._live.pods()}
         try:
-            held = _by_pod(self._resources.list(), self._resource)
+            listed = self._resources.list()
         except KubeletError as e:
             log.warning("identity_by_lock", extra=kv(error=str(e)))
-            self._live.settle(())  # without kubelet's word the API server's counts
+            self._live.settle(())  # without kubelet's list the API server's state counts
             return self._by_lock(tuple(pods.values()), count)
-        self._live.settle(key for key, containers in held.items() if any(containers.values()))
+        self._live.settle(
+            (item.namespace, item.pod)
+            for item in listed
+            if any(item.device_ids.get(resource) for resource in self._served_resources)
+        )
+        held = _by_pod(listed, self._resource)
         found = self._waiting(held, pods)
         if not found:
-            # A pod of the same name that ended may hide the one that kubelet means.
+            # An ended pod of the same name may hide the pod that the call is for.
             found = self._hidden(held, pods)
         if not found and device_ids:
             return self._repeat(held, pods, device_ids)
@@ -155,15 +139,15 @@ class Identity:
             # The watch may lag behind pods that ended a moment ago.
             found = [
                 candidate
-                for one in found
-                if (candidate := self._unserved_now(one.pod, held)) is not None
+                for waiting in found
+                if (candidate := self._unserved_now(waiting.pod, held)) is not None
             ]
-        return _the_one(found, count, self._resource)
+        return only_candidate(found, count, self._resource)
 
     def _waiting(
         self, held: Mapping[tuple[str, str], _Held], pods: Mapping[tuple[str, str], Pod]
     ) -> list[Candidate]:
-        """Every listed container that waits. A pod that can't be read counts if no other does."""
+        """Every listed container that waits. If there is none, a pod that can't be read raises."""
         found: list[Candidate] = []
         unread: KubeError | None = None
         for key, containers in held.items():
@@ -182,7 +166,7 @@ class Identity:
     def _hidden(
         self, held: Mapping[tuple[str, str], _Held], pods: Mapping[tuple[str, str], Pod]
     ) -> list[Candidate]:
-        """Listed pods whose namesake in the watch is over or was refused, read anew."""
+        """Listed pods whose namesake in the watch has ended or was refused, read again."""
         found = []
         for key, containers in held.items():
             pod = pods.get(key)
@@ -198,9 +182,9 @@ class Identity:
     def _unserved(
         self, key: tuple[str, str], held: _Held, pods: Mapping[tuple[str, str], Pod]
     ) -> Candidate | None:
-        """The pod's next container, from the watch; read anew when that can't be right."""
+        """The pod's next container, from the watch; read again when that can't be right."""
         pod = pods.get(key)
-        if pod is not None and not any(count_of(one, self._resource) for one in pod.containers):
+        if pod is not None and not any(count_of(item, self._resource) for item in pod.containers):
             return None
         if pod is not None:
             candidate = self._next(pod, held)
@@ -229,30 +213,30 @@ class Identity:
             return None
         if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return None
-        asking = [one for one in pod.containers if count_of(one, self._resource)]
+        asking = [item for item in pod.containers if count_of(item, self._resource)]
         if not asking or held.get(asking[-1].name):
             return None  # kubelet serves in order: the last is served, so all are
-        reservation = read_reservation(pod, self._resource)
-        for place, container in enumerate(pod.containers):
+        grants = self._vendor.held_by(pod)
+        for i, container in enumerate(pod.containers):
             count = count_of(container, self._resource)
             if not count:
                 continue
             if container.kind is ContainerKind.INIT:
-                # kubelet serves in order: whatever holds something after it says that it is over
+                # kubelet serves in order: if a later container holds something, this has ended
                 is_served = any(
-                    held.get(later.name) for later in pod.containers[place + 1 :]
-                ) or self._is_unlisted_served(pod, container, reservation)
+                    held.get(later.name) for later in pod.containers[i + 1 :]
+                ) or self._is_unlisted_served(pod, container, grants)
             elif container.name in held:
                 is_served = bool(held[container.name])
             else:
-                is_served = self._is_unlisted_served(pod, container, reservation)
+                is_served = self._is_unlisted_served(pod, container, grants)
             if not is_served:
-                return _candidate(pod, container, reservation, count)
+                return candidate_of(self._vendor, pod, container, grants, count)
         return None
 
-    def _is_unlisted_served(self, pod: Pod, container: Container, reservation: Reservation) -> bool:
-        """For containers that kubelet does not list (plain inits): slot or folder tells."""
-        slots = reservation.slots
+    def _is_unlisted_served(self, pod: Pod, container: Container, grants: HeldGrants) -> bool:
+        """For containers that kubelet does not list (plain inits): slot or folder show it."""
+        slots = grants.slot_map
         if slots is not None and slots.grants_of(container.name) is not None:
             return not slots.is_waiting(container.name)
         return self._has_served(f"{pod.uid}_{container.name}")
@@ -263,7 +247,7 @@ class Identity:
         pods: Mapping[tuple[str, str], Pod],
         device_ids: Sequence[str],
     ) -> Candidate:
-        """A call for a container already served: known by its device IDs, still listed as held."""
+        """A call for a container already served: found by its device IDs, still listed as held."""
         wanted = frozenset(device_ids)
         remembered = self._served.get(wanted)
         for key, containers in held.items():
@@ -279,14 +263,16 @@ class Identity:
                     and not self._has_served(f"{pod.uid}_{container.name}")
                 ):
                     continue
-                reservation = read_reservation(pod, self._resource)
+                grants = self._vendor.held_by(pod)
                 count = count_of(container, self._resource)
-                candidate = _candidate(pod, container, reservation, count, is_repeat=True)
+                candidate = candidate_of(
+                    self._vendor, pod, container, grants, count, is_repeat=True
+                )
                 if count == len(wanted) and not candidate.problem:
                     return candidate
         raise NoPendingPod(
-            f"no pod on node {self._node_name} waits for {len(device_ids)} {self._resource}, by "
-            "kubelet's pod-resources list: create the pod again"
+            f"no pod on node {self._node_name} waits for {len(device_ids)} {self._resource}, "
+            "according to kubelet's pod-resources list: delete and recreate the pod"
         )
 
     def _by_lock(self, pods: Sequence[Pod], count: int) -> Candidate:
@@ -301,73 +287,15 @@ class Identity:
             candidate = self._next_waiting(pod)
             if candidate is not None and len(candidate.grants) == count:
                 found.append(candidate)
-        return _the_one(found, count, self._resource)
+        return only_candidate(found, count, self._resource)
 
     def _next_waiting(self, pod: Pod) -> Candidate | None:
-        """As `_next`, when only the reservation tells who was served."""
-        slots = read_reservation(pod, self._resource).slots
+        """As `_next`, when only the reservation shows which containers were served."""
+        slots = self._vendor.held_by(pod).slot_map
         if slots is None:
             return None
         served = {name: ("served",) for name in slots.granted if not slots.is_waiting(name)}
         return self._next(pod, served)
-
-
-def _the_one(found: Sequence[Candidate], count: int, resource: str) -> Candidate:
-    if len(found) == 1:
-        one = found[0]
-        asked = count_of(one.container, resource)
-        if asked != count:
-            raise NoPendingPod(
-                f"kubelet asks for {count} {resource}, and the only container that waits, "
-                f"{one.name}, asks for {asked}: create the pod again"
-            )
-        return one
-    matching = [one for one in found if count_of(one.container, resource) == count]
-    if len(matching) == 1 and found:
-        # Device counts tell the others apart: they can't be meant.
-        return matching[0]
-    if not found:
-        raise NoPendingPod(f"no pod waits for {count} {resource} here: create the pod again")
-    listed = ", ".join(sorted(one.name for one in found))
-    raise NoPendingPod(
-        f"{len(found)} containers could be meant ({listed}) and hami-node does not guess: create "
-        "the pods again, one at a time",
-        candidates=tuple(one.pod for one in found),
-    )
-
-
-def _candidate(
-    pod: Pod,
-    container: Container,
-    reservation: Reservation,
-    count: int,
-    *,
-    is_repeat: bool = False,
-) -> Candidate:
-    slots = reservation.slots
-    lender, problem = "", reservation.problem
-    if slots is not None:
-        if slots.grants_of(container.name) is not None:
-            lender = container.name
-            if not is_repeat and not slots.is_waiting(lender):
-                problem = "its reservation was used up before"
-        elif container.kind is ContainerKind.SIDECAR:
-            problem = (
-                "the scheduler reserved nothing for this sidecar, which runs beside the others: "
-                "give its limits to an app container, or use a scheduler that knows sidecars"
-            )
-        else:
-            lender = next(iter(lenders(slots, pod, count)), "")
-            if not lender:
-                problem = f"no reservation of {count} cards is left for this container"
-    return Candidate(
-        pod=pod,
-        container=container,
-        reservation=reservation,
-        lender=lender,
-        is_repeat=is_repeat,
-        problem=problem,
-    )
 
 
 def _holds(held: _Held, container: Container, wanted: frozenset[str]) -> bool:
@@ -381,7 +309,7 @@ def _holds(held: _Held, container: Container, wanted: frozenset[str]) -> bool:
 
 
 def _remember(memory: dict[K, V], key: K, value: V) -> None:
-    """Keep the newest entries only: what is older can't be asked for again."""
+    """Keep the newest entries only: older ones are not needed again."""
     memory.pop(key, None)
     memory[key] = value
     if len(memory) > MEMORY:
@@ -392,7 +320,7 @@ def _by_pod(
     listed: Sequence[HeldContainer], resource: str
 ) -> dict[tuple[str, str], dict[str, tuple[str, ...]]]:
     pods: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-    for one in listed:
-        ids = one.device_ids.get(resource, ())
-        pods.setdefault((one.namespace, one.pod), {})[one.container] = ids
+    for item in listed:
+        ids = item.device_ids.get(resource, ())
+        pods.setdefault((item.namespace, item.pod), {})[item.container] = ids
     return pods

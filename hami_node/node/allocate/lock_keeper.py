@@ -1,32 +1,32 @@
-"""Nobody waits for a lock that nobody needs: free it when its pod is served, over or gone."""
+"""Frees the node lock when its pod no longer needs it: it is served, has ended or was deleted."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.reservations import LiveUse
+from hami_node.node.allocate.live_use import LiveUse
 from hami_node.ports import Kube, Watched
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
-from hami_node.wire.reservation import read_reservation
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 30.0
 RETRY_S: Final = 2.0
 SETTLE_S: Final = 1.0
-"""A lock younger than this belongs to an Allocate under way, which frees it itself."""
+"""A lock younger than this may belong to a running Allocate, which frees it itself."""
 
 
 class LockKeeper:
-    """Watches our node's lock. Also what Allocate frees it through."""
+    """Watches our node's lock. Allocate frees the lock through it as well."""
 
     def __init__(
         self,
@@ -35,16 +35,16 @@ class LockKeeper:
         kube: Kube,
         watched: Watched,
         live: LiveUse,
-        resource: str,
+        vendors: Sequence[VendorProtocol],
         on_removed: Callable[[str], None] = lambda _: None,
         settle_s: float = SETTLE_S,
     ) -> None:
-        """Wire the parts. `on_removed` is told why a lock was removed."""
+        """Wire the parts. `on_removed` is called with the reason why a lock was removed."""
         self._lock = lock
         self._kube = kube
         self._watched = watched
         self._live = live
-        self._resource = resource
+        self._vendors = tuple(vendors)
         self._on_removed = on_removed
         self._settle_s = settle_s
         self._wake = threading.Event()
@@ -59,9 +59,9 @@ class LockKeeper:
         return f"{found.namespace}/{found.name}" if found.name else ""
 
     def release(self, pod: Pod) -> bool:
-        """Free the lock if this very pod owns it; True if it did.
+        """Free the lock if exactly this pod owns it; True if it did.
 
-        Only the watch is asked: a lock that it does not show yet is freed by `run` when it does.
+        Only the watch is checked: a lock that it does not show yet is freed by `run` later.
 
         Raises:
             KubeError: the API server refuses or can't be reached.
@@ -75,11 +75,11 @@ class LockKeeper:
         return is_ours
 
     def wake(self) -> None:
-        """The node or a pod changed: look."""
+        """The node or a pod changed: check now."""
         self._wake.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Look after every change and now and then until stopped."""
+        """Check after every change and periodically until stopped."""
         wait_s = INTERVAL_S
         while not stop.is_set():
             self._wake.wait(wait_s)
@@ -95,7 +95,7 @@ class LockKeeper:
                 stop.wait(RETRY_S)
 
     def _is_settled(self, stop: threading.Event) -> bool:
-        """True if one and the same lock stands for the settling time; a new one wakes us again."""
+        """True if the lock stays the same for the settling time; a new lock wakes us again."""
         before = self._text()
         return before is not None and not stop.wait(self._settle_s) and self._text() == before
 
@@ -104,7 +104,7 @@ class LockKeeper:
         return node.annotations.get(names.NODE_LOCK) if node is not None else None
 
     def look(self) -> None:
-        """Remove a lock that nobody needs.
+        """Remove a lock that is no longer needed.
 
         Raises:
             KubeError: the API server refuses or can't be reached.
@@ -119,12 +119,12 @@ class LockKeeper:
             self._on_removed("stale")
 
     def _is_done(self, namespace: str, name: str) -> bool:
-        """True if the pod needs no lock any more: over, served in full, refused or deleted."""
+        """True if the pod no longer needs the lock: ended, fully served, refused or deleted."""
         for pod in self._live.pods():
             if (pod.namespace, pod.name) == (namespace, name) and not self._needs_none(pod):
                 return False
         try:
-            # The lock names no uid: what the watch shows may be an older pod of that name.
+            # The lock contains no uid: the watch may show an older pod of that name.
             return self._needs_none(self._kube.read_pod(namespace, name))
         except NotFound:
             return True
@@ -132,5 +132,6 @@ class LockKeeper:
     def _needs_none(self, pod: Pod) -> bool:
         if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return True
-        slots = read_reservation(pod, self._resource).slots
-        return slots is not None and bool(slots.granted) and not slots.waiting
+        held = [vendor.held_by(pod) for vendor in self._vendors]
+        is_any_served = any(grants.is_served for grants in held)
+        return is_any_served and not any(grants.is_any_waiting or grants.problem for grants in held)

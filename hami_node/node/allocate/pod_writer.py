@@ -1,22 +1,23 @@
-"""What Allocate writes: the served slot, the phase, the lock, an Event. Nothing else is touched."""
+"""What Allocate writes: the served slot, the phase, the lock, an Event. Nothing else is changed."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 from hami_node.errors import Conflict, GrantMismatch, KubeError
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.identity import Candidate
-from hami_node.node.refusals import RECREATE
-from hami_node.node.reservations import LiveUse
+from hami_node.node.allocate.candidate import Candidate
+from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.allocate.refusals import RECREATE
 from hami_node.ports import EventNote, JsonPatch, Kube
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.reservation import read_reservation
+from hami_node.wire.values.json_patch import annotation_pointer
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Locks(Protocol):
     """The node lock."""
 
     def release(self, pod: Pod) -> bool:
-        """Free the lock if this very pod owns it; True if it did. Raises KubeError."""
+        """Free the lock if exactly this pod owns it; True if it did. Raises KubeError."""
 
 
 class PodWriter:
@@ -41,17 +42,19 @@ class PodWriter:
         kube: Kube,
         locks: Locks,
         live: LiveUse,
+        vendors: Sequence[VendorProtocol],
         notify: Callable[[EventNote], None],
         stop: threading.Event,
     ) -> None:
-        """Wire the parts. `notify` never blocks."""
+        """Wire the parts. `vendors` are those served on this node; `notify` never blocks."""
+        self._vendors = tuple(vendors)
         self._kube = kube
         self._locks = locks
         self._live = live
-        self._notify = notify
+        self._emit = notify
         self._stop = stop
 
-    def commit(self, candidate: Candidate, resource: str) -> None:
+    def commit(self, candidate: Candidate) -> None:
         """Empty the served slot and, with the last one, set the phase and free the lock."""
         if candidate.is_borrowing:
             self._confirm(candidate)
@@ -60,51 +63,50 @@ class PodWriter:
         for attempt in range(PATCH_TRIES):
             try:
                 patched = self._kube.json_patch_pod(
-                    candidate.pod.namespace, candidate.pod.name, _served_patch(candidate)
+                    candidate.pod.namespace, candidate.pod.name, self._served_patch(candidate)
                 )
                 break
             except Conflict:
-                candidate = self._read_again(candidate, resource)
+                candidate = self._read_again(candidate)
             except KubeError as e:
                 if not e.is_transient or attempt == PATCH_TRIES - 1:
                     raise
-                # The write may have happened although its answer was lost.
+                # The write may have succeeded although its response was lost.
                 self._stop.wait(PATCH_PAUSE_S * 2**attempt)
-                candidate = self._read_after_doubt(candidate, resource)
+                candidate = self._read_after_doubt(candidate)
         else:
             raise GrantMismatch(f"{candidate.name}: the pod keeps changing: {RECREATE}")
         self._live.patched(patched)
-        if _is_last(candidate):
+        if self._is_last(candidate):
             self._free_lock(patched)
 
     def _confirm(self, candidate: Candidate) -> None:
-        """A loan writes nothing that would fail on another pod, so the pod is read instead."""
+        """A loan makes no write that would fail if the pod changed, so the pod is read instead."""
         pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
         if pod.uid != candidate.pod.uid or any(
             pod.annotations.get(key) != candidate.pod.annotations.get(key)
-            for key in (names.POD_ALLOCATED, names.POD_TO_ALLOCATE)
+            for key in (candidate.keys.allocated, candidate.keys.to_allocate)
         ):
             raise GrantMismatch(
                 f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
             )
 
-    def _read_again(self, candidate: Candidate, resource: str) -> Candidate:
+    def _read_again(self, candidate: Candidate) -> Candidate:
         """The pod as it is now; its slot must still wait with the same grants."""
         pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
-        reservation = read_reservation(pod, resource)
-        slots = reservation.slots
-        if pod.uid != candidate.pod.uid or slots is None or not slots.is_waiting(candidate.lender):
+        held = candidate.vendor.held_by(pod)
+        if pod.uid != candidate.pod.uid or not held.is_waiting(candidate.lender):
             raise GrantMismatch(
                 f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
             )
-        if slots.grants_of(candidate.lender) != candidate.grants:
+        if held.by_container.get(candidate.lender) != candidate.grants:
             raise GrantMismatch(
                 f"{candidate.name}: its reservation was rewritten while it was served: {RECREATE}"
             )
-        return replace(candidate, pod=pod, reservation=reservation)
+        return replace(candidate, pod=pod, held=held)
 
-    def _read_after_doubt(self, candidate: Candidate, resource: str) -> Candidate:
-        """After an error whose effect is unknown: our own patch, seen standing, is success."""
+    def _read_after_doubt(self, candidate: Candidate) -> Candidate:
+        """After an error whose effect is unknown: success if the pod shows our own patch."""
         try:
             pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
         except KubeError as e:
@@ -114,63 +116,69 @@ class PodWriter:
         expected = _served_text(candidate)
         if (
             pod.uid == candidate.pod.uid
-            and pod.annotations.get(names.POD_TO_ALLOCATE) == expected
-            and candidate.pod.annotations.get(names.POD_TO_ALLOCATE) != expected
+            and pod.annotations.get(candidate.keys.to_allocate) == expected
+            and candidate.pod.annotations.get(candidate.keys.to_allocate) != expected
         ):
-            reservation = read_reservation(pod, resource)
-            if reservation.slots is None:
-                raise GrantMismatch(f"{candidate.name}: {reservation.problem}: {RECREATE}")
-            return replace(candidate, pod=pod, reservation=reservation)
+            held = candidate.vendor.held_by(pod)
+            if held.slot_map is None:
+                raise GrantMismatch(f"{candidate.name}: {held.problem}: {RECREATE}")
+            return replace(candidate, pod=pod, held=held)
         return candidate
+
+    def _is_last(self, candidate: Candidate) -> bool:
+        """True once this container is served and none of the pod's waits, whatever the vendor."""
+        slots = candidate.held.slot_map
+        if slots is None or set(slots.waiting) - {candidate.lender}:
+            return False
+        others = (
+            vendor.held_by(candidate.pod)
+            for vendor in self._vendors
+            if vendor.cards is not candidate.vendor.cards
+        )
+        return not any(held.is_any_waiting or held.problem for held in others)
+
+    def _served_patch(self, candidate: Candidate) -> JsonPatch:
+        """One patch: only if the pod is the same and its reservation untouched."""
+        annotations, keys = candidate.pod.annotations, candidate.keys
+        to_allocate = annotation_pointer(keys.to_allocate)
+        patch: list[Mapping[str, object]] = [
+            {"op": "test", "path": "/metadata/uid", "value": candidate.pod.uid},
+            {
+                "op": "test",
+                "path": annotation_pointer(keys.allocated),
+                "value": annotations.get(keys.allocated, ""),
+            },
+            {"op": "test", "path": to_allocate, "value": annotations.get(keys.to_allocate, "")},
+            {"op": "replace", "path": to_allocate, "value": _served_text(candidate)},
+        ]
+        if self._is_last(candidate):
+            patch.append(_phase(names.PHASE_SUCCESS))
+        return patch
 
     def _free_lock(self, pod: Pod) -> None:
         try:
             self._locks.release(pod)
         except KubeError as e:
-            # The pod is served; the lock's keeper tries again.
+            # The pod is served; the lock keeper retries.
             log.warning("lock_not_freed", extra=kv(pod=pod.key, error=str(e)))
 
     def fail(self, pod: Pod, why: str) -> None:
-        """Phase failed, an Event, the lock freed. Best effort, each on its own."""
-        self.tell(pod, REFUSED_EVENT, why)
+        """Set the phase to failed, write an Event, free the lock. Best effort, independently."""
+        self.notify(pod, REFUSED_EVENT, why)
         try:
             self._kube.json_patch_pod(pod.namespace, pod.name, _failed_patch(pod))
         except KubeError as e:
             log.warning("phase_not_written", extra=kv(pod=pod.key, error=str(e)))
         self._free_lock(pod)
 
-    def tell(self, pod: Pod, reason: str, message: str) -> None:
+    def notify(self, pod: Pod, reason: str, message: str) -> None:
         """Write an Event about the pod."""
-        self._notify(event_about(pod, reason, message))
+        self._emit(event_about(pod, reason, message))
 
 
 def _served_text(candidate: Candidate) -> str:
-    slots = candidate.reservation.slots
+    slots = candidate.held.slot_map
     return slots.without(candidate.lender) if slots is not None else ""
-
-
-def _is_last(candidate: Candidate) -> bool:
-    slots = candidate.reservation.slots
-    return slots is not None and not (set(slots.waiting) - {candidate.lender})
-
-
-def _served_patch(candidate: Candidate) -> JsonPatch:
-    """One patch: only if the pod is the same and its reservation untouched."""
-    annotations = candidate.pod.annotations
-    old = annotations.get(names.POD_TO_ALLOCATE, "")
-    patch: list[Mapping[str, object]] = [
-        {"op": "test", "path": "/metadata/uid", "value": candidate.pod.uid},
-        {
-            "op": "test",
-            "path": _path(names.POD_ALLOCATED),
-            "value": annotations.get(names.POD_ALLOCATED, ""),
-        },
-        {"op": "test", "path": _path(names.POD_TO_ALLOCATE), "value": old},
-        {"op": "replace", "path": _path(names.POD_TO_ALLOCATE), "value": _served_text(candidate)},
-    ]
-    if _is_last(candidate):
-        patch.append(_phase(names.PHASE_SUCCESS))
-    return patch
 
 
 def _failed_patch(pod: Pod) -> JsonPatch:
@@ -181,12 +189,7 @@ def _failed_patch(pod: Pod) -> JsonPatch:
 
 
 def _phase(value: str) -> Mapping[str, object]:
-    return {"op": "add", "path": _path(names.POD_BIND_PHASE), "value": value}
-
-
-def _path(annotation: str) -> str:
-    escaped = annotation.replace("~", "~0").replace("/", "~1")
-    return f"/metadata/annotations/{escaped}"
+    return {"op": "add", "path": annotation_pointer(names.POD_BIND_PHASE), "value": value}
 
 
 def event_about(pod: Pod, reason: str, message: str) -> EventNote:

@@ -1,7 +1,7 @@
 """Init containers that a scheduler left out (2.4 to 2.8) use an app container's reservation.
 
-They run before it and give the card back, so the reservation stays for its owner. They get what
-their own limits ask for, and no more.
+They run before the app container and end before it starts, so the reservation stays for its owner.
+They get what their own limits ask for, and no more.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from dataclasses import replace
 from typing import Final
 
 from hami_node.model import Ask, ContainerGrants, ContainerKind, Device, Pod, Uuid
-from hami_node.wire.slots import SlotMap
 
 WHOLE_CARD: Final = 100
 
 
-def lenders(slots: SlotMap, pod: Pod, count: int) -> tuple[str, ...]:
+def lenders(held: Mapping[str, ContainerGrants], pod: Pod, count: int) -> tuple[str, ...]:
     """App containers with a reservation of as many cards, in the pod's order."""
     return tuple(
-        one.name
-        for one in pod.containers
-        if one.kind is ContainerKind.APP and len(slots.grants_of(one.name) or ()) == count
+        container.name
+        for container in pod.containers
+        if container.kind is ContainerKind.APP and len(held.get(container.name, ())) == count
     )
 
 
 def lent(grants: ContainerGrants, ask: Ask, cards: Mapping[Uuid, Device]) -> ContainerGrants | None:
-    """What the ask takes of these grants; None where one of them does not cover it.
+    """What the ask takes of these grants; None if any of them does not cover it.
 
-    A grant of 0 is one without a limit: it covers everything.
+    A grant of 0 has no limit: it covers everything.
     """
-    parts = []
+    loan = []
     for grant in grants:
         card = cards.get(grant.uuid)
         if card is None:
@@ -38,5 +37,5 @@ def lent(grants: ContainerGrants, ask: Ask, cards: Mapping[Uuid, Device]) -> Con
         memory, cores = ask.memory_mib_on(card.memory_mib), min(ask.cores, WHOLE_CARD)
         if 0 < grant.memory_mib < memory or 0 < grant.cores < cores:
             return None
-        parts.append(replace(grant, memory_mib=memory, cores=cores))
-    return tuple(parts)
+        loan.append(replace(grant, memory_mib=memory, cores=cores))
+    return tuple(loan)

@@ -1,15 +1,15 @@
-"""The cards this node offers: shaped by the settings, held as one snapshot, watched for changes."""
+"""The cards that one resource of this node offers: a snapshot that can be watched for changes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
 from hami_node.errors import ConfigError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
-from hami_node.model import Device, Mode, Uuid
+from hami_node.model import Device, Uuid
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -18,47 +18,8 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 MAX_DEVICE_ID_CHARS: Final = 63
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
-    """How cards are offered. Scalings are ratios, 1.0 = as it is."""
-
-    split_count: int = 10
-    memory_scaling: float = 1.0
-    core_scaling: float = 1.0
-    mode: str = Mode.HAMI_CORE
-    hidden_uuids: frozenset[str] = field(default_factory=frozenset)
-    hidden_indexes: frozenset[int] = field(default_factory=frozenset)
-
-
-def shape(cards: tuple[Device, ...], sharing: Sharing) -> tuple[Device, ...]:
-    """Turn physical cards into offered ones: filtered, split, scaled; sorted by (index, uuid).
-
-    A card in MIG mode is never scaled.
-    """
-    offered = []
-    for card in cards:
-        if card.uuid in sharing.hidden_uuids or card.index in sharing.hidden_indexes:
-            continue
-        if card.mode == Mode.MIG:
-            offered.append(
-                replace(card, slots=sharing.split_count, physical_memory_mib=card.memory_mib)
-            )
-            continue
-        offered.append(
-            replace(
-                card,
-                mode=sharing.mode,
-                slots=sharing.split_count,
-                memory_mib=int(card.memory_mib * sharing.memory_scaling),
-                physical_memory_mib=card.memory_mib,
-                cores=int(100 * sharing.core_scaling),
-            )
-        )
-    return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
-
-
 def device_ids(card: Device) -> list[str]:
-    """The IDs that kubelet counts: `<uuid>-<i>` for each slot. They outlive restarts."""
+    """The IDs that kubelet counts: `<uuid>-<i>` for each slot. They survive restarts."""
     return [f"{card.uuid}-{i}" for i in range(card.slots)]
 
 
@@ -67,12 +28,12 @@ def uuid_of(device_id: str) -> Uuid:
     return Uuid(device_id.rpartition("-")[0])
 
 
-def kubelet_list(cards: tuple[Device, ...], *, tells_numa: bool = True) -> api.ListAndWatchResponse:
-    """The message that tells kubelet every slot of every card."""
+def kubelet_list(cards: tuple[Device, ...], *, shows_numa: bool = True) -> api.ListAndWatchResponse:
+    """The message with every slot of every card for kubelet."""
     devices = []
     for card in cards:
         topology = None
-        if tells_numa and card.numa is not None:
+        if shows_numa and card.numa is not None:
             topology = api.TopologyInfo(nodes=[api.NUMANode(ID=card.numa)])
         health = HEALTHY if card.healthy else UNHEALTHY
         devices += [
@@ -81,8 +42,8 @@ def kubelet_list(cards: tuple[Device, ...], *, tells_numa: bool = True) -> api.L
     return api.ListAndWatchResponse(devices=devices)
 
 
-def refuse_oversize(cards: tuple[Device, ...]) -> None:
-    """Check what kubelet would be sent.
+def refuse_oversize(cards: tuple[Device, ...], count_setting: str) -> None:
+    """Check what kubelet would be sent; `count_setting` is the key of the number of slots.
 
     Raises:
         ConfigError: the message or an ID is larger than kubelet accepts.
@@ -93,7 +54,7 @@ def refuse_oversize(cards: tuple[Device, ...]) -> None:
         allowed = slots * MAX_MESSAGE_BYTES // size
         raise ConfigError(
             "device-config.yaml",
-            "nvidia.deviceSplitCount",
+            count_setting,
             slots,
             f"{len(cards)} cards of {slots} slots make a list of {size} bytes and kubelet accepts "
             f"{MAX_MESSAGE_BYTES}; use at most {allowed}",
@@ -103,7 +64,7 @@ def refuse_oversize(cards: tuple[Device, ...]) -> None:
         if longest > MAX_DEVICE_ID_CHARS:
             raise ConfigError(
                 "device-config.yaml",
-                "nvidia.deviceSplitCount",
+                count_setting,
                 slots,
                 f"device IDs of card {card.index} would have {longest} characters and kubelet "
                 f"accepts {MAX_DEVICE_ID_CHARS}; use a smaller count",
@@ -111,8 +72,8 @@ def refuse_oversize(cards: tuple[Device, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What a new pass brought. All empty: nothing changed."""
+class InventoryChange:
+    """What changed in a new pass. All empty: nothing changed."""
 
     added: tuple[Uuid, ...] = ()
     removed: tuple[Uuid, ...] = ()
@@ -124,12 +85,12 @@ class Change:
         return any((self.added, self.removed, self.failed, self.recovered, self.altered))
 
 
-def diff(old: tuple[Device, ...], new: tuple[Device, ...]) -> Change:
+def diff(old: tuple[Device, ...], new: tuple[Device, ...]) -> InventoryChange:
     """Compare two passes card by card."""
     before = {card.uuid: card for card in old}
     after = {card.uuid: card for card in new}
     both = [(before[uuid], card) for uuid, card in after.items() if uuid in before]
-    return Change(
+    return InventoryChange(
         added=tuple(uuid for uuid in after if uuid not in before),
         removed=tuple(uuid for uuid in before if uuid not in after),
         failed=tuple(new.uuid for old, new in both if old.healthy and not new.healthy),
@@ -139,15 +100,15 @@ def diff(old: tuple[Device, ...], new: tuple[Device, ...]) -> Change:
 
 
 class Inventory:
-    """The offered cards now. One lock; hands out frozen snapshots; wakes those who wait."""
+    """The cards offered now. One lock; returns frozen snapshots; wakes waiting threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._cards: tuple[Device, ...] = ()
         self._version = 0
 
-    def replace(self, cards: tuple[Device, ...]) -> Change:
-        """Take a new pass over; wake all waiters if anything differs."""
+    def replace(self, cards: tuple[Device, ...]) -> InventoryChange:
+        """Store the cards of a new pass; wake all waiters if anything differs."""
         with self._changed:
             change = diff(self._cards, cards)
             if change:
@@ -167,7 +128,7 @@ class Inventory:
         return self.snapshot()[1]
 
     def wait_newer_or(self, version: int, is_over: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until the snapshot is newer than `version`, `is_over()` or the time is over."""
+        """Wait until the snapshot is newer than `version`, `is_over()` or the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or is_over(), timeout_s)
 

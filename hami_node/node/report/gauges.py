@@ -1,18 +1,21 @@
-"""Keep the metrics of cards and holders true, a moment after every change."""
+"""Keep the metrics of cards and holders up to date, shortly after every change."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from hami_node.engine.usage import PodGrants
 from hami_node.logs import kv
-from hami_node.metrics import AllocationReading, CardReading, Metrics
-from hami_node.model import Device, Pod
-from hami_node.node.inventory import Inventory
-from hami_node.node.reservations import LiveUse
+from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.daemon import DaemonMetrics
+from hami_node.model import Device, Pod, Uuid
+from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.resource import NodeResource
+from hami_node.ports import Backend
 
 log = logging.getLogger(__name__)
 
@@ -21,31 +24,35 @@ SETTLE_S: Final = 0.5
 
 
 class Gauges:
-    """Copies the state into `Metrics`. `run` is the thread's body."""
+    """Copies the state into `DaemonMetrics`. `run` is the thread's body."""
 
     def __init__(
         self,
         *,
-        metrics: Metrics,
-        inventory: Inventory,
+        metrics: DaemonMetrics,
+        resources: Sequence[NodeResource],
         live: LiveUse,
-        is_limiter_missing: Callable[[], bool],
         also: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wire the sources. `also` is called on every pass, for other things to look at."""
+        """Wire the sources. `also` is called on every pass, for other checks."""
         self._metrics = metrics
-        self._inventory = inventory
+        self._resources = tuple(resources)
         self._live = live
-        self._is_limiter_missing = is_limiter_missing
         self._also = also
         self._wake = threading.Event()
+        self._errors: dict[tuple[Uuid, int], int] = {}
+        backends = [resource.backend for resource in self._resources]
+        metrics.set_simulated(any(backend.is_simulated for backend in backends))
+        for name in {backend.name for backend in backends}:
+            alike = [backend for backend in backends if backend.name == name]
+            metrics.watch_pass_age(name, partial(_longest_age_s, alike))
 
     def wake(self) -> None:
         """Something changed."""
         self._wake.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Copy after changes and now and then until stopped."""
+        """Copy after changes and periodically until stopped."""
         while not stop.is_set():
             self.copy()
             self._also()
@@ -55,7 +62,7 @@ class Gauges:
 
     def copy(self) -> None:
         """One copy of everything."""
-        cards = self._inventory.cards
+        cards = tuple(card for resource in self._resources for card in resource.inventory.cards)
         usage = self._live.cards(cards)
         self._metrics.set_cards(
             tuple(
@@ -78,8 +85,25 @@ class Gauges:
             for reading in _readings(pods[uid], grants, cards)
         ]
         self._metrics.set_allocations(tuple(readings))
-        self._metrics.set_limiter_missing(self._is_limiter_missing())
+        incomplete = any(resource.responder.is_incomplete() for resource in self._resources)
+        self._metrics.set_limiter_missing(incomplete)
+        for resource in self._resources:
+            is_registered = resource.lifecycle.registered.is_set()
+            self._metrics.set_registered(resource.name, is_registered)
+            self._count_errors(resource)
         log.debug("gauges_copied", extra=kv(cards=len(cards), holders=len(holders)))
+
+    def _count_errors(self, resource: NodeResource) -> None:
+        """Pass the driver's errors, counted since its session began, to the metrics."""
+        for (uuid, code), count in resource.backend.error_counts().items():
+            is_ignored = code in resource.harmless_errors
+            for _ in range(count - self._errors.get((uuid, code), 0)):
+                self._metrics.count_xid(uuid, code, is_ignored=is_ignored)
+            self._errors[uuid, code] = count
+
+
+def _longest_age_s(backends: Sequence[Backend]) -> float:
+    return max(backend.last_pass_age_s() for backend in backends)
 
 
 def _readings(pod: Pod, grants: PodGrants, cards: tuple[Device, ...]) -> list[AllocationReading]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import grpc
 
@@ -13,15 +13,16 @@ from hami_node.errors import AllocationError, HamiError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
 from hami_node.logs import kv
-from hami_node.node.inventory import Inventory, kubelet_list
-from hami_node.node.response import ContainerResponse
+from hami_node.node.cards.inventory import Inventory, kubelet_list
+from hami_node.vendors.answer import ContainerResponse
+from hami_node.vendors.spec import PluginOptions
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 3600.0
-"""How long a quiet ListAndWatch stream waits before it looks at its context again."""
+"""How long a quiet ListAndWatch stream waits before it checks its context again."""
 ALLOCATOR_WAIT_S = 20.0
-"""How long an Allocate that comes right after start waits for the API server to be listed."""
+"""How long an Allocate right after the start waits until the pods have been listed."""
 
 
 class Allocator(Protocol):
@@ -35,7 +36,7 @@ class Allocator(Protocol):
 
 
 class AllocatorSlot:
-    """Holds the allocator once it is ready; calls that come earlier wait, bounded."""
+    """Holds the allocator once it is ready; earlier calls wait for a bounded time."""
 
     def __init__(self, wait_s: float = ALLOCATOR_WAIT_S) -> None:
         self._ready = threading.Event()
@@ -57,9 +58,13 @@ class AllocatorSlot:
         if self._allocator is None:
             raise AllocationError(
                 "hami-node has just started and the API server has not answered for "
-                f"{self._wait_s:.0f} s, so the pod's reservation is unknown: create the pod again"
+                f"{self._wait_s:.0f} s, so the pod's reservation is unknown: delete and recreate "
+                "the pod"
             )
         return self._allocator
+
+
+DEFAULT_OPTIONS: Final = PluginOptions()
 
 
 class DevicePlugin(DevicePluginServicer):
@@ -69,25 +74,15 @@ class DevicePlugin(DevicePluginServicer):
         self,
         inventory: Inventory,
         allocator: AllocatorSlot,
-        *,
-        prefers: bool = True,
-        tells_numa: bool = False,
+        options: PluginOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Wire the sources.
-
-        Args:
-            inventory: the cards.
-            allocator: answers Allocate.
-            prefers: ask kubelet for GetPreferredAllocation.
-            tells_numa: tell kubelet each card's NUMA node.
-        """
+        """Offer the cards of `inventory`; `allocator` answers Allocate."""
         self._inventory = inventory
         self._allocator = allocator
-        self._prefers = prefers
-        self._tells_numa = tells_numa
+        self._options = options
         self._is_over = False
         self.listed = threading.Event()
-        """Set once kubelet has asked for the list."""
+        """Set once kubelet has called ListAndWatch."""
 
     def close(self) -> None:
         """End the streams: the server is about to stop."""
@@ -97,13 +92,13 @@ class DevicePlugin(DevicePluginServicer):
     def GetDevicePluginOptions(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> api.DevicePluginOptions:
-        """What kubelet should call."""
+        """The optional calls that kubelet should make."""
         del request, context
         return self.options()
 
     def options(self) -> api.DevicePluginOptions:
         """GetPreferredAllocation if it is switched on; never PreStartContainer."""
-        return api.DevicePluginOptions(get_preferred_allocation_available=self._prefers)
+        return api.DevicePluginOptions(get_preferred_allocation_available=self._options.prefers)
 
     def ListAndWatch(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
@@ -121,24 +116,26 @@ class DevicePlugin(DevicePluginServicer):
             if version != sent:
                 sent = version
                 self.listed.set()
-                yield kubelet_list(cards, tells_numa=self._tells_numa)
+                yield kubelet_list(cards, shows_numa=self._options.shows_numa)
             self._inventory.wait_newer_or(sent, is_over, KEEP_ALIVE_S)
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
-        """Prefer IDs on the reserved cards; without a known reservation, any."""
+        """Prefer IDs on the reserved cards; any IDs without a known reservation."""
         del context
         answers = []
-        for one in request.container_requests:
-            must = list(one.must_include_deviceIDs)
-            available = list(one.available_deviceIDs)
+        for asked in request.container_requests:
+            must = list(asked.must_include_deviceIDs)
+            available = list(asked.available_deviceIDs)
             try:
-                chosen = self._allocator.take(wait_s=0).prefer(available, must, one.allocation_size)
+                chosen = self._allocator.take(wait_s=0).prefer(
+                    available, must, asked.allocation_size
+                )
             except HamiError as e:
                 log.info("preference_unknown", extra=kv(error=str(e)))
                 rest = [name for name in available if name not in must]
-                chosen = (must + rest)[: one.allocation_size]
+                chosen = (must + rest)[: asked.allocation_size]
             answers.append(api.ContainerPreferredAllocationResponse(deviceIDs=chosen))
         return api.PreferredAllocationResponse(container_responses=answers)
 
@@ -146,19 +143,21 @@ class DevicePlugin(DevicePluginServicer):
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
         """Answer with exactly the reserved slice, or refuse in one sentence."""
-        ids = [list(one.devices_ids) for one in request.container_requests]
+        ids = [list(asked.devices_ids) for asked in request.container_requests]
         try:
             responses = self._allocator.take().allocate(ids)
         except AllocationError as e:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
         except HamiError as e:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(e))
-        return api.AllocateResponse(container_responses=[_message(one) for one in responses])
+        return api.AllocateResponse(
+            container_responses=[_message(response) for response in responses]
+        )
 
     def PreStartContainer(  # noqa: N802 - the name is kubelet's
         self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> api.PreStartContainerResponse:
-        """Nothing to do; kubelet is told not to call it."""
+        """Nothing to do; the options disable this call."""
         del request, context
         return api.PreStartContainerResponse()
 

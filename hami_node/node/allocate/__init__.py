@@ -1,0 +1,1 @@
+"""Which container kubelet means, what it may have, and the answer."""

@@ -1,0 +1,47 @@
+"""The newest known state of every pod on this node: the watch's, or our own patch's answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hami_node.model import Pod
+from hami_node.ports import Clock, Watched
+
+UNSEEN_S: Final = 300.0
+"""How long our own patch of a pod that the watch has never shown counts: longer than a watch can
+be dead unnoticed."""
+
+
+class NewestPods:
+    """Not thread-safe: its owner holds a lock.
+
+    The watch may lag behind our own patches, so a pod that we patched counts as we left it until
+    the watch shows that or something newer.
+    """
+
+    def __init__(self, watched: Watched, clock: Clock) -> None:
+        """Start without patched pods."""
+        self._watched, self._clock = watched, clock
+        self._patched: dict[str, tuple[Pod, float]] = {}
+        self._seen: set[str] = set()
+
+    def patched(self, pod: Pod) -> None:
+        """Our patch was answered with this pod."""
+        self._patched[pod.uid] = (pod, self._clock.monotonic())
+
+    def all(self) -> tuple[Pod, ...]:
+        """Every pod, in no order."""
+        pods = {pod.uid: pod for pod in self._watched.pods()}
+        self._seen &= pods.keys() | self._patched.keys()
+        self._seen |= pods.keys() & self._patched.keys()
+        for uid, (patched, since_s) in list(self._patched.items()):
+            shown = pods.get(uid)
+            if shown is None:
+                is_gone = uid in self._seen or self._clock.monotonic() - since_s > UNSEEN_S
+            else:
+                is_gone = shown.version >= patched.version
+            if is_gone:
+                del self._patched[uid]
+            else:
+                pods[uid] = patched
+        return tuple(pods.values())

@@ -1,0 +1,1 @@
+"""The cards of this node: scanned, shaped by the settings, offered."""

@@ -1,0 +1,206 @@
+"""Builds the daemon from its parts and runs it. Order matters: cards, kubelet, then the rest.
+
+If a plugin registers late, running pods lose their devices, so everything that is slow to import
+(the Kubernetes client, prometheus) comes after the registration.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from hami_node import __version__
+from hami_node.clock import SystemClock
+from hami_node.config.settings import Settings, changed_fields, keep_fixed
+from hami_node.config.sources import ConfigSources, resolve
+from hami_node.config.watch import ConfigWatch
+from hami_node.errors import ConfigError
+from hami_node.logs import configure, kv
+from hami_node.metrics.deferred import DeferredMetrics
+from hami_node.node.resource import NodeResource
+from hami_node.ports import Clock
+from hami_node.threads import GuardedThreads
+from hami_node.vendors.spec import AnyVendor
+
+if TYPE_CHECKING:
+    from hami_node.node.cluster_services import ClusterServices
+
+log = logging.getLogger(__name__)
+
+FIRST_REGISTRATION_S: Final = 0.5
+"""How long the rest of the start waits for kubelet to take the first registration."""
+
+
+class Daemon:
+    """One node's daemon. `start`, then `wait`; `stop` from anywhere."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: ConfigSources,
+        vendors: Sequence[AnyVendor],
+        *,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Build everything that is quick to build.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        self.settings, self.vendors = settings, tuple(vendors)
+        self._sources = sources
+        self.clock: Clock = clock or SystemClock()
+        self.stop = stop or threading.Event()
+        self.threads = GuardedThreads(self.stop)
+        self.metrics = DeferredMetrics()
+        self.metrics.note(lambda metrics: metrics.count_config_loaded())
+        self.resources = tuple(
+            NodeResource(
+                vendor,
+                vendor.served,
+                lambda: self.settings,
+                clock=self.clock,
+                stop=self.stop,
+                metrics=self.metrics,
+            )
+            for vendor in self.vendors
+            if vendor.served is not None
+        )
+        self.config_watch = ConfigWatch(sources.files(), self.reload)
+        self.cluster: ClusterServices | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """True where some cards are not real."""
+        return any(resource.backend.is_simulated for resource in self.resources)
+
+    def start(self) -> None:
+        """Find the cards, register, then load and start the rest.
+
+        Raises:
+            ConfigError: credentials, an address or the size of a device list are wrong.
+        """
+        for resource in self.resources:
+            resource.remove_stale_sockets()
+        for resource in self.resources:
+            resource.find_cards()
+            self.threads.start(f"lifecycle {resource.name}", resource.live)
+        self._start_cluster()
+        for resource in self.resources:
+            self.threads.start(f"scanner {resource.name}", resource.scan)
+
+    def _start_cluster(self) -> None:
+        # Imported here: the Kubernetes client and prometheus are slow, kubelet must not wait.
+        from hami_node.node.cluster_services import ClusterServices, NodeParts
+
+        for resource in self.resources:
+            if resource.inventory.cards:
+                resource.lifecycle.registered.wait(FIRST_REGISTRATION_S)
+        self.cluster = ClusterServices(
+            NodeParts(
+                settings=lambda: self.settings,
+                vendors=self.vendors,
+                resources=self.resources,
+                clock=self.clock,
+                stop=self.stop,
+                threads=self.threads,
+                metrics=self.metrics,
+                config_watch=self.config_watch,
+            )
+        )
+        self.cluster.start()
+
+    def reload(self) -> None:
+        """Read the configuration again; if it is invalid, the settings in force are kept."""
+        found = resolve(self._sources)
+        errors = [str(error) for error in found.errors] or self._misfits(found.settings)
+        if errors:
+            self.metrics.note(lambda metrics: metrics.count_config_failure())
+            for error in errors:
+                log.error("config_refused", extra=kv(error=error, kept="the settings in force"))
+            return
+        changed = changed_fields(self.settings, found.settings)
+        before = self.settings
+        self.settings, kept = keep_fixed(before, found.settings)
+        if kept:
+            log.warning("config_needs_restart", extra=kv(settings=kept))
+        for resource in self.resources:
+            resource.apply(before)
+        self.metrics.note(lambda metrics: metrics.count_config_loaded())
+        log.info("config_applied", extra=kv(changed=changed))
+        if self.cluster is not None:
+            self.cluster.wake()
+
+    def _misfits(self, settings: Settings) -> list[str]:
+        """Why the present cards can't be offered under these settings."""
+        errors = []
+        for resource in self.resources:
+            try:
+                resource.check(settings)
+            except ConfigError as e:
+                errors.append(str(e))
+        return errors
+
+    def hang_up(self) -> None:
+        """SIGHUP: read the configuration and register with kubelet again."""
+        self.reload()
+        for resource in self.resources:
+            resource.lifecycle.restart()
+
+    def wait(self) -> int:
+        """Wait for the end; the process's exit code."""
+        while not self.stop.wait(1.0):
+            for resource in self.resources:
+                if resource.scanner.needs_new_process:
+                    log.error("restart_needed", extra=kv(why=resource.scanner.state.error))
+                    self.stop.set()
+                    self.threads.died = self.threads.died or "backend"
+        for resource in self.resources:
+            resource.close()
+        if self.cluster is not None:
+            self.cluster.close()
+        self.threads.join()
+        if self.cluster is not None:
+            self.cluster.finish()
+        log.info("stopped", extra=kv(died=self.threads.died or None))
+        return 1 if self.threads.died else 0
+
+
+def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[AnyVendor]) -> int:
+    """Run until SIGTERM or SIGINT; the process's exit code.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    configure(settings.log_format, settings.log_level)
+    if not settings.node_name:
+        raise ConfigError("environment", "NODE_NAME", None, "set it to this node's name")
+    if not settings.plugin_dir.is_dir():
+        raise ConfigError(
+            "settings", "plugin-dir", str(settings.plugin_dir), "mount kubelet's folder there"
+        )
+    daemon = Daemon(settings, sources, vendors)
+    backends = [resource.backend.name for resource in daemon.resources]
+    log.info("starting", extra=kv(version=__version__, node=settings.node_name, backends=backends))
+    if settings.ignored:
+        log.warning("settings_without_effect", extra=kv(names=settings.ignored))
+    if daemon.is_simulated:
+        log.warning("cards_are_simulated", extra=kv(backends=backends))
+    signal.signal(signal.SIGTERM, lambda *_: daemon.stop.set())
+    signal.signal(signal.SIGINT, lambda *_: daemon.stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: _in_thread(daemon.hang_up))
+    try:
+        daemon.start()
+    except BaseException:
+        daemon.stop.set()
+        raise
+    return daemon.wait()
+
+
+def _in_thread(call: Callable[[], None]) -> None:
+    """A signal handler must not wait for locks."""
+    threading.Thread(target=call, name="signal", daemon=True).start()

@@ -1,0 +1,1 @@
+"""The device plugin API: registration, device list, pod resources."""

@@ -1,0 +1,79 @@
+"""Is this daemon alive, and is it ready? Each answer is "" or the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hami_node.cluster.watching.views import WatchedCluster
+from hami_node.config.settings import Settings
+from hami_node.metrics.server import Probes
+from hami_node.node.resource import NodeResource
+from hami_node.vendors.spec import AnyVendor
+
+SILENCE_LIMIT_S: Final = 180.0
+"""Watches that receive nothing for this long make the daemon unready."""
+
+
+class NodeProbes:
+    """Checks the parts; never blocks."""
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        vendors: Sequence[AnyVendor],
+        resources: Sequence[NodeResource],
+        view: WatchedCluster,
+        is_reported: Callable[[], bool],
+    ) -> None:
+        """Wire the parts. `is_reported`: whether the node object has been written once."""
+        self._settings, self._view, self._is_reported = settings, view, is_reported
+        self._vendors, self._resources = tuple(vendors), tuple(resources)
+
+    def questions(self) -> Probes:
+        """The checks behind /healthz and /readyz."""
+        return Probes(
+            live={"cards": self._cards},
+            ready={
+                "api-server": self._api_server,
+                "kubelet": self._registered,
+                "report": self._reported,
+            },
+        )
+
+    def _cards(self) -> str:
+        limit_s = self._settings().stall_limit_s
+        ages_s = (resource.backend.last_pass_age_s() for resource in self._resources)
+        age_s = max(ages_s, default=0.0)
+        if age_s <= limit_s:
+            return ""
+        return f"no scan of the cards has finished for {age_s:.0f} s (limit {limit_s:.0f} s)"
+
+    def _api_server(self) -> str:
+        if not self._view.is_synced():
+            return "nodes and pods have not been listed yet"
+        age_s = self._view.last_contact_age_s()
+        if age_s is not None and age_s > SILENCE_LIMIT_S:
+            return f"nothing has been received from the API server for {age_s:.0f} s"
+        return ""
+
+    def _registered(self) -> str:
+        """Every resource with cards is registered, or all cards are served by others."""
+        waiting = [
+            resource for resource in self._resources if not resource.lifecycle.registered.is_set()
+        ]
+        is_any = len(waiting) < len(self._resources) or self._is_served_by_others()
+        if is_any and not any(resource.inventory.cards for resource in waiting):
+            return ""
+        errors = (resource.scanner.state.error for resource in waiting)
+        return next(filter(None, errors), "not registered with kubelet yet")
+
+    def _is_served_by_others(self) -> bool:
+        node, settings = self._view.node(), self._settings()
+        return node is not None and any(
+            vendor.is_on(node, settings.of(vendor.settings.kind)) for vendor in self._vendors
+        )
+
+    def _reported(self) -> str:
+        return "" if self._is_reported() else "the node object has not been written yet"

@@ -1,0 +1,1 @@
+"""What this node reports to the API server and Prometheus."""
