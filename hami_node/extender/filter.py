@@ -1,4 +1,4 @@
-"""POST /filter: choose a pod's node and cards, reserve them, write that onto the pod."""
+"""POST /filter: choose a pod's node and cards, reserve them, write the reservation to the pod."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Final
 
 import msgspec
 
-from hami_node.engine.fleet import Fleet, NoNode, Placed
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
-from hami_node.extender.counted import reservation_marks
-from hami_node.extender.decisions import Busy, Reserved
-from hami_node.extender.messages import (
+from hami_node.extender.http.messages import (
     FilterAnswer,
     FilterArgs,
     decode_filter_args,
     encode_filter_answer,
 )
-from hami_node.extender.offers import offer_of
-from hami_node.extender.reasons import explained
-from hami_node.extender.reservations import ReservationWriter
-from hami_node.extender.rules import request_of
-from hami_node.extender.state import ClusterState
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.counted_pod import reservation_marks
+from hami_node.extender.state.decisions import Busy, Reserved
+from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.inspection.reasons import explained, lasting_of
 from hami_node.logs import kv
-from hami_node.model import Pod, Vendor
+from hami_node.model import Grant, Pod
 from hami_node.ports import EventNote
+from hami_node.vendors.offer import offer_of
+from hami_node.vendors.request import request_of
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,11 @@ FAILED: Final = "FilteringFailed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlets:
-    """Where results are told.
+    """Where results go.
 
     Attributes:
-        notify: takes an Event; never waits.
-        on_result: told how a call ended, for the metric.
+        notify: takes an Event; never blocks.
+        on_result: takes the outcome of a call, for the metric.
         require_lead: raises NotLeading where another replica decides.
     """
 
@@ -63,7 +64,7 @@ class PodFilter:
         """The answer to one call.
 
         Raises:
-            WireError: the body is no filter call.
+            WireError: the body is not a filter call.
             NotLeading: another replica decides.
         """
         self._out.require_lead()
@@ -76,7 +77,7 @@ class PodFilter:
             NotLeading: another replica decides.
         """
         try:
-            request = request_of(args.pod, self._state.rules)
+            request = request_of(args.pod, self._state.rules.vendors)
         except WireError as e:
             return self._refused(args, f"the pod can't be served: {e}")
         if request.is_empty:
@@ -84,7 +85,7 @@ class PodFilter:
             return _as_given(args)
         if args.node_names is None and args.nodes is not None:
             return self._simulated(args, request)
-        if why := self._doubt_left(args.pod):
+        if why := self._unsettled(args.pod):
             return self._not_now(why)
         answer = self._state.reserve(args.pod, request, args.candidates)
         if isinstance(answer, Busy):
@@ -105,51 +106,53 @@ class PodFilter:
                 pod, annotations, lambda: self._state.is_current(pod.uid, reserved.token)
             )
         except KubeError as e:
-            # After a lost answer the pod may carry it all the same: then it counts for nothing.
-            marks = reservation_marks(_carrying(pod, annotations))
+            # If only the response was lost, the pod carries the reservation: it must not count.
+            carrying = _carrying(pod, annotations)
+            marks = reservation_marks(carrying, self._state.rules.vendors)
             self._state.undo(pod.uid, reserved.token, marks)
             if isinstance(e, PodTaken):
                 self._state.learned(e.pod)
             is_gone = isinstance(e, NotFound | Conflict)
             self._out.on_result("pod-gone" if is_gone else "not-stored")
             why = f"the decision could not be stored: {e}"
-            self._tell(pod, FAILED, why)
+            self._notify(pod, FAILED, why)
             return FilterAnswer(error=why)
         except BaseException:
             self._state.undo(pod.uid, reserved.token)
             raise
         if not self._state.committed(pod.uid, reserved.token, stored):
-            return self._not_now(f"pod {pod.key} went, or a later call decides")
+            return self._not_now(f"pod {pod.key} was deleted, or a later call decides")
         if not self._is_true(pod, stored):
             return self._withdrawn(stored)
         self._out.on_result("reserved")
-        said = _granted(reserved.placed.grants, pod)
-        self._tell(pod, SUCCEEDED, f"find fit node({reserved.placed.node}): {said}")
-        log.info("reserved", extra=kv(pod=pod.key, node=reserved.placed.node, cards=said))
+        cards = _granted(reserved.placed.grants, pod)
+        self._notify(pod, SUCCEEDED, f"find fit node({reserved.placed.node}): {cards}")
+        log.info("reserved", extra=kv(pod=pod.key, node=reserved.placed.node, cards=cards))
         return FilterAnswer(node_names=(reserved.placed.node,))
 
-    def _is_true(self, told: Pod, stored: Pod) -> bool:
-        """Whether the caller described the pod as it is: anybody in the cluster can call."""
-        rules = self._state.rules
+    def _is_true(self, described: Pod, stored: Pod) -> bool:
+        """Whether the caller described the pod correctly: anybody in the cluster can call."""
+        vendors = self._state.rules.vendors
         try:
-            return request_of(told, rules) == request_of(stored, rules)
+            return request_of(described, vendors) == request_of(stored, vendors)
         except WireError:
             return False
 
     def _withdrawn(self, stored: Pod) -> FilterAnswer:
-        """Take back what was reserved for a pod that is not as it was described."""
+        """Release what was reserved for a pod that differs from the caller's description."""
         self._state.release(stored.uid)
         self._out.on_result("untrue")
-        why = f"pod {stored.key} asks for something else than the caller said"
+        why = f"pod {stored.key} does not ask for what the caller described"
         log.warning("filter_untrue", extra=kv(pod=stored.key, why=why))
         try:
             self._writer.clear(stored)
         except KubeError as e:
-            log.warning("undo_failed", extra=kv(pod=stored.key, error=str(e)))  # the sweeper tries
+            # the sweeper retries
+            log.warning("undo_failed", extra=kv(pod=stored.key, error=str(e)))
         return FilterAnswer(error=why)
 
-    def _doubt_left(self, pod: Pod) -> str:
-        """Find out whether a pod was bound, where that is not known; why that can't be told."""
+    def _unsettled(self, pod: Pod) -> str:
+        """Find out whether a pod was bound, if that is unknown; the reason why it can't be."""
         if not self._state.is_doubtful(pod.uid):
             return ""
         try:
@@ -157,11 +160,11 @@ class PodFilter:
         except NotFound:
             return ""
         except KubeError as e:
-            return f"whether pod {pod.key} was bound can't be told: {e}"
+            return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""
 
     def _not_now(self, why: str) -> FilterAnswer:
-        """The scheduler shall try again soon."""
+        """Let the scheduler try again soon."""
         self._out.on_result("not-now")
         return FilterAnswer(error=why)
 
@@ -171,31 +174,37 @@ class PodFilter:
             return self._refused(args, rejections.why)
         state = self._state
         found = explained(
-            request, rejections, state.cards_of, state.largest_mib, state.why_not_offered
+            request,
+            rejections,
+            state.cards_of,
+            state.largest_mib,
+            state.why_not_offered,
+            lasting_of(state.rules.vendors),
         )
         self._out.on_result("nowhere")
-        self._tell(args.pod, FAILED, found.summary)
+        self._notify(args.pod, FAILED, found.summary)
         return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
 
     def _refused(self, args: FilterArgs, why: str) -> FilterAnswer:
-        """The pod itself is wrong: no node will ever do."""
+        """The pod itself is invalid: no node will ever fit."""
         self._out.on_result("refused")
-        self._tell(args.pod, FAILED, why)
+        self._notify(args.pod, FAILED, why)
         return FilterAnswer(unresolvable=dict.fromkeys(args.candidates, why))
 
     def _simulated(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:
-        """Whole nodes come from callers that only ask "what if": nothing is reserved or written.
+        """Callers that send whole nodes only simulate: nothing is reserved or written.
 
         Source: HAMi 2.10 scheduler.go:1156-1199.
         """
         rules = self._state.rules
         fleet = Fleet(rules.engine)
-        given = {one.node.name: one.raw for one in args.nodes or ()}
-        for one in args.nodes or ():
-            offer = offer_of(one.node, rules.names)
+        nodes = args.nodes or ()
+        given = {item.node.name: item.raw for item in nodes}
+        for item in nodes:
+            offer = offer_of(item.node, rules.vendors)
             if offer.devices:
                 fleet.set_node(
-                    one.node.name,
+                    item.node.name,
                     offer.devices,
                     cordoned=offer.cordoned,
                     pair_scores=offer.pair_scores,
@@ -210,10 +219,11 @@ class PodFilter:
         if isinstance(answer, Placed):
             chosen = (given[answer.node],)
         return FilterAnswer(
-            nodes=chosen, failed={name: one.text() for name, one in rejections.items()}
+            nodes=chosen,
+            failed={name: rejection.text() for name, rejection in rejections.items()},
         )
 
-    def _tell(self, pod: Pod, reason: str, message: str) -> None:
+    def _notify(self, pod: Pod, reason: str, message: str) -> None:
         note = EventNote(
             kind="Pod",
             namespace=pod.namespace,
@@ -227,7 +237,7 @@ class PodFilter:
 
 
 def _as_given(args: FilterArgs) -> FilterAnswer:
-    nodes = None if args.nodes is None else tuple(one.raw for one in args.nodes)
+    nodes = None if args.nodes is None else tuple(item.raw for item in args.nodes)
     return FilterAnswer(node_names=args.node_names, nodes=nodes)
 
 
@@ -238,12 +248,15 @@ def _carrying(pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
 
 
 def _granted(grants: PodGrants, pod: Pod) -> str:
-    """`c0: GPU-1 3000 MiB 30 %`, for people."""
-    parts = []
-    for place, held in enumerate(grants.containers):
-        for grant in held:
-            amount = f"{grant.memory_mib} MiB {grant.cores} %"
-            if grant.vendor is Vendor.AWS_NEURON:
-                amount = f"{grant.cores.bit_count()} cores"
-            parts.append(f"{pod.containers[place].name}: {grant.uuid} {amount}")
-    return ", ".join(parts)
+    """`c0: GPU-1 3000 MiB 30 %`, for messages."""
+    return ", ".join(
+        f"{pod.containers[i].name}: {grant.uuid} {_amount(grant)}"
+        for i, held in enumerate(grants.containers)
+        for grant in held
+    )
+
+
+def _amount(grant: Grant) -> str:
+    if rules_of(grant.vendor).cores_are_mask:
+        return f"{grant.cores.bit_count()} cores"
+    return f"{grant.memory_mib} MiB {grant.cores} %"

@@ -1,8 +1,8 @@
 """Which replica decides: a Lease in the cluster, and our own clock as the fence.
 
 A record counts as expired when it has not changed for its duration by our monotonic clock, so the
-replicas' wall clocks may differ. A leader believes in itself for a shorter time than the others
-wait (`renew_deadline_s` < `duration_s`), counted from before it sent its last renewal.
+replicas' wall clocks may differ. A leader considers itself leading for a shorter time than the
+others wait (`renew_deadline_s` < `duration_s`), counted from before it sent its last renewal.
 Source: the algorithm of client-go, tools/leaderelection.
 """
 
@@ -25,7 +25,7 @@ from hami_node.ports import Clock
 log: Final = logging.getLogger(__name__)
 
 MAX_FOREIGN_DURATION_S: Final = 120.0
-"""A record that claims to be good for longer is a mistake that must not stop the scheduler."""
+"""A record that claims to be valid for longer is an error that must not stop the scheduler."""
 MAX_TRANSITIONS: Final = 2**31 - 1
 RELEASE_ATTEMPTS: Final = 3
 
@@ -33,24 +33,24 @@ Json = Mapping[str, object]
 
 
 class Leases(Protocol):
-    """The calls that are needed. Every call has to be bounded in time.
+    """The API calls that are needed. Every call has to be bounded in time.
 
-    Raises (every method): KubeError or one of its kinds.
+    Raises (every method): KubeError or a subclass.
     """
 
     def read_lease(self, namespace: str, name: str) -> Json:
         """GET. Raises NotFound."""
 
     def create_lease(self, namespace: str, lease: Json) -> Json:
-        """POST. Raises Conflict when it is there."""
+        """POST. Raises Conflict when it exists."""
 
     def update_lease(self, namespace: str, name: str, lease: Json) -> Json:
-        """PUT. Raises Conflict when somebody wrote it since it was read."""
+        """PUT. Raises Conflict when it was written since it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Seconds. The difference of the first two is what clocks and calls may be late."""
+    """Seconds. The difference of the first two is the tolerance for slow clocks and calls."""
 
     duration_s: float = 8.0
     renew_deadline_s: float = 6.0
@@ -63,7 +63,7 @@ class LeaseTimes:
 
 
 class Leader:
-    """Takes and keeps the Lease. `run` is a thread's body; all the rest may be called anywhere."""
+    """Acquires and renews the Lease. `run` is a thread's body; the rest may be called anywhere."""
 
     def __init__(
         self,
@@ -77,27 +77,27 @@ class Leader:
         on_change: Callable[[bool], None] = lambda _is_leading: None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Prepare; nothing is asked before `run`.
+        """Prepare; no request is made before `run`.
 
         Args:
             kube: the API; a client of its own whose calls end well before `renew_deadline_s`.
-            namespace: where the Lease is; it is made when it is missing.
+            namespace: where the Lease is; it is created when it is missing.
             name: of the Lease.
             identity: this replica's name in it. Not "".
-            clock: wall time goes into the record, monotonic time decides.
-            times: how long a record is good, and how often it is renewed.
-            on_change: told by `run`'s thread; must return at once.
-            jitter: 0 to 1, so that replicas do not ask at the same moment.
+            clock: wall time is written to the record, monotonic time decides.
+            times: how long a record is valid, and how often it is renewed.
+            on_change: called in `run`'s thread; must return at once.
+            jitter: 0 to 1, so that replicas do not send requests at the same moment.
         """
         if not identity:
-            raise ValueError("an empty identity stands for nobody in a Lease")
+            raise ValueError("an empty identity means that nobody holds the Lease")
         self._kube, self._namespace, self._name = kube, namespace, name
         self._identity, self._clock, self._times = identity, clock, times or LeaseTimes()
         self._on_change, self._jitter = on_change, jitter
-        # Written by run's thread alone, each at one stroke, so that readers need no lock.
+        # Written by run's thread only, each atomically, so that readers need no lock.
         self._renewed_at: float | None = None
         self._holder = ""
-        # Of run's thread only.
+        # Used by run's thread only.
         self._announced = False
         self._is_failing = False
         self._fresh: Json | None = None
@@ -105,7 +105,7 @@ class Leader:
         self._stamps: deque[str] = deque(maxlen=32)
 
     def is_leading(self) -> bool:
-        """True while the last successful renewal was begun less than `renew_deadline_s` ago."""
+        """True while the last successful renewal was started less than `renew_deadline_s` ago."""
         renewed_at = self._renewed_at
         return (
             renewed_at is not None
@@ -113,32 +113,32 @@ class Leader:
         )
 
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; "" for nobody."""
+        """The holder when the Lease was last seen; "" for nobody."""
         return self._holder
 
     def run(self, stop: threading.Event) -> None:
-        """Take part until stopped, then give the Lease back. Nothing but `stop` ends it."""
+        """Take part until stopped, then release the Lease. Only `stop` ends it."""
         while not stop.is_set():
             stop.wait(self.step())
         self.release()
 
     def step(self) -> float:
-        """Try once to take or renew the Lease; seconds until the next try."""
+        """Try once to acquire or renew the Lease; seconds until the next try."""
         try:
             wait_s = self._campaign()
-        except Conflict:  # somebody was faster: look who
+        except Conflict:  # another replica was faster: find out which
             self._fresh = None
             wait_s = self._times.retry_s * (0.1 + self._jitter() / 10)
-        except Exception as error:  # noqa: BLE001 - ended by a bug, it would end all scheduling
+        except Exception as error:  # noqa: BLE001 - a bug here must not end all scheduling
             self._fail(error)
             wait_s = self._times.retry_s * (0.5 + self._jitter() / 2)
         self._announce()
         return wait_s
 
     def release(self) -> None:
-        """Stop leading and let the next one take over at once."""
+        """Stop leading and let another replica take over at once."""
         was_held, self._renewed_at = self._renewed_at is not None, None
-        # Before the record says so: the next one may begin with that write.
+        # Before the record is written: the next leader may begin with that write.
         self._announce(logging.INFO)
         if not was_held:
             return
@@ -189,9 +189,9 @@ class Leader:
             self._holder = holder
 
     def _seen_time_left(self) -> float:
-        """Seconds until the record that was seen last is nobody's, also if it was deleted since.
+        """Seconds until the record that was seen last expires, also if it was deleted since.
 
-        Whoever wrote it leads on until it fails to renew.
+        Its writer keeps leading until it fails to renew.
         """
         if self._observed is None:
             return 0.0
@@ -207,11 +207,11 @@ class Leader:
         return min(float(given), MAX_FOREIGN_DURATION_S)
 
     def _is_ours(self, spec: Json) -> bool:
-        """Also after an answer was lost: but not what another process wrote under our name."""
+        """Also if a response was lost, but not if another process wrote it under our name."""
         return _holder_of(spec) == self._identity and spec.get("renewTime") in self._stamps
 
     def _take(self, lease: Json | None) -> None:
-        """Write ourselves in."""
+        """Write ourselves as the holder."""
         start = self._clock.monotonic()
         wanted = self._held(lease)
         if lease is None:
@@ -255,7 +255,7 @@ class Leader:
         if lease is not None:
             meta = lease.get("metadata")
             if not isinstance(meta, Mapping) or not meta.get("resourceVersion"):
-                # Without it an update would overwrite whoever was faster.
+                # Without it an update would overwrite a faster replica.
                 raise KubeError("the API server sent a Lease without a resourceVersion")
         return {
             "apiVersion": "coordination.k8s.io/v1",
@@ -265,13 +265,13 @@ class Leader:
         }
 
     def _fail(self, error: Exception) -> None:
-        """Say it once per row of failures."""
+        """Log the first of consecutive failures."""
         self._fresh = None
         was_failing, self._is_failing = self._is_failing, True
         if was_failing:
             return
-        cure = "tried again; as long as no replica can renew the Lease, none decides"
-        fields = kv(lease=f"{self._namespace}/{self._name}", error=error, cure=cure)
+        hint = "retried; as long as no replica can renew the Lease, none decides"
+        fields = kv(lease=f"{self._namespace}/{self._name}", error=error, cure=hint)
         trace = None if isinstance(error, HamiError) else error
         log.warning("lease_not_renewed", extra=fields, exc_info=trace)
 
@@ -297,11 +297,11 @@ def _spec_of(lease: Json) -> Json:
 
 
 def _holder_of(spec: Json) -> str:
-    """Whoever stands there; what is no text is somebody all the same."""
+    """The holder in the record; a value that is not a string counts as a holder too."""
     holder = spec.get("holderIdentity")
     return "" if holder is None else str(holder)
 
 
 def _micro_time(unix_s: float) -> str:
-    """`2006-01-02T15:04:05.000000Z`, the only form that the API takes."""
+    """`2006-01-02T15:04:05.000000Z`, the only form that the API accepts."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""Starts this program anew in its own process."""
+"""Restarts this program in its own process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 from typing import Final
 
 END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-"""Who takes these has to unblock them once its handlers stand: `start_anew` leaves them blocked."""
+"""To be unblocked once their handlers are installed: `restart_program` leaves them blocked."""
 
 
-def start_anew(ended: threading.Event) -> None:
-    """Become the same command again; returns only when `ended` says that the end is wanted.
+def restart_program(ended: threading.Event) -> None:
+    """Execute the same command again; returns only when `ended` is set.
 
-    A process that ends is started again by kubelet, but with a growing delay: two edits within
-    minutes would leave the cluster without a scheduler. A signal that comes in between waits for
-    the handlers of the new start.
+    A process that ends is restarted by kubelet, but with a growing delay: two edits within minutes
+    would leave the cluster without a scheduler. A signal that arrives in between waits for the
+    handlers of the restarted program.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     if not ended.is_set():
-        again = [sys.executable, *sys.orig_argv[1:]]
-        os.execv(sys.executable, again)  # noqa: S606 - our own command line, and no shell
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execv(sys.executable, command)  # noqa: S606 - our own command line, and no shell

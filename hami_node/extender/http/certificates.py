@@ -1,4 +1,4 @@
-"""The HTTPS server's certificate: read again when its files change, kept when the new one is bad.
+"""The HTTPS server's certificate: reloaded when its files change, kept when the new one is bad.
 
 Kubernetes replaces the files of a Secret by swapping a symbolic link, so content is compared.
 """
@@ -20,7 +20,7 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class Certificates:
-    """Hands out one TLS context whose new connections always get the newest good pair."""
+    """Provides a TLS context whose new connections always get the newest valid pair."""
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
         """Read the pair.
@@ -33,20 +33,20 @@ class Certificates:
         try:
             self.context: Final = self._load()
         except (OSError, ValueError) as e:
-            cure = f"give a PEM certificate and its unencrypted key, {key_file} ({e})"
-            raise ConfigError("settings", "cert-file", str(cert_file), cure) from e
+            hint = f"give a PEM certificate and its unencrypted key, {key_file} ({e})"
+            raise ConfigError("settings", "cert-file", str(cert_file), hint) from e
         self._newest = self.context
         # The context of a listening socket can't be replaced, and loading a bad pair into it would
-        # break it; so each new connection is moved to the newest context in its handshake.
+        # break it; so each new connection is moved to the newest context during its handshake.
         self.context.sni_callback = self._use_newest
 
     def run(self, stop: threading.Event, interval_s: float) -> None:
-        """Look at the files every `interval_s` seconds until stopped."""
+        """Check the files every `interval_s` seconds until stopped."""
         while not stop.wait(interval_s):
             self.refresh()
 
     def refresh(self) -> None:
-        """Load the pair if the files have other content than at the last look."""
+        """Load the pair if the content of the files has changed since the last check."""
         now = self._digest()
         if now == self._seen:
             return
@@ -55,8 +55,8 @@ class Certificates:
         try:
             self._newest = self._load()
         except (OSError, ValueError) as e:
-            cure = "the old pair stays in use; put a matching certificate and key there"
-            log.error("certificate_refused", extra=kv(file=self._cert_file, error=e, cure=cure))  # noqa: TRY400 - the trace says nothing more
+            hint = "the old pair stays in use; put a matching certificate and key there"
+            log.error("certificate_refused", extra=kv(file=self._cert_file, error=e, cure=hint))  # noqa: TRY400 - the trace adds nothing
             return
         log.info("certificate_reloaded", extra=where)
 
@@ -64,10 +64,10 @@ class Certificates:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        # A resumed session shows no certificate: a client would go on with the replaced one.
+        # A resumed session shows no certificate: a client would keep using the replaced one.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        # An encrypted key would else be asked for on the terminal.
+        # Without it OpenSSL would prompt for the password of an encrypted key on the terminal.
         context.load_cert_chain(self._cert_file, self._key_file, password="")
         return context
 

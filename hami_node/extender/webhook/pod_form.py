@@ -1,7 +1,7 @@
 """A pod as a user sent it: what the rules read, and where changes to it belong.
 
-Changes are JSON patch operations (RFC 6902) on the object as it came, never a pod that was read
-and written again: fields that this program does not know stay as they are.
+Changes are JSON patch operations (RFC 6902) on the object as received, never a decoded and encoded
+pod: fields that this program does not know stay as they are.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import Container, ContainerKind, Pod
+from hami_node.text import shown
+from hami_node.vendors.admission import EnvVar
 from hami_node.wire.objects import decode_pod
-
-LONGEST_SHOWN: Final = 80
-"""Characters of a user's text that a sentence repeats."""
+from hami_node.wire.values.json_patch import pointer
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -29,23 +29,15 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvVar:
-    """One entry of a container's environment; `value` is None where it comes from elsewhere."""
-
-    name: str
-    value: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerForm:
-    """A container with what a patch has to know: its place, and which parents are there.
+    """A container with what a patch needs: its path, and which parents exist.
 
     Attributes:
         path: JSON pointer to the container.
         container: its quantities and role.
         env: its environment in order; None where the list itself is missing.
-        has_limits: `resources.limits` is there, perhaps empty.
-        has_requests: `resources.requests` is there, perhaps empty.
+        has_limits: `resources.limits` exists, perhaps empty.
+        has_requests: `resources.requests` exists, perhaps empty.
     """
 
     path: str
@@ -56,47 +48,47 @@ class ContainerForm:
 
     @property
     def title(self) -> str:
-        """How sentences name it."""
+        """Its name in messages."""
         role = "container" if self.container.kind is ContainerKind.APP else "init container"
         return f"{role} {shown(self.container.name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodForm:
-    """A pod that waits for admission; `containers` are in the order of `pod.containers`."""
+    """A pod under admission; `containers` are in the order of `pod.containers`."""
 
     pod: Pod
     containers: tuple[ContainerForm, ...]
     runtime_class_name: str = ""
 
 
-class _Env(msgspec.Struct, rename="camel"):
+class _EnvShape(msgspec.Struct, rename="camel"):
     name: str | None = None
     value: str | None = None
     value_from: msgspec.Raw = msgspec.Raw()
 
 
-class _Resources(msgspec.Struct):
+class _ResourcesShape(msgspec.Struct):
     limits: dict[str, msgspec.Raw] | None = None
     requests: dict[str, msgspec.Raw] | None = None
 
 
-class _Container(msgspec.Struct):
-    env: list[_Env] | None = None
-    resources: _Resources | None = None
+class _ContainerShape(msgspec.Struct):
+    env: list[_EnvShape] | None = None
+    resources: _ResourcesShape | None = None
 
 
-class _Spec(msgspec.Struct, rename="camel"):
-    init_containers: list[_Container] | None = None
-    containers: list[_Container] | None = None
+class _SpecShape(msgspec.Struct, rename="camel"):
+    init_containers: list[_ContainerShape] | None = None
+    containers: list[_ContainerShape] | None = None
     runtime_class_name: str | None = None
 
 
-class _Pod(msgspec.Struct):
-    spec: _Spec | None = None
+class _PodShape(msgspec.Struct):
+    spec: _SpecShape | None = None
 
 
-_POD: Final = msgspec.json.Decoder(_Pod)
+_POD: Final = msgspec.json.Decoder(_PodShape)
 
 
 def read_form(raw: bytes) -> PodForm:
@@ -107,22 +99,23 @@ def read_form(raw: bytes) -> PodForm:
     """
     pod = decode_pod(raw)
     try:
-        spec = _POD.decode(raw).spec or _Spec()
+        spec = _POD.decode(raw).spec or _SpecShape()
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError("pod", str(error), "can't be read") from error
-    inits = [(f"/spec/initContainers/{i}", one) for i, one in enumerate(spec.init_containers or ())]
-    apps = [(f"/spec/containers/{i}", one) for i, one in enumerate(spec.containers or ())]
-    pairs = zip((*inits, *apps), pod.containers, strict=True)
+    inits, apps = spec.init_containers or (), spec.containers or ()
+    paths = [f"/spec/initContainers/{i}" for i in range(len(inits))]
+    paths += [f"/spec/containers/{i}" for i in range(len(apps))]
+    triples = zip(paths, (*inits, *apps), pod.containers, strict=True)
     return PodForm(
         pod=pod,
-        containers=tuple(_form_of(path, raw_one, read) for (path, raw_one), read in pairs),
+        containers=tuple(_form_of(path, shape, container) for path, shape, container in triples),
         runtime_class_name=spec.runtime_class_name or "",
     )
 
 
-def _form_of(path: str, raw: _Container, container: Container) -> ContainerForm:
-    resources = raw.resources or _Resources()
-    env = None if raw.env is None else tuple(_env_var(one) for one in raw.env)
+def _form_of(path: str, raw: _ContainerShape, container: Container) -> ContainerForm:
+    resources = raw.resources or _ResourcesShape()
+    env = None if raw.env is None else tuple(map(_env_var, raw.env))
     return ContainerForm(
         path=path,
         container=container,
@@ -132,32 +125,33 @@ def _form_of(path: str, raw: _Container, container: Container) -> ContainerForm:
     )
 
 
-def _env_var(raw: _Env) -> EnvVar:
+def _env_var(raw: _EnvShape) -> EnvVar:
     is_literal = bytes(raw.value_from) in (b"", b"null")
     return EnvVar(name=raw.name or "", value=(raw.value or "") if is_literal else None)
 
 
 def spec_operation(field: str, value: str) -> Operation:
     """Set a field of the pod's spec."""
-    return Operation(op="add", path=f"/spec/{escaped(field)}", value=value)
+    return Operation(op="add", path=pointer("spec", field), value=value)
 
 
 def quantity_operations(form: ContainerForm, added: Mapping[str, str]) -> Iterator[Operation]:
-    """Add quantities to the limits, and to the requests where there are any.
+    """Add quantities to the limits, and to the requests where they exist.
 
-    Kubernetes wants both equal for extended resources, and copies limits to missing requests.
+    Kubernetes requires both to be equal for extended resources, and copies limits to missing
+    requests.
     """
     parent = f"{form.path}/resources"
     if added and not form.has_limits:
         yield Operation(op="add", path=f"{parent}/limits", value=dict(added))
-    for block, is_there in (("limits", form.has_limits), ("requests", form.has_requests)):
+    for block, is_present in (("limits", form.has_limits), ("requests", form.has_requests)):
         for name, quantity in added.items():
-            if is_there:
-                yield Operation(op="add", path=f"{parent}/{block}/{escaped(name)}", value=quantity)
+            if is_present:
+                yield Operation(op="add", path=parent + pointer(block, name), value=quantity)
 
 
 def env_operations(form: ContainerForm, wanted: Mapping[str, str]) -> Iterator[Operation]:
-    """Give variables these values: entries of that name are replaced, else one is appended."""
+    """Set variables to these values: entries of that name are replaced, missing ones appended."""
     present = form.env or ()
     for i, var in enumerate(present):
         if var.name in wanted and var.value != wanted[var.name]:
@@ -170,15 +164,3 @@ def env_operations(form: ContainerForm, wanted: Mapping[str, str]) -> Iterator[O
         return
     for entry in new:
         yield Operation(op="add", path=f"{form.path}/env/-", value=entry)
-
-
-def escaped(step: str) -> str:
-    """One step of a JSON pointer (RFC 6901)."""
-    return step.replace("~", "~0").replace("/", "~1")
-
-
-def shown(text: str) -> str:
-    """A user's text as a sentence may repeat it: short, and in quotes unless it is a plain word."""
-    cut = text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
-    is_plain = cut.isascii() and cut.isprintable() and " " not in cut and cut != ""
-    return cut if is_plain else repr(cut)

@@ -1,6 +1,6 @@
-"""kube-scheduler's extender JSON: arguments in, answers out. Pure.
+"""kube-scheduler's extender JSON: arguments in, results out. Pure.
 
-The keys are Go's field names; like Go, arguments are read whatever the case of their keys. Source:
+The keys are Go's field names; as in Go, the case of the arguments' keys does not matter. Source:
 k8s.io/kube-scheduler/extender/v1.
 """
 
@@ -29,7 +29,7 @@ class _NodeList(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenNode:
-    """A node as the caller described it, decoded and as it came."""
+    """A node as the caller described it, decoded and raw."""
 
     node: Node
     raw: msgspec.Raw
@@ -62,19 +62,19 @@ class BindArgs:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, for people."""
+        """`namespace/name`, for messages."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterAnswer:
-    """The nodes that will do, and why the others won't.
+    """The nodes that fit, and why the others do not.
 
     Attributes:
-        node_names: names that will do; None where the caller sent whole nodes.
-        nodes: nodes that will do, as they came; None where the caller sent names.
-        failed: why, by node; waiting or preemption may help.
-        unresolvable: why, by node; neither will help.
+        node_names: names of nodes that fit; None where the caller sent whole nodes.
+        nodes: nodes that fit, as received; None where the caller sent names.
+        failed: reasons by node; waiting or preemption may help.
+        unresolvable: reasons by node; neither will help.
         error: the filter itself failed.
     """
 
@@ -89,7 +89,7 @@ def decode_filter_args(body: bytes) -> FilterArgs:
     """Read /filter's body.
 
     Raises:
-        WireError: not such an object; names the member.
+        WireError: not such an object; the text names the member.
     """
     members = _members(body)
     pod_raw = members.get("pod", _NULL)
@@ -112,7 +112,7 @@ def decode_bind_args(body: bytes) -> BindArgs:
     """Read /bind's body.
 
     Raises:
-        WireError: not such an object; names the member.
+        WireError: not such an object; the text names the member.
     """
     members = _members(body)
     wanted = {"podname": "PodName", "podnamespace": "PodNamespace", "poduid": "PodUID"}
@@ -150,7 +150,7 @@ def encode_error(error: str) -> bytes:
 
 
 def _given(raw: msgspec.Raw) -> GivenNode:
-    """One whole node; it may go back as it came, and what nobody reads was not checked yet."""
+    """One whole node; it may be returned as received, so its unread fields are checked here."""
     text = bytes(raw)
     node = decode_node(text)
     try:

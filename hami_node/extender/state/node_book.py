@@ -1,17 +1,16 @@
-"""What the watch says of the nodes, and what of it the engine is told."""
+"""The nodes of the watch, and the cards of them that the engine gets."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hami_node.engine.fleet import Fleet
-from hami_node.extender.counted import Marks
-from hami_node.extender.offers import Offer, marks_of, offer_of
+from hami_node.engine.fleet.fleet import Fleet
 from hami_node.logs import kv
 from hami_node.model import Node, Vendor
-from hami_node.wire.requests import ResourceNames
+from hami_node.vendors.offer import Offer, marks_of, offer_of
+from hami_node.vendors.protocol import VendorProtocol
 
 log = logging.getLogger(__name__)
 
@@ -19,22 +18,22 @@ log = logging.getLogger(__name__)
 class NodeBook:
     """Nodes, their offers and the vendors given up. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, fleet: Fleet, resources: ResourceNames) -> None:
-        """Tell `fleet` about cards; `resources` are the names of the extended resources."""
-        self._fleet, self._resources = fleet, resources
+    def __init__(self, fleet: Fleet, vendors: Sequence[VendorProtocol]) -> None:
+        """Report the cards of these vendors to `fleet`."""
+        self._fleet, self._vendors = fleet, vendors
         self._nodes: dict[str, Node] = {}
-        self._marks: dict[str, tuple[Marks, tuple[Vendor, ...]]] = {}
+        self._marks: dict[str, tuple[object, ...]] = {}
         self._offers: dict[str, Offer] = {}
         self._given_up: dict[str, dict[Vendor, str]] = {}
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """Every node as the watch has it."""
+        """Every node as the watch shows it."""
         return self._nodes
 
     @property
     def offers(self) -> Mapping[str, Offer]:
-        """What each of them offers."""
+        """What each node offers."""
         return self._offers
 
     @property
@@ -43,44 +42,44 @@ class NodeBook:
         return sum(1 for offer in self._offers.values() if offer.devices)
 
     def largest_mib(self, names: Iterable[str]) -> dict[str, int]:
-        """All memory of the largest NVIDIA card of each of these nodes, MiB; 0 without one."""
+        """All memory of the largest card of each of these nodes, MiB; 0 without cards."""
         offers = self._offers
         return {name: offers[name].largest_mib if name in offers else 0 for name in names}
 
     def put(self, node: Node) -> None:
-        """Take a node as it is now."""
+        """Apply the present state of a node."""
         self._nodes[node.name] = node
-        self._look_at(node)
+        self._refresh(node)
 
     def remove(self, name: str) -> None:
-        """The node is gone; its pods' grants are kept until the pods go."""
+        """The node was deleted; its pods' grants are kept until the pods are deleted."""
         for book in (self._nodes, self._marks, self._offers, self._given_up):
             book.pop(name, None)
         self._fleet.remove_node(name)
 
     def give_up(self, name: str, vendor: Vendor, why: str) -> None:
-        """Offer nothing of a vendor on a node until `take_back`."""
+        """Offer no cards of a vendor on a node until `take_back`."""
         if name in self._nodes:
             self._given_up.setdefault(name, {})[vendor] = why
-            self._look_at(self._nodes[name])
+            self._refresh(self._nodes[name])
 
     def take_back(self, name: str, vendor: Vendor) -> None:
         """Offer the vendor's cards again."""
         given_up = self._given_up.get(name, {})
         if given_up.pop(vendor, None) is not None and name in self._nodes:
-            self._look_at(self._nodes[name])
+            self._refresh(self._nodes[name])
 
-    def _look_at(self, node: Node) -> None:
+    def _refresh(self, node: Node) -> None:
         given_up = self._given_up.get(node.name, {})
-        marks = (marks_of(node, self._resources), tuple(given_up))
+        marks = (marks_of(node, self._vendors), tuple(given_up))
         if self._marks.get(node.name) == marks:
             return
         self._marks[node.name] = marks
-        offer = offer_of(node, self._resources, given_up)
+        offer = offer_of(node, self._vendors, given_up)
         known = self._offers.get(node.name)
         self._offers[node.name] = offer
         if known is None or known.missing != offer.missing or known.problem != offer.problem:
-            _tell(node.name, offer)
+            _report(node.name, offer)
         if not offer.devices:
             self._fleet.remove_node(node.name)
         elif known is None or replace(known, missing={}) != replace(offer, missing={}):
@@ -92,7 +91,7 @@ class NodeBook:
             )
 
 
-def _tell(node: str, offer: Offer) -> None:
+def _report(node: str, offer: Offer) -> None:
     for vendor, why in offer.missing.items():
         log.warning("cards_not_offered", extra=kv(node=node, vendor=vendor, why=why))
     if offer.problem:

@@ -1,7 +1,7 @@
-"""Makes the extender's certificate and judges one that is there. No I/O; randomness for keys only.
+"""Makes the extender's certificate and checks an existing one. No I/O; randomness for keys only.
 
-Each certificate comes from an authority of its own, whose key is thrown away at once: nobody, not
-even who reads every Secret, can make a second certificate that the API server would trust.
+Each certificate is signed by a CA of its own, whose key is discarded at once: not even a reader of
+every Secret can make a second certificate that the API server would trust.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def make(names: tuple[str, ...], now_s: float, days: int, trusted: bytes = b"") 
     """A new authority and a server certificate for these DNS names.
 
     Args:
-        names: DNS names, the first one also the common name.
+        names: DNS names; the first is also the common name.
         now_s: seconds since the epoch; valid from an hour before.
         days: how long it is valid.
-        trusted: authorities of the certificate before; the newest of them, if still valid, stays
-            trusted, because the old certificate is served until kubelet has brought the new files.
+        trusted: authorities of the previous certificate; the newest of them, if still valid, stays
+            trusted, because the old certificate is served until kubelet has updated the files.
     """
     now = datetime.fromtimestamp(now_s, UTC)
     end = now + timedelta(days=days)
@@ -68,7 +68,7 @@ def make(names: tuple[str, ...], now_s: float, days: int, trusted: bytes = b"") 
         .add_extension(signer, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    earlier = [one for one in _certificates(trusted) if one.not_valid_after_utc > now][:1]
+    earlier = [old for old in _certificates(trusted) if old.not_valid_after_utc > now][:1]
     return Bundle(
         certificate=_pem(server),
         key=_private_pem(server_key),
@@ -77,7 +77,7 @@ def make(names: tuple[str, ...], now_s: float, days: int, trusted: bytes = b"") 
 
 
 def why_renew(bundle: Bundle, names: tuple[str, ...], now_s: float) -> str:
-    """What is wrong with a certificate, in words; "" when it can stay in use."""
+    """Why a certificate must be renewed, in words; "" when it can stay in use."""
     try:
         certificate = x509.load_pem_x509_certificate(bundle.certificate)
         key = serialization.load_pem_private_key(bundle.key, password=None)
@@ -120,13 +120,13 @@ def _is_signed(
         try:
             certificate.verify_directly_issued_by(authority)
         except (*_UNREADABLE, InvalidSignature):
-            continue  # an authority from before; the next one may fit
+            continue  # an earlier authority; the next may fit
         return True
     return False
 
 
 def _certificates(pem: bytes) -> Iterator[x509.Certificate]:
-    """Those in a PEM text; none when it can't be read: then there is nothing to keep trusting."""
+    """The certificates of a PEM text; none when it can't be read: there is nothing to keep."""
     try:
         yield from x509.load_pem_x509_certificates(pem)
     except _UNREADABLE:

@@ -1,7 +1,7 @@
-"""Who may try for a node's lock next: one call at a time, in order of arrival.
+"""Which call may try for a node's lock next: one at a time, in order of arrival.
 
-Without, a lock that is freed is fetched by everybody who waits for it, and all but one ask the API
-server in vain.
+Otherwise every waiting call would try for a lock as soon as it is freed, and the requests of all
+but the first to the API server would be wasted.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from typing import Final
 
 LOOK_S: Final = 0.05
-"""How often a call that waits looks whether it still may; no request is made for it."""
+"""How often a waiting call checks whether it may go on waiting; this makes no request."""
 MAX_WAITING: Final = 16
-"""Calls that wait for one node: each holds a thread that binds on other nodes need."""
+"""Calls that may wait for one node: each holds a thread that binds on other nodes need."""
 
 
 class Turns:
-    """Thread-safe. Remembers nothing of nodes that nobody waits for."""
+    """Thread-safe. Keeps nothing about nodes that no call waits for."""
 
     def __init__(self) -> None:
-        """Nobody waits yet."""
+        """Start without waiting calls."""
         self._changed = threading.Condition()
         self._queues: dict[str, deque[object]] = {}
 
@@ -30,8 +30,8 @@ class Turns:
     def turn(self, node: str, is_late: Callable[[], bool]) -> Iterator[bool]:
         """Wait for our turn and keep it inside the block.
 
-        Gives False where `is_late` became true before, or too many wait already. What `is_late`
-        raises ends the wait.
+        Yields False if `is_late` became true before, or too many calls wait already. An exception
+        from `is_late` ends the wait.
         """
         ticket = object()
         with self._changed:
@@ -52,7 +52,7 @@ class Turns:
                 self._changed.notify_all()
 
     def waiting(self) -> int:
-        """How many calls have a turn or wait for one."""
+        """How many calls have their turn or wait for it."""
         with self._changed:
             return sum(len(queue) for queue in self._queues.values())
 

@@ -1,6 +1,6 @@
 """The admission webhook: one AdmissionReview in, the same with its response out. Pure.
 
-A pod that asks nothing of us comes back untouched. See docs/webhook.md.
+A pod that asks for none of our devices is returned unchanged. See docs/webhook.md.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.extender.admission import Problem, Verdict, judge_pod
-from hami_node.extender.pod_form import read_form
-from hami_node.extender.webhook_rules import WebhookRules, webhook_rules_of
-
-__all__ = ["Webhook", "WebhookRules", "webhook_rules_of"]
+from hami_node.extender.webhook.admission import AdmissionProblem, AdmissionVerdict, judge_pod
+from hami_node.extender.webhook.pod_form import read_form
+from hami_node.extender.webhook.rules import WebhookRules
+from hami_node.text import cut_to_bytes
 
 KIND: Final = "AdmissionReview"
 VERSIONS: Final = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -51,26 +50,25 @@ class _Review(msgspec.Struct, rename="camel"):
 _REVIEW: Final = msgspec.json.Decoder(_Review)
 
 
-def _tell_nobody(_: str) -> None:
-    """Nobody counts the reviews."""
+def _count_nothing(_: str) -> None:
+    """The default: reviews are not counted."""
 
 
 class Webhook:
-    """Reviews pods by the rules of the moment; keeps nothing between reviews."""
+    """Reviews pods by the current rules; keeps nothing between reviews."""
 
     def __init__(
-        self, rules: Callable[[], WebhookRules], on_review: Callable[[str], None] = _tell_nobody
+        self, rules: Callable[[], WebhookRules], on_review: Callable[[str], None] = _count_nothing
     ) -> None:
-        """`on_review` is told "allowed", "patched" or "denied", once for each answer."""
+        """`on_review` is called with "allowed", "patched" or "denied", once per response."""
         self._rules = rules
         self._on_review = on_review
 
     def review(self, body: bytes) -> bytes:
-        """Answer one AdmissionReview in the version that it came in.
+        """Answer one AdmissionReview in the version in which it was sent.
 
         Raises:
-            WireError: not an AdmissionReview, or not one with a request: there is nothing to
-                answer to.
+            WireError: not an AdmissionReview, or it has no request: there is nothing to answer.
         """
         review = _decode(body)
         verdict = self._verdict(review.request)
@@ -80,15 +78,17 @@ class Webhook:
             {"apiVersion": review.api_version, "kind": KIND, "response": response}
         )
 
-    def _verdict(self, request: _Request) -> Verdict:
+    def _verdict(self, request: _Request) -> AdmissionVerdict:
         kind = request.kind or _Kind()
         is_pod = (kind.group, kind.kind) == ("", "Pod") and not request.sub_resource
         if not is_pod or request.operation != "CREATE":
-            return Verdict()
+            return AdmissionVerdict()
         try:
             form = read_form(bytes(request.object))
         except WireError as error:
-            return Verdict(problems=(Problem(text=str(error), is_forbidden=False),))
+            return AdmissionVerdict(
+                problems=(AdmissionProblem(text=str(error), is_forbidden=False),)
+            )
         return judge_pod(form, self._rules())
 
 
@@ -103,13 +103,13 @@ def _decode(body: bytes) -> _Review:
     return review
 
 
-def _outcome(verdict: Verdict) -> str:
+def _outcome(verdict: AdmissionVerdict) -> str:
     if verdict.problems:
         return "denied"
     return "patched" if verdict.patch else "allowed"
 
 
-def _response(verdict: Verdict) -> dict[str, object]:
+def _response(verdict: AdmissionVerdict) -> dict[str, object]:
     response: dict[str, object] = {"allowed": not verdict.problems}
     if verdict.problems:
         response["status"] = _refusal(verdict)
@@ -117,23 +117,20 @@ def _response(verdict: Verdict) -> dict[str, object]:
         patch = base64.b64encode(msgspec.json.encode(verdict.patch)).decode("ascii")
         response |= {"patchType": "JSONPatch", "patch": patch}
     if verdict.warnings:
-        shortened = [_cut(text, LONGEST_WARNING) for text in verdict.warnings[:MOST_WARNINGS]]
+        shortened = [
+            cut_to_bytes(text, LONGEST_WARNING) for text in verdict.warnings[:MOST_WARNINGS]
+        ]
         response["warnings"] = shortened
     return response
 
 
-def _refusal(verdict: Verdict) -> dict[str, object]:
+def _refusal(verdict: AdmissionVerdict) -> dict[str, object]:
     texts = [problem.text for problem in verdict.problems[:MOST_PROBLEMS]]
     if len(verdict.problems) > MOST_PROBLEMS:
-        texts.append(f"and {len(verdict.problems) - MOST_PROBLEMS} problems more")
+        texts.append(f"and {len(verdict.problems) - MOST_PROBLEMS} more problems")
     is_forbidden = any(problem.is_forbidden for problem in verdict.problems)
     return {
-        "message": _cut("; ".join(texts), LONGEST_MESSAGE),
+        "message": cut_to_bytes("; ".join(texts), LONGEST_MESSAGE),
         "reason": "Forbidden" if is_forbidden else "BadRequest",
         "code": 403 if is_forbidden else 400,
     }
-
-
-def _cut(text: str, longest: int) -> str:
-    raw = text.encode()
-    return text if len(raw) <= longest else raw[: longest - 3].decode(errors="ignore") + "..."

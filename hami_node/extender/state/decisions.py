@@ -1,11 +1,11 @@
-"""What the state answers to a pod that wants cards."""
+"""The state's answers to a pod that asks for cards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hami_node.engine.fleet import Placed
+from hami_node.engine.fleet.fleet import Placed
 from hami_node.model import Device, Uuid
 
 
@@ -14,7 +14,7 @@ class Reserved:
     """A decision: node and cards, already charged.
 
     Attributes:
-        token: names this reservation among later ones of the same pod.
+        token: distinguishes this reservation from later ones of the same pod.
         placed: node and grants.
         devices: the chosen node's cards.
     """
@@ -26,6 +26,6 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Nothing is decided now; the call may be made again. `why` is for people."""
+    """Nothing is decided now; the call may be repeated. `why` is for messages."""
 
     why: str

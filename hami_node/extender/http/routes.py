@@ -1,7 +1,7 @@
-"""What the extender's server serves: routes, limits of a body, threads that do the work.
+"""What the extender's server serves: routes, limits of request bodies, threads that do the work.
 
-The event loop only moves bytes. What an endpoint does runs in threads, in a pool of its own, so
-that binds that wait for a lock never hold up filters, the webhook or probes.
+The event loop only moves bytes. Each endpoint's work runs in a thread pool of its own, so that
+binds that wait for a lock never delay filters, the webhook or probes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from starlette.routing import Route
 from hami_node import __version__
 from hami_node.errors import NotLeading, WireError
 from hami_node.logs import kv
-from hami_node.metrics_server import Check
+from hami_node.metrics.server import Check
 
 log: Final = logging.getLogger(__name__)
 
 CLIENT_GONE: Final = 499
-"""Counted, never sent: the client hung up before its request was complete."""
+"""Counted, never sent: the client disconnected before its request was complete."""
 
 Work = Callable[[bytes], bytes]
 OnRequest = Callable[[str, int, float], None]
-"""Told of each answer: route, HTTP status, seconds from its head to its answer. Must not block."""
+"""Called per response with route, HTTP status, seconds since the request. Must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,10 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a client may cost. Bytes, seconds, numbers of threads and connections.
+    """What clients may use. Bytes, seconds, numbers of threads and connections.
 
     20,000 names of nodes are 1 MB; 20,000 whole nodes are 125 MiB without and 324 MiB with the 50
-    images that kubelet lists at most. Such a body is in memory once, and one at a time.
+    images that kubelet lists at most. Such a body is held in memory once, and one at a time.
     """
 
     filter_body_bytes: int = 384 * 1024 * 1024
@@ -77,7 +77,7 @@ class ServerLimits:
 
 
 class _Refused(Exception):
-    """A request that is answered without being worked on."""
+    """A request that is refused before any work is done."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -92,13 +92,13 @@ class Routes:
 
     def __init__(self, endpoints: Endpoints, limits: ServerLimits, on_request: OnRequest) -> None:
         self._limits, self._on_request = limits, on_request
-        self._places = asyncio.Semaphore(limits.large_bodies)
+        self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         self._pools: list[ThreadPoolExecutor] = []
-        one, pages = limits, self._pool("pages", 4)
+        post, pages = self._post, self._pool("pages", 4)
         self._routes = [
-            self._post("/filter", endpoints.filter, one.filter_body_bytes, one.filter_workers),
-            self._post("/bind", endpoints.bind, one.bind_body_bytes, one.bind_workers),
-            self._post("/webhook", endpoints.webhook, one.webhook_body_bytes, one.webhook_workers),
+            post("/filter", endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
+            post("/bind", endpoints.bind, limits.bind_body_bytes, limits.bind_workers),
+            post("/webhook", endpoints.webhook, limits.webhook_body_bytes, limits.webhook_workers),
             self._get("/healthz", pages, lambda _: _probe(endpoints.live)),
             self._get("/readyz", pages, lambda _: _probe(endpoints.ready)),
             self._get("/metrics", self._pool("metrics", 1), lambda r: _metrics(endpoints, r)),
@@ -112,7 +112,7 @@ class Routes:
         return app
 
     def close(self) -> None:
-        """Let idle threads end; work that still runs can't be stopped, only forgotten."""
+        """Let idle threads end; work that still runs can't be stopped, only abandoned."""
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -157,13 +157,13 @@ class Routes:
         self._on_request(path, status, 0.0)
         if status == 405:
             allowed = ", ".join(known.get(path, ()))
-            return _refusal(405, f"{path} takes {allowed} only", {"Allow": allowed})
-        return _refusal(status, f"there is no such path; there are: {' '.join(known)}")
+            return _refusal(405, f"{path} accepts {allowed} only", {"Allow": allowed})
+        return _refusal(status, f"there is no such path; known paths: {' '.join(known)}")
 
     @asynccontextmanager
     async def _body(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The whole body. A large one holds one of few places until its request is answered."""
-        declared = request.headers.get("content-length")  # digits, or the parser had refused it
+        """The whole body. Only few large bodies are held at a time, until they are answered."""
+        declared = request.headers.get("content-length")  # digits, or the parser has refused it
         if declared is not None and int(declared) > max_bytes:
             raise _too_large(max_bytes)
         if "transfer-encoding" not in request.headers and (
@@ -173,16 +173,16 @@ class Routes:
             return
         try:
             async with asyncio.timeout(self._limits.body_timeout_s):
-                await self._places.acquire()
+                await self._large_bodies.acquire()
         except TimeoutError as e:
             raise _Refused(503, "busy with other large requests, try again") from e
         try:
             yield await self._read(request, max_bytes)
         finally:
-            self._places.release()
+            self._large_bodies.release()
 
     async def _read(self, request: Request, max_bytes: int) -> bytes:
-        limit_s, body = self._limits.body_timeout_s, BytesIO()  # which hands out what it holds
+        limit_s, body = self._limits.body_timeout_s, BytesIO()  # getvalue() makes no copy
         try:
             async with asyncio.timeout(limit_s):
                 async for chunk in request.stream():
@@ -195,7 +195,7 @@ class Routes:
 
 
 async def _answered(path: str, answer: Answer, request: Request) -> Response:
-    """The answer, whatever happens."""
+    """A response, whatever happens."""
     try:
         return await answer(request)
     except _Refused as e:
@@ -203,12 +203,12 @@ async def _answered(path: str, answer: Answer, request: Request) -> Response:
     except WireError as e:
         return _refusal(400, str(e))
     except NotLeading as e:
-        # kube-scheduler keeps its connection; only a new one leads to whoever is Ready by now
+        # kube-scheduler keeps its connection; only a new one reaches the replica that is Ready now
         return _refusal(503, str(e) or "another replica decides", {"Connection": "close"})
     except ClientDisconnect:
         log.debug("extender_client_gone", extra=kv(path=path))
         return Response(status_code=CLIENT_GONE)
-    except asyncio.CancelledError:  # only ever by the server's own stop, which waits for nothing
+    except asyncio.CancelledError:  # only by the server's own stop, which does not wait
         return _refusal(503, "the server is stopping")
     except Exception:  # the HTTP handler is where unexpected errors end
         log.exception("extender_request_failed", extra=kv(path=path))

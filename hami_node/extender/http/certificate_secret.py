@@ -1,4 +1,4 @@
-"""Keeps the extender's certificate in a Secret, and its authority in the webhook."""
+"""Keeps the extender's certificate in a Secret, and its CA in the webhook configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from hami_node.cluster.connection import JSON_PATCH
-from hami_node.cluster.frames import read_mapping
+from hami_node.cluster.calls import JSON_PATCH
 from hami_node.cluster.paths import CORE, segment
+from hami_node.cluster.watching.frames import read_mapping
 from hami_node.errors import NotFound
-from hami_node.extender.certify import Bundle, end_of, make, why_renew
+from hami_node.extender.http.certify import Bundle, end_of, make, why_renew
 
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _CERTIFICATE, _KEY, _AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
@@ -20,17 +20,17 @@ Json = Mapping[str, object]
 
 
 class Api(Protocol):
-    """The one call of the Kubernetes client that is needed here."""
+    """The only call of the Kubernetes client that is needed here."""
 
     def request(
         self, method: str, path: str, *, body: object = None, content_type: str | None = None
     ) -> bytes:
-        """One request; the answer's bytes. Raises KubeError."""
+        """One request; the response's bytes. Raises KubeError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is certified, and where that is written; `webhook` "" leaves webhooks alone."""
+    """What is certified and where it is stored; with `webhook` "" no webhook is changed."""
 
     names: tuple[str, ...]
     namespace: str
@@ -40,14 +40,14 @@ class Target:
 
 
 def certify(api: Api, target: Target, now_s: float, *, is_dry_run: bool = False) -> Iterator[str]:
-    """Make or renew the certificate where needed, and tell the webhook. Says each thing it did.
+    """Make or renew the certificate if needed, and update the webhook. Yields a line per step.
 
-    The Secret is written first. Until kubelet has brought the new files, the extender serves the
-    old certificate; what is written into the webhook trusts both.
+    The Secret is written first. Until kubelet has updated the files, the extender serves the old
+    certificate; the CA bundle in the webhook trusts both.
 
     Raises:
-        KubeError: the API server refuses or can't be reached; Conflict when somebody else wrote
-            the Secret meanwhile: run it again.
+        KubeError: the API server refuses or can't be reached; Conflict when the Secret was changed
+            meanwhile: run the command again.
     """
     would = "would be " if is_dry_run else ""
     subject = f"secret {target.namespace}/{target.secret}"
@@ -66,7 +66,7 @@ def certify(api: Api, target: Target, now_s: float, *, is_dry_run: bool = False)
         yield f"{subject}: {would}{'renewed' if found else 'made'}, {end}: {reason}"
     if target.webhook:
         wanted = base64.b64encode(bundle.authorities).decode()
-        yield from _tell(api, target.webhook, wanted, is_dry_run=is_dry_run)
+        yield from _update_webhook(api, target.webhook, wanted, is_dry_run=is_dry_run)
 
 
 def _secret(api: Api, target: Target) -> Json | None:
@@ -81,7 +81,7 @@ def _path(target: Target) -> str:
 
 
 def _bundle(secret: Json | None) -> Bundle | None:
-    """What the Secret holds; None when it holds no certificate or what is no base64."""
+    """What the Secret holds; None when it holds no certificate or a value is not base64."""
     data = _mapping((secret or {}).get("data"))
     try:
         pem = {key: base64.b64decode(str(value), validate=True) for key, value in data.items()}
@@ -91,7 +91,7 @@ def _bundle(secret: Json | None) -> Bundle | None:
 
 
 def _write(api: Api, target: Target, secret: Json | None, bundle: Bundle) -> None:
-    """Create the Secret, or replace it as it was read: its version lets no other writer be lost."""
+    """Create the Secret, or replace the version that was read, so that no other write is lost."""
     parts = {_CERTIFICATE: bundle.certificate, _KEY: bundle.key, _AUTHORITIES: bundle.authorities}
     ours = {key: base64.b64encode(pem).decode() for key, pem in parts.items()}
     if secret is not None:
@@ -107,8 +107,8 @@ def _write(api: Api, target: Target, secret: Json | None, bundle: Bundle) -> Non
     api.request("POST", _path(target).rpartition("/")[0], body=body)
 
 
-def _tell(api: Api, name: str, wanted: str, *, is_dry_run: bool) -> Iterator[str]:
-    """Write the authorities into each webhook of a configuration that has others."""
+def _update_webhook(api: Api, name: str, wanted: str, *, is_dry_run: bool) -> Iterator[str]:
+    """Write the CA bundle into each webhook of the configuration whose bundle differs."""
     path = f"{_WEBHOOKS}/{segment(name)}"
     webhooks = cast("list[object]", read_mapping(api.request("GET", path)).get("webhooks") or [])
     patch: list[Json] = []

@@ -1,0 +1,204 @@
+"""Builds the extender's parts from its settings; no request is made and nothing is served yet."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hami_node.cluster.client import KubeClient, connect
+from hami_node.cluster.events import EventLimits, EventWriter
+from hami_node.cluster.kinds import QUOTAS
+from hami_node.cluster.node_lock import NodeLock
+from hami_node.cluster.transport.connection import Timeouts
+from hami_node.cluster.watching.views import WatchedCluster
+from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.config.settings import Settings
+from hami_node.config.sources import plain
+from hami_node.engine.quota import Limits
+from hami_node.extender.bind import BindParts, PodBinder
+from hami_node.extender.filter import Outlets, PodFilter
+from hami_node.extender.http.server import Endpoints, ExtenderServer
+from hami_node.extender.leader import Leader
+from hami_node.extender.readiness import MakeLeader, Readiness
+from hami_node.extender.rules import rules_of
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.handshakes import HandshakeKeeper
+from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.extender.sweeper import Sweeper
+from hami_node.extender.webhook.rules import webhook_rules_of
+from hami_node.extender.webhook.webhook import Webhook
+from hami_node.metrics.extender import ExtenderMetrics
+from hami_node.metrics.server import MetricsServer, Probes
+from hami_node.ports import Clock, EventNote
+from hami_node.vendors.spec import AnyVendor
+from hami_node.wire.quotas import ResourceQuota
+
+TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
+"""kube-scheduler allows a call 30 s in total."""
+LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.5, read_s=2.0, total_s=3.0)
+"""Well below the time in which the Lease has to be renewed."""
+ATTEMPTS: Final = 2
+EVENT_LIMITS: Final = EventLimits(queue_size=2048, burst=10, remembered=8192)
+"""A pod that fits nowhere is filtered every few seconds with different numbers in its reason, and
+thousands may wait: each gets ten Events, then one a minute. An Event has at most 1 KiB."""
+
+
+class Parts:
+    """The parts of one replica, wired together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vendors: Sequence[AnyVendor],
+        *,
+        clock: Clock,
+        stop: threading.Event,
+        metrics: ExtenderMetrics,
+        died: Callable[[], str],
+    ) -> None:
+        """Build the parts.
+
+        Args:
+            settings: of this process; the parts are built again when they change.
+            vendors: whose cards are scheduled.
+            clock: the time.
+            stop: ends waits.
+            metrics: what is counted.
+            died: "" or which thread has died, for the liveness probe.
+
+        Raises:
+            ConfigError: no usable credentials, or a setting is wrong.
+        """
+        self._settings, self._vendors, self._metrics = settings, vendors, metrics
+        self._clock, self._stop = clock, stop
+        self.kube = self._connect(TIMEOUTS)
+        self.lease_kube = self._connect(LEASE_TIMEOUTS)
+        self.view = WatchedCluster.of_cluster(self.kube, clock)
+        self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
+        rules = rules_of(settings, vendors)
+        self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
+        self._follow()
+        self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
+        self.readiness = Readiness(self.view, self.quotas, self._election())
+        self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
+        self.sweeper = self._build_sweeper()
+        probes = Probes(
+            live={"threads": died},
+            ready={
+                "api-server": self.readiness.why_not_synced,
+                "leader": self.readiness.why_not_leading,
+            },
+        )
+        # public for callers in this process
+        self.endpoints = self._build_endpoints(probes)
+        self.server = ExtenderServer(
+            settings.http_bind,
+            self.endpoints,
+            cert_file=settings.cert_file,
+            key_file=settings.key_file,
+            on_request=metrics.count_request,
+        )
+        self.metrics_server = self._build_metrics_server(probes)
+
+    def _connect(self, timeouts: Timeouts) -> KubeClient:
+        return connect(
+            self._settings.kubeconfig,
+            component="extender",
+            clock=self._clock,
+            timeouts=timeouts,
+            on_request=self._metrics.count_api_request,
+            stop=self._stop,
+        )
+
+    def _follow(self) -> None:
+        self.view.node_watch.cache.follow(self.state.node_changed)
+        self.view.pod_watch.cache.follow(self.state.pod_changed)
+        self.quotas.cache.follow(self._quota_changed)
+
+    def _quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
+        quota, limited = after or before, self.state.rules.limited
+        if quota is None or limited is None:
+            return
+        limits = None
+        if after is not None:
+            limits = Limits(
+                memory_mib=after.limit(limited.memory), cores=after.limit(limited.cores)
+            )
+        self.state.set_quota(quota.namespace, quota.name, limits)
+
+    def _election(self) -> MakeLeader | None:
+        settings = self._settings
+        if not settings.leader_elect:
+            return None
+        return lambda on_change: Leader(
+            self.lease_kube,
+            namespace=settings.lease_namespace,
+            name=settings.lease_name,
+            identity=settings.replica_name or socket.gethostname(),
+            clock=self._clock,
+            on_change=on_change,
+        )
+
+    def _build_sweeper(self) -> Sweeper:
+        is_leading = self.readiness.is_leading
+        return Sweeper(
+            self.state,
+            self.view,
+            self._writer,
+            HandshakeKeeper(self.state, self.kube, self._clock, is_leading),
+            self.readiness,
+            clock=self._clock,
+            scheduler_name=self._settings.scheduler_name,
+        )
+
+    def _build_endpoints(self, probes: Probes) -> Endpoints:
+        settings, metrics = self._settings, self._metrics
+        pod_filter = PodFilter(self.state, self._writer, self._outlets("filter"))
+        binder = PodBinder(
+            BindParts(
+                kube=self.kube,
+                state=self.state,
+                writer=self._writer,
+                lock=NodeLock(self.kube, self._clock, settings.node_lock_timeout_s),
+                find_pod=self.view.pod,
+                clock=self._clock,
+                stop=self._stop,
+                scheduler_name=settings.scheduler_name,
+                lock_wait_s=settings.lock_wait_s,
+            ),
+            self._outlets("bind"),
+        )
+        rules = webhook_rules_of(settings, self._vendors)
+        webhook = Webhook(
+            lambda: rules,
+            lambda result: metrics.count_decision("webhook", result),
+        )
+        return Endpoints(
+            filter=pod_filter.answer,
+            bind=binder.answer,
+            webhook=webhook.review,
+            live=probes.live,
+            ready=probes.ready,
+            metrics=metrics.exposition,
+        )
+
+    def _build_metrics_server(self, probes: Probes) -> MetricsServer | None:
+        settings = self._settings
+        if settings.metrics_address == "off":
+            return None
+        return MetricsServer(
+            settings.metrics_address, self._metrics.registry, probes, lambda: plain(settings)
+        )
+
+    def _outlets(self, call: str) -> Outlets:
+        return Outlets(
+            notify=self._notify,
+            on_result=lambda result: self._metrics.count_decision(call, result),
+            require_lead=self.readiness.require_lead,
+        )
+
+    def _notify(self, event: EventNote) -> None:
+        if not self.events.emit(event):
+            self._metrics.count_event_dropped()

@@ -1,0 +1,154 @@
+"""The extender's life cycle: starts and stops its parts, and restarts when the settings change."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from prometheus_client.registry import CollectorRegistry
+
+from hami_node import __version__
+from hami_node.clock import SystemClock
+from hami_node.config.settings import Settings, settings_of
+from hami_node.config.sources import ConfigSources, changed_fields, resolve
+from hami_node.config.watch import ConfigWatch
+from hami_node.extender.parts import Parts
+from hami_node.extender.restart import END_SIGNALS, restart_program
+from hami_node.logs import configure, kv
+from hami_node.metrics.extender import ExtenderMetrics
+from hami_node.ports import Clock
+from hami_node.setting_types import Role
+from hami_node.threads import GuardedThreads
+from hami_node.vendors.spec import AnyVendor
+
+log = logging.getLogger(__name__)
+
+GRACE_S: Final = 20.0
+"""How long running requests may take at shutdown; a bind waits no longer for a lock."""
+
+
+class Extender:
+    """One replica. `start`, then `wait`; `stop` from anywhere."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: ConfigSources,
+        vendors: Sequence[AnyVendor],
+        *,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Build the parts for these vendors' cards; no request is made, nothing is served yet.
+
+        Raises:
+            ConfigError: no usable credentials, or a setting is wrong.
+        """
+        self.settings, self._sources = settings, sources
+        self.stop = stop or threading.Event()
+        self.is_outdated = False
+        self._metrics = ExtenderMetrics(CollectorRegistry())
+        self._end_of_lead = threading.Event()
+        self._threads = GuardedThreads(self.stop)
+        self.parts = Parts(
+            settings,
+            vendors,
+            clock=clock or SystemClock(),
+            stop=self.stop,
+            metrics=self._metrics,
+            died=self._died,
+        )
+        self._config = ConfigWatch(sources.files(), self._configuration_changed)
+
+    def start(self) -> None:
+        """Listen and start the watches; ready once nodes, pods and quotas have been listed.
+
+        Raises:
+            ConfigError: an address or the certificate can't be used.
+        """
+        parts, threads, stop = self.parts, self._threads, self.stop
+        parts.server.start()
+        if parts.metrics_server is not None:
+            parts.metrics_server.start()
+        parts.view.start(stop)
+        threads.start("quotas", lambda: parts.quotas.run(stop))
+        threads.start("events", lambda: parts.events.run(stop))
+        threads.start("config", lambda: self._config.run(stop))
+        threads.start("sweeper", lambda: parts.sweeper.run(stop))
+        leader = parts.readiness.leader
+        if leader is not None:
+            threads.start("leader", lambda: leader.run(self._end_of_lead))
+
+    def wait(self) -> int:
+        """Wait for the end; the process's exit code."""
+        while not self.stop.wait(1.0):
+            usage = self.parts.state.sizes()
+            self._metrics.set_sizes(*usage)
+            self._metrics.set_leading(self.parts.readiness.is_leading())
+        return self._end()
+
+    def _end(self) -> int:
+        """Finish running requests, release the Lease, end the threads."""
+        parts = self.parts
+        parts.server.close(GRACE_S)
+        self._end_of_lead.set()  # not before: running requests were decided as the leader
+        parts.events.wake()
+        self._config.wake()
+        parts.quotas.interrupt()
+        parts.view.close()
+        self._threads.join()
+        if parts.metrics_server is not None:
+            parts.metrics_server.close()
+        parts.kube.close()
+        parts.lease_kube.close()
+        log.info("stopped", extra=kv(died=self._threads.died or None))
+        return 1 if self._threads.died else 0
+
+    def _died(self) -> str:
+        return f"{self._threads.died} died" if self._threads.died else ""
+
+    def _configuration_changed(self) -> None:
+        """Restart if settings of the extender changed; keep them if the new ones are invalid."""
+        found = resolve(self._sources)
+        for error in found.errors:
+            log.error("config_refused", extra=kv(error=str(error), kept="the settings in force"))
+        ours = frozenset(settings_of(Role.EXTENDER, self._sources.blocks))
+        changed = [name for name in changed_fields(self.settings, found.settings) if name in ours]
+        if changed and not found.errors:
+            log.warning("config_changed", extra=kv(changed=changed, then="restarts"))
+            self.is_outdated = True
+            self.stop.set()
+
+
+def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[AnyVendor]) -> int:
+    """Run until SIGTERM or SIGINT; the process's exit code. A changed configuration restarts it.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    configure(settings.log_format, settings.log_level)
+    log.info("starting", extra=kv(version=__version__, scheduler=settings.scheduler_name))
+    if settings.ignored:
+        log.warning("settings_without_effect", extra=kv(names=settings.ignored))
+    extender = Extender(settings, sources, vendors)
+    ended = threading.Event()
+
+    def end(*_: object) -> None:
+        ended.set()
+        extender.stop.set()
+
+    for number in END_SIGNALS:
+        signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+    try:
+        extender.start()
+    except BaseException:
+        extender.stop.set()
+        raise
+    code = extender.wait()
+    if code == 0 and extender.is_outdated:
+        restart_program(ended)
+    return code

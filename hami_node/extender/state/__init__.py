@@ -1,0 +1,1 @@
+"""The extender's view of the cluster, and the reservations not yet stored."""

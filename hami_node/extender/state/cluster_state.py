@@ -1,0 +1,292 @@
+"""The cluster as decisions see it: cards of nodes, grants of pods, reservations not yet stored.
+
+Updated by the watches. A reservation counts from the moment of the decision: for a while the watch
+may show the pod without it, and its cards must not be granted again meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import attrgetter
+
+from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.place import PodRequest, Refused
+from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.usage import Charge, DeviceUsage
+from hami_node.extender.rules import ExtenderRules
+from hami_node.extender.state.counted_pod import Marks, is_overfull, reservation_marks
+from hami_node.extender.state.decisions import Busy, Reserved
+from hami_node.extender.state.node_book import NodeBook
+from hami_node.extender.state.pod_book import PodBook
+from hami_node.model import Device, Node, Pod, Uuid, Vendor
+from hami_node.ports import Clock
+from hami_node.vendors.holding import UNBOUND_S, has_grants
+
+
+class ClusterState:
+    """Thread-safe; one decision at a time."""
+
+    def __init__(self, rules: ExtenderRules, clock: Clock, unbound_s: float = UNBOUND_S) -> None:
+        """Start empty; an unbound reservation counts for `unbound_s` seconds."""
+        self.rules = rules
+        self._clock = clock
+        self._lock = threading.RLock()
+        factor = 1 if rules.limited is None else rules.limited.memory_factor
+        self._fleet = Fleet(rules.engine, QuotaBook(factor))
+        self._nodes = NodeBook(self._fleet, rules.vendors)
+        self._pods = PodBook(self._fleet, rules.vendors, clock, unbound_s)
+        self._last_token = 0
+
+    # -- changes from the watches ------------------------------------------------------------------
+    def node_changed(self, before: Node | None, after: Node | None) -> None:
+        """Apply a change of one node."""
+        with self._lock:
+            if after is not None:
+                self._nodes.put(after)
+            elif before is not None:
+                self._nodes.remove(before.name)
+
+    def give_up(self, node: str, vendor: Vendor, why: str) -> None:
+        """Offer no cards of a vendor on a node until `take_back`: its daemon has gone silent."""
+        with self._lock:
+            self._nodes.give_up(node, vendor, why)
+
+    def take_back(self, node: str, vendor: Vendor) -> None:
+        """The daemon has reported again."""
+        with self._lock:
+            self._nodes.take_back(node, vendor)
+
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        """Apply a change of one pod from the watch."""
+        with self._lock:
+            if after is not None:
+                self._pods.put(after)
+            elif before is not None:
+                self._pods.remove(before.uid)
+
+    def learned(self, pod: Pod) -> None:
+        """Apply a pod from a response of the API server; it may have been deleted since."""
+        with self._lock:
+            if not self._pods.is_gone(pod.uid):
+                self._pods.count(pod)
+
+    def set_quota(self, namespace: str, name: str, limits: Limits | None) -> None:
+        """Apply a change of one ResourceQuota; None removes it."""
+        with self._lock:
+            self._fleet.quotas.set_limits(namespace, name, limits)
+
+    def sweep(self, present: Collection[str], version: int = 0) -> None:
+        """Drop reservations of pods that were not bound in time, and pods that no longer exist.
+
+        A pod that was created and deleted while the watch was broken is never reported as deleted.
+
+        Args:
+            present: uids of the pods that the watch shows.
+            version: the resourceVersion that the watch has reached at least.
+        """
+        with self._lock:
+            self._pods.sweep(present, version)
+
+    def leftovers(self) -> tuple[Pod, ...]:
+        """Pods that carry a reservation which no longer counts."""
+        with self._lock:
+            return self._pods.leftovers()
+
+    # -- decisions -------------------------------------------------------------------------------
+    def reserve(
+        self, pod: Pod, request: PodRequest, candidates: Collection[str] | None
+    ) -> Reserved | NoNode | Refused | Busy:
+        """Release what the pod held, choose its node and cards and charge them, in one step."""
+        with self._lock:
+            if self._pods.is_gone(pod.uid):
+                return Refused(why=f"pod {pod.key} is deleted or has ended")
+            counted = self._pods.find_or_add(pod)
+            if counted.pod.node_name:
+                return Refused(why=f"pod {pod.key} is bound to node {counted.pod.node_name}")
+            if counted.is_binding or counted.is_doubtful:
+                return Busy(f"pod {pod.key} is being bound to node {counted.node}")
+            if has_grants(pod, self.rules.vendors):
+                counted.disown(reservation_marks(pod, self.rules.vendors))
+            self._pods.forget(counted)
+            answer = self._fleet.place(request, candidates)
+            if not isinstance(answer, Placed):
+                return answer
+            self._last_token += 1
+            counted.token = self._last_token
+            counted.node, counted.since_s = answer.node, self._clock.monotonic()
+            self._fleet.add_pod(pod.uid, pod.namespace, answer.node, answer.grants)
+            return Reserved(
+                token=counted.token, placed=answer, devices=self._devices_of(answer.node)
+            )
+
+    def is_current(self, uid: str, token: int) -> bool:
+        """True while this reservation is the pod's latest."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            return counted is not None and counted.token == token
+
+    def committed(self, uid: str, token: int, answer: Pod) -> bool:
+        """The API server has stored this reservation in `answer`; False if it is void."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is None:
+                return False
+            marks = reservation_marks(answer, self.rules.vendors)
+            if counted.token != token:
+                self._pods.void(counted, marks)
+                return False
+            counted.token = 0
+            counted.own(marks)
+            self._pods.count(max(answer, counted.pod, key=attrgetter("version")))
+            return True
+
+    def undo(self, uid: str, token: int, written: Marks = ()) -> None:
+        """The reservation was not stored or is abandoned; `written`: marks if it may be stored."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is None:
+                return
+            if counted.token == token:
+                self._pods.forget(counted)
+            if written:
+                self._pods.void(counted, written)
+
+    @contextmanager
+    def binding(self, uid: str) -> Iterator[bool]:
+        """While a pod is being bound it is not filtered, and its reservation does not expire.
+
+        Yields False while another call binds or filters it.
+        """
+        with self._lock:
+            counted = self._pods.find(uid)
+            is_free = counted is None or not (counted.is_binding or counted.token)
+            if counted is not None and is_free:
+                counted.is_binding = True
+        try:
+            yield is_free
+        finally:
+            if counted is not None and is_free:
+                with self._lock:
+                    counted.is_binding = False
+
+    def bound(self, uid: str, node: str) -> None:
+        """The pod was bound; the watch may not show it yet."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is not None:
+                self._pods.count(replace(counted.pod, node_name=counted.pod.node_name or node))
+
+    def doubt(self, uid: str) -> None:
+        """It is unknown whether the pod was bound: keep its cards until that is settled."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is not None and not counted.pod.node_name:
+                counted.is_doubtful = True
+
+    def is_doubtful(self, uid: str) -> bool:
+        """True while it is unknown whether the pod was bound."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            return counted is not None and counted.is_doubtful
+
+    def settle(self, uid: str, now: Pod) -> None:
+        """End a doubt with the pod that the API server has under this name now."""
+        with self._lock:
+            if (counted := self._pods.find(uid)) is not None:
+                counted.is_doubtful = False
+            self.learned(now)
+
+    def release(self, uid: str) -> None:
+        """Release what a pod holds that could not be bound."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is not None and not counted.pod.node_name:
+                self._pods.forget(counted)
+
+    def explain(
+        self, request: PodRequest, candidates: Iterable[str] | None = None
+    ) -> Mapping[str, Rejection] | Refused:
+        """Why each node can't take the pod; nodes that can are left out."""
+        with self._lock:
+            return self._fleet.explain(request, candidates)
+
+    # -- queries ---------------------------------------------------------------------------------
+    def latest(self, uid: str) -> Pod | None:
+        """The newest known state of a pod that holds cards or was filtered."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            return None if counted is None else counted.pod
+
+    def node(self, name: str) -> Node | None:
+        """A node as the watch shows it."""
+        with self._lock:
+            return self._nodes.nodes.get(name)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes as the watch shows them."""
+        with self._lock:
+            return tuple(self._nodes.nodes.values())
+
+    def why_not_offered(self, node: str) -> str:
+        """Why a node offers no card, for messages."""
+        with self._lock:
+            offer = self._nodes.offers.get(node)
+            return "the node is not known" if offer is None else offer.why_empty
+
+    def reservation_of(self, uid: str) -> str:
+        """The node that holds a pod's reservation; "" without one."""
+        with self._lock:
+            return self._fleet.node_of(uid) or ""
+
+    def overcommitted(self, uid: str) -> tuple[str, ...]:
+        """The cards of a pod's grants that are overcommitted, gone or unhealthy."""
+        with self._lock:
+            name = self._fleet.node_of(uid)
+            node = self._fleet.nodes.get(name) if name is not None else None
+            if node is None:
+                return ()
+            cards, held = node.usage.cards, [charge.uuid for charge in node.usage.charges(uid)]
+            return tuple(sorted(uuid for uuid in held if is_overfull(cards.get(uuid))))
+
+    def catch_up(self) -> None:
+        """Do now what the next decision would do first; after a list that is a lot."""
+        with self._lock:
+            self._fleet.catch_up()
+
+    def sizes(self) -> tuple[int, int]:
+        """(nodes that offer cards, pods that hold cards)."""
+        with self._lock:
+            return self._nodes.offering, self._fleet.pod_count
+
+    def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
+        """Every card of every node with its usage."""
+        with self._lock:
+            return {name: node.usage.cards for name, node in sorted(self._fleet.nodes.items())}
+
+    def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
+        """The cards of a node with their usage; none for an unknown node."""
+        with self._lock:
+            state = self._fleet.nodes.get(node)
+            return {} if state is None else state.usage.cards
+
+    def largest_mib(self, nodes: Iterable[str]) -> dict[str, int]:
+        """All memory of the largest card of each of these nodes, MiB; 0 without cards."""
+        with self._lock:
+            return self._nodes.largest_mib(nodes)
+
+    def charges(self) -> dict[str, tuple[str, tuple[Charge, ...]]]:
+        """Node and charges of every pod that holds something, by uid."""
+        with self._lock:
+            return {
+                uid: (name, node.usage.charges(uid))
+                for name, node in self._fleet.nodes.items()
+                for uid in node.usage.pods
+            }
+
+    def _devices_of(self, node: str) -> dict[Uuid, Device]:
+        cards = self._fleet.nodes[node].usage.cards
+        return {uuid: card.device for uuid, card in cards.items()}

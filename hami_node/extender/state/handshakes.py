@@ -1,0 +1,141 @@
+"""The regular check of the nodes' handshakes: request, read, give up, take back.
+
+The end of a node's plugin shows at once in the node's allocatable. The handshake shows the rest: a
+daemon that runs but no longer reaches the API server. A vendor's daemons are judged by it only
+after their first report, and only where silence means something (`VendorProtocol.is_judged`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.errors import KubeError, WireError
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.logs import kv
+from hami_node.model import Node
+from hami_node.ports import Clock, Kube
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire.handshake import (
+    Handshake,
+    HandshakeKind,
+    decode_handshake,
+    encode_deleted,
+    encode_requesting,
+)
+
+log = logging.getLogger(__name__)
+
+ANSWER_EVERY_S: Final = 600.0
+"""Daemons of 2.8 and later, ours included, only need to see that a scheduler reads them."""
+MAX_WRITES: Final = 250
+"""Nodes written in one pass: the rest of a large cluster follows in the next passes."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The handshakes seen of one vendor on one node. Times are monotonic seconds.
+
+    Attributes:
+        text: the handshake annotation, unchanged since `since_s`.
+        has_reported: a report of the node itself was seen.
+        asked_s: when we last sent a request.
+    """
+
+    text: str = ""
+    since_s: float = 0.0
+    has_reported: bool = False
+    asked_s: float | None = None
+
+
+class HandshakeKeeper:
+    """One `look` every 15 s; not thread-safe."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        kube: Kube,
+        clock: Clock,
+        is_leading: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Judge the nodes of `state`; write only while leading."""
+        self._state, self._kube, self._clock = state, kube, clock
+        self._is_leading = is_leading
+        self._vendors = [vendor for vendor in state.rules.vendors if vendor.keys.handshake]
+        self._exchanges: dict[tuple[str, str], _Exchange] = {}
+
+    def look(self) -> None:
+        """One pass over all nodes; a failed write affects that node only."""
+        nodes = self._state.nodes()
+        keys = [(node.name, vendor.keys.handshake) for node in nodes for vendor in self._vendors]
+        self._exchanges = {key: self._exchanges.get(key, _Exchange()) for key in keys}
+        left = MAX_WRITES
+        for node in nodes:
+            texts = {}
+            for vendor in self._vendors:
+                exchange = self._read(node, vendor)
+                if not vendor.asks_handshakes:
+                    self._judge(node, vendor, exchange)
+                elif text := self._next_text(node, vendor, exchange, may_ask=left > 0):
+                    texts[vendor.keys.handshake] = text
+            if texts and self._is_leading():
+                left -= 1
+                self._write(node, texts)
+
+    def _read(self, node: Node, vendor: VendorProtocol) -> _Exchange:
+        key = vendor.keys.handshake
+        exchange, text = self._exchanges[node.name, key], node.annotations.get(key, "")
+        if text != exchange.text:
+            exchange.text, exchange.since_s = text, self._clock.monotonic()
+        return exchange
+
+    def _judge(self, node: Node, vendor: VendorProtocol, exchange: _Exchange) -> None:
+        """Give up daemons that report without a request, and no longer do."""
+        if not exchange.text or not vendor.is_judged(node):
+            return  # not our daemon: the rest of the node object counts
+        silent_s = self._clock.monotonic() - exchange.since_s
+        if silent_s > vendor.silent_s:
+            why = f"the node's daemon has not reported for {silent_s:.0f} s"
+            self._state.give_up(node.name, vendor.cards, why)
+        else:
+            self._state.take_back(node.name, vendor.cards)
+
+    def _next_text(
+        self, node: Node, vendor: VendorProtocol, exchange: _Exchange, *, may_ask: bool
+    ) -> str:
+        """What to write on the node for daemons that answer requests; "" for nothing."""
+        handshake = _decoded(exchange.text, vendor.keys.handshake)
+        if handshake is None or not node.annotations.get(vendor.keys.register, "").strip():
+            return ""
+        now_s, is_judged = self._clock.monotonic(), vendor.is_judged(node)
+        if handshake.kind is HandshakeKind.REPORTED:
+            exchange.has_reported = True
+            self._state.take_back(node.name, vendor.cards)
+            is_early = exchange.asked_s is not None and now_s - exchange.asked_s < ANSWER_EVERY_S
+            if not is_judged and (is_early or not may_ask):
+                return ""
+            exchange.asked_s = now_s
+            return encode_requesting(self._clock.now())
+        silent_s = now_s - exchange.since_s
+        if is_judged and exchange.has_reported and silent_s > vendor.silent_s:
+            exchange.has_reported = False
+            why = f"the node's plugin has not answered for {silent_s:.0f} s"
+            self._state.give_up(node.name, vendor.cards, why)
+            return encode_deleted(self._clock.now())
+        return ""
+
+    def _write(self, node: Node, texts: Mapping[str, str]) -> None:
+        try:
+            self._kube.merge_patch_node(node.name, texts)
+        except KubeError as e:
+            log.debug("handshake_not_written", extra=kv(node=node.name, error=str(e)))
+
+
+def _decoded(text: str, key: str) -> Handshake | None:
+    try:
+        return decode_handshake(text, key) if text else None
+    except WireError as e:
+        log.debug("handshake_unreadable", extra=kv(error=str(e)))
+        return None

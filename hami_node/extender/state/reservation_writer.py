@@ -1,0 +1,141 @@
+"""Writes reservations to pods, and removes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hami_node.errors import Conflict, PodTaken
+from hami_node.extender.state.counted_pod import reservation_marks
+from hami_node.extender.state.decisions import Reserved
+from hami_node.model import Node, Pod
+from hami_node.ports import Clock, ExtenderKube
+from hami_node.vendors.holding import reservation_keys
+from hami_node.vendors.placement import encode_placement
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire import names
+from hami_node.wire.values.json_patch import annotation_pointer, pointer
+
+MAX_LABEL: Final = 63
+"""Longest value of a label; HAMi 2.10's monitor selects pods by a label with the node's name."""
+TRIES: Final = 3
+
+
+class ReservationWriter:
+    """Each method makes one request, unless somebody else writes the pod at that moment."""
+
+    def __init__(self, kube: ExtenderKube, clock: Clock, vendors: Sequence[VendorProtocol]) -> None:
+        """Write through this API, in the formats of these vendors."""
+        self._kube, self._clock, self._vendors = kube, clock, vendors
+        self._keys = reservation_keys(vendors)
+
+    def annotations_of(
+        self, pod: Pod, reserved: Reserved, node: Node | None = None
+    ) -> dict[str, str | None]:
+        """The annotations of a decision, in the format that the node's plugin reads.
+
+        None removes what an earlier decision left behind.
+        """
+        left: dict[str, str | None] = {key: None for key in self._keys if key in pod.annotations}
+        return left | encode_placement(
+            node or Node(name=reserved.placed.node),
+            pod.containers,
+            reserved.placed.grants.containers,
+            reserved.devices,
+            self._vendors,
+            self._clock.now(),
+        )
+
+    def write(
+        self,
+        pod: Pod,
+        annotations: Mapping[str, str | None],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Pod:
+        """Store a decision on the pod; returns the resulting pod.
+
+        The pod must still be unbound: the patch names the version that we know, and after a
+        conflict the pod is read again.
+
+        Args:
+            pod: as it was at the decision.
+            annotations: the decision.
+            is_wanted: False once a later call decides; then nothing more is written.
+
+        Raises:
+            PodTaken: it is bound, being deleted, ended or replaced by another pod.
+            Conflict: a later call decides, or the pod keeps changing.
+            KubeError: the API server refuses or can't be reached.
+        """
+        node = annotations.get(names.POD_NODE) or ""
+        label = node if 0 < len(node) <= MAX_LABEL else None
+
+        def patch(seen: Pod) -> Pod:
+            if not is_wanted():
+                raise _OvertakenError(f"a later call decides about pod {pod.key}", 409)
+            # annotations that other calls have left meanwhile are removed as well
+            left = {key: None for key in self._keys if key in seen.annotations}
+            labels = {names.POD_NODE: label} if label or names.POD_NODE in seen.labels else None
+            return self._kube.patch_pod_exactly(seen, left | dict(annotations), labels)
+
+        return self._exactly(pod, patch)
+
+    def clear(self, pod: Pod) -> Pod:
+        """Remove exactly this reservation from the pod; returns the resulting pod.
+
+        A bound pod keeps its reservation: its containers run with it.
+
+        Raises:
+            PodTaken: it is bound, being deleted, ended or replaced by another pod.
+            KubeError: the API server refuses or can't be reached.
+        """
+        marks = reservation_marks(pod, self._vendors)
+
+        def patch(seen: Pod) -> Pod:
+            if reservation_marks(seen, self._vendors) != marks:
+                return seen  # already removed
+            paths = [annotation_pointer(key) for key in self._keys if key in seen.annotations]
+            if names.POD_NODE in seen.labels:
+                paths.append(pointer("metadata", "labels", names.POD_NODE))
+            removals = [{"op": "remove", "path": path} for path in paths]
+            return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
+
+        return self._exactly(pod, patch)
+
+    def read(self, pod: Pod) -> Pod:
+        """The pod of this name as it is now; it may be another pod.
+
+        Raises:
+            KubeError: it was deleted, or the API server can't be reached.
+        """
+        return self._kube.read_pod(pod.namespace, pod.name)
+
+    def _exactly(self, pod: Pod, patch: Callable[[Pod], Pod]) -> Pod:
+        """Patch a version of the pod in which it is the same pod and unbound."""
+        seen = pod if pod.resource_version else self.read(pod)
+        for _ in range(TRIES):
+            if seen.uid != pod.uid:
+                raise PodTaken(f"pod {pod.key} was replaced by another pod", seen)
+            if seen.node_name:
+                raise PodTaken(f"pod {pod.key} is now bound to {seen.node_name}", seen)
+            if seen.is_being_deleted or seen.is_over:
+                raise PodTaken(f"pod {pod.key} is being deleted or has ended", seen)
+            try:
+                return patch(seen)
+            except _OvertakenError:
+                raise
+            except Conflict:
+                seen = self.read(pod)
+        raise Conflict(f"pod {pod.key} changes faster than it can be written", 409)
+
+
+class _OvertakenError(Conflict):
+    """The conflict is not the version of the pod, but another decision."""
+
+
+def _tests(pod: Pod) -> list[dict[str, object]]:
+    """Tests that it is this pod, in this version."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version},
+    ]

@@ -1,0 +1,84 @@
+"""Enables decisions once everything is listed, then drops what no longer counts."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from typing import Final
+
+from hami_node.cluster.watching.views import WatchedCluster
+from hami_node.errors import KubeError, NotFound, PodTaken
+from hami_node.extender.readiness import Readiness
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.handshakes import HandshakeKeeper
+from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.logs import kv
+from hami_node.ports import Clock
+
+log = logging.getLogger(__name__)
+
+SWEEP_S: Final = 15.0
+SYNC_CHECK_S: Final = 0.05
+CLEARING_S: Final = 5.0
+"""No leftover is cleared later in a sweep: a call that hangs takes many seconds."""
+
+
+class Sweeper:
+    """`run` is a thread's body."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        view: WatchedCluster,
+        writer: ReservationWriter,
+        handshakes: HandshakeKeeper,
+        readiness: Readiness,
+        *,
+        clock: Clock,
+        scheduler_name: str,
+    ) -> None:
+        """Sweep `state`; leftovers are removed from pods of `scheduler_name` only."""
+        self._state, self._view, self._writer = state, view, writer
+        self._handshakes, self._readiness = handshakes, readiness
+        self._clock, self._scheduler_name = clock, scheduler_name
+
+    def run(self, stop: threading.Event) -> None:
+        """Wait for the first lists and catch up with them; then sweep until stopped."""
+        while not self._readiness.is_listed():
+            if stop.wait(SYNC_CHECK_S):
+                return
+        self._state.catch_up()
+        gc.collect()
+        gc.freeze()  # collecting all pods of a large cluster would stall decisions
+        self._readiness.settled.set()
+        log.info("synced", extra=kv(nodes=len(self._view.nodes()), pods=len(self._view.pods())))
+        while not stop.is_set():
+            self.sweep()
+            self._handshakes.look()
+            stop.wait(SWEEP_S)
+
+    def sweep(self) -> None:
+        """Drop what no longer counts, and remove it from the pods."""
+        version = self._view.pod_watch.version()  # read first, so that the pods are not older
+        self._state.sweep({pod.uid for pod in self._view.pods()}, version)
+        if self._readiness.is_leading():
+            self._clear_leftovers()
+
+    def _clear_leftovers(self) -> None:
+        end_s = self._clock.monotonic() + CLEARING_S
+        for pod in self._state.leftovers():
+            if pod.scheduler_name != self._scheduler_name:
+                continue  # its own scheduler may still bind it, and its plugin reads this
+            if self._clock.monotonic() > end_s or not self._readiness.is_leading():
+                return
+            try:
+                self._state.learned(self._writer.clear(pod))
+            except PodTaken as e:
+                self._state.learned(e.pod)
+                if e.pod.uid != pod.uid:
+                    self._state.pod_changed(pod, None)
+            except NotFound:
+                self._state.pod_changed(pod, None)
+            except KubeError as e:
+                log.debug("leftover_not_cleared", extra=kv(pod=pod.key, error=str(e)))

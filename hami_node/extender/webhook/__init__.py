@@ -1,0 +1,1 @@
+"""The admission webhook: rules and patches, pure but for its counter."""

@@ -1,0 +1,180 @@
+"""Whether a new pod is admitted, and what is written into it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.config.settings import NodePolicy
+from hami_node.engine import ranking
+from hami_node.extender.webhook.container_asks import (
+    ContainerRequest,
+    asked_vendors,
+    read_container,
+)
+from hami_node.extender.webhook.pod_form import (
+    Operation,
+    PodForm,
+    env_operations,
+    quantity_operations,
+    spec_operation,
+)
+from hami_node.extender.webhook.reserved_env import env_problems, env_wanted, overwritten
+from hami_node.extender.webhook.rules import WebhookRules
+from hami_node.model import ContainerKind, Pod
+from hami_node.text import shown
+from hami_node.vendors.holding import reservation_keys
+from hami_node.wire import names
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+OPT_OUT: Final = "ignore"
+
+_WORDS: Final = (
+    (names.POD_NODE_POLICY, frozenset(NodePolicy)),
+    (
+        names.POD_GPU_POLICY,
+        frozenset({ranking.BINPACK, ranking.SPREAD, ranking.TOPOLOGY, ranking.MUTEX, ranking.NUMA}),
+    ),
+)
+"""The words that an annotation of wishes may hold, whatever the vendor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionProblem:
+    """Why a pod is refused; forbidden things and invalid values have different HTTP codes."""
+
+    text: str
+    is_forbidden: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionVerdict:
+    """A pod with problems is refused, else patched. Its author receives the warnings."""
+
+    problems: tuple[AdmissionProblem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    patch: tuple[Operation, ...] = ()
+
+
+def judge_pod(form: PodForm, rules: WebhookRules) -> AdmissionVerdict:
+    """Decide on one pod.
+
+    Source: HAMi scheduler/webhook.go:52-143 (2.10), with the differences of docs/webhook.md.
+    """
+    pod = form.pod
+    if pod.labels.get(names.WEBHOOK_OPT_OUT) == OPT_OUT:
+        return AdmissionVerdict()
+    if forged := _forged(pod, rules):
+        return AdmissionVerdict(problems=(AdmissionProblem(text=forged),))
+    if not any(container.kind is ContainerKind.APP for container in pod.containers):
+        text = "pod has no containers: add at least one to spec.containers"
+        return AdmissionVerdict(problems=(AdmissionProblem(text=text, is_forbidden=False),))
+    requests = tuple(read_container(container, rules) for container in form.containers)
+    if _is_foreign(pod, rules):
+        return AdmissionVerdict(warnings=_foreign_warnings(pod, requests, rules))
+    is_asking = any(request.is_asking for request in requests)
+    problems = tuple(_problems(pod, requests, rules)) if is_asking else ()
+    if problems:
+        return AdmissionVerdict(problems=problems)
+    return _admitted(form, requests, rules, is_asking=is_asking)
+
+
+def _admitted(
+    form: PodForm, requests: Sequence[ContainerRequest], rules: WebhookRules, *, is_asking: bool
+) -> AdmissionVerdict:
+    warnings = [text for request in requests for text in request.warnings]
+    patch: list[Operation] = []
+    for request in requests:
+        wanted = env_wanted(request, rules.vendors)
+        warnings += overwritten(request, wanted)
+        patch += quantity_operations(request.form, request.added)
+        patch += env_operations(request.form, wanted)
+    if is_asking:
+        warnings += _unknown_words(form.pod, rules)
+        patch += _spec_operations(form, requests, rules)
+    return AdmissionVerdict(warnings=tuple(warnings), patch=tuple(patch))
+
+
+def _spec_operations(
+    form: PodForm, requests: Sequence[ContainerRequest], rules: WebhookRules
+) -> Iterator[Operation]:
+    if form.pod.scheduler_name != rules.scheduler_name:
+        yield spec_operation("schedulerName", rules.scheduler_name)
+    classes = [vendor.runtime_class_name for vendor in asked_vendors(requests, rules)]
+    runtime_class_name = next(filter(None, classes), "")
+    if runtime_class_name and not form.runtime_class_name:
+        yield spec_operation("runtimeClassName", runtime_class_name)
+
+
+def _forged(pod: Pod, rules: WebhookRules) -> str:
+    """A sentence about annotations that only a scheduler may write; "" when there are none."""
+    reserved = reservation_keys(vendor.protocol for vendor in rules.vendors)
+    found = [key for key in reserved if key in pod.annotations]
+    if not found:
+        return ""
+    is_single = len(found) == 1
+    what = f"annotation {found[0]} is" if is_single else f"annotations {', '.join(found)} are"
+    return (
+        f"{what} written by the scheduler when it reserves devices, never by a user: remove "
+        f"{'it' if is_single else 'them'} from metadata.annotations (a template copied from a "
+        "live pod contains such annotations)"
+    )
+
+
+def _is_foreign(pod: Pod, rules: WebhookRules) -> bool:
+    """True when another scheduler was chosen; the API server has replaced "" by the default."""
+    if pod.scheduler_name in ("", rules.scheduler_name):
+        return False
+    return not (pod.scheduler_name == DEFAULT_SCHEDULER and rules.takes_default_scheduler)
+
+
+def _foreign_warnings(
+    pod: Pod, requests: Sequence[ContainerRequest], rules: WebhookRules
+) -> tuple[str, ...]:
+    named = next((request.named[0] for request in requests if request.named), "")
+    if not named:
+        return ()
+    return (
+        f"the pod names {named} and the scheduler {shown(pod.scheduler_name)}: devices are given "
+        f"out by {rules.scheduler_name} alone, so nodes will refuse it; remove spec.schedulerName",
+    )
+
+
+def _problems(
+    pod: Pod, requests: Sequence[ContainerRequest], rules: WebhookRules
+) -> Iterator[AdmissionProblem]:
+    """Everything wrong with a pod that asks for devices."""
+    if pod.node_name:
+        yield AdmissionProblem(
+            text=f"pod has node assigned: spec.nodeName is {shown(pod.node_name)}, so no scheduler "
+            "can reserve its devices (remove it, and select the node with a nodeSelector on "
+            "kubernetes.io/hostname)"
+        )
+    asked = asked_vendors(requests, rules)
+    for request in requests:
+        if request.problem:
+            yield AdmissionProblem(text=request.problem, is_forbidden=False)
+        if request.form.container.is_privileged:
+            yield AdmissionProblem(
+                text=f"{request.form.title} is privileged and would see every card of the node: "
+                "remove securityContext.privileged, or ask for devices in another pod"
+            )
+        yield from (AdmissionProblem(text=text) for text in env_problems(request, asked))
+    weights = pod.annotations.get(names.POD_SCORING_WEIGHTS)
+    if weights is not None and ranking.parse_weights(weights) is None:
+        yield AdmissionProblem(
+            text=f"annotation {names.POD_SCORING_WEIGHTS} is {shown(weights)}: write "
+            "slot=1,core=1,memory=1 with whole numbers from 0, not all of them 0",
+            is_forbidden=False,
+        )
+
+
+def _unknown_words(pod: Pod, rules: WebhookRules) -> Iterator[str]:
+    own = (words for vendor in rules.vendors for words in vendor.words.items())
+    for key, known in (*_WORDS, *own):
+        words = ranking.words(pod.annotations.get(key, ""))
+        unknown = [word for word in words if word and word not in known]
+        if unknown:
+            allowed = ", ".join(sorted(known))
+            yield f"annotation {key}: {shown(unknown[0])} is not one of {allowed}"
