@@ -1,1 +1,1 @@
-"""What nodes publish and pods hold or want, decoded for people. Pure: objects in, values out."""
+"""What nodes publish and pods hold or request, decoded for people. Pure: no I/O."""

@@ -1,34 +1,33 @@
 """What nodes have published and what pods hold.
 
-Nothing is hidden: an annotation that can't be decoded, a grant on a card that is not there, and a
+Nothing is hidden: an annotation that can't be decoded, a grant on a card that does not exist, and a
 pod whose slots don't match its containers each become a `Problem`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
-from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
+from hami_node.model import ContainerGrants, Device, Node, Pod, Vendor
+from hami_node.text import cut
+from hami_node.vendors.holding import holding_of, node_of
+from hami_node.vendors.protocol import HeldGrants, VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.handshake import decode_handshake
 from hami_node.wire.lock import decode_lock
-from hami_node.wire.mig_codec import card_of
-from hami_node.wire.neuron_codec import decode_neuron_register
-from hami_node.wire.node_codec import decode_register
-from hami_node.wire.pod_codec import decode_grants
-from hami_node.wire.reservation import are_inits_over, read_reservation
 
 MAX_EXCERPT: Final = 200
-"""Characters shown of an annotation that makes no sense."""
+"""Characters shown of an annotation that can't be decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something published that is broken: where it stands, and why."""
+    """Published data that is invalid: where, and why."""
 
     where: str
     why: str
@@ -36,7 +35,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardView:
-    """A card and what is taken of it. Memory in MiB, cores in percent (Neuron: number of cores)."""
+    """A card and its usage. Memory in MiB.
+
+    Cores are in percent; where cores are granted individually, their number.
+    """
 
     node: str
     index: int
@@ -59,11 +61,11 @@ class NodeView:
     """A node that has published cards.
 
     Attributes:
-        handshake: the word, `Reported`, `Requesting` or `Deleted`; "" without one.
+        handshake: its kind, `Reported`, `Requesting` or `Deleted`; "" without a handshake.
         handshake_age_s: its age; None when it has no readable time.
-        lock: the pod that holds the node lock, `?` for an ownerless one; "" when free.
-        allocatable: what kubelet offers of the card resource, as text; "" for nothing.
-        identity: how the daemon tells pods apart; "" when it is not ours or can't.
+        lock: the pod that holds the node lock, `?` for a lock without an owner; "" when free.
+        allocatable: the node's allocatable of cards that are shared by slots, as text; "" for none.
+        identity: how the daemon identifies pods; "" when it is not ours or can't.
     """
 
     name: str
@@ -79,7 +81,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderView:
-    """One container's slice of one card. `index` is None for a card that the node does not have."""
+    """A container's slice of a card. `index` is None for a card that the node does not have."""
 
     namespace: str
     pod: str
@@ -95,13 +97,13 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingView:
-    """A pod that asks for cards and is not bound to a node.
+    """A pod that requests cards and is not bound to a node.
 
     Attributes:
-        asks: what it asks for, in words.
+        asks: what it requests, in words.
         waits_s: since its creation; None when that can't be read.
-        reserved_on: the node that holds its reservation; "" without one.
-        why: in one sentence, why it waits.
+        reserved_on: the node with its reservation; "" without a reservation.
+        why: the reason in a sentence.
     """
 
     namespace: str
@@ -114,15 +116,15 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalsView:
-    """All cards that nodes offer. Free is what the next pod may get: sick cards add nothing.
+    """All cards that nodes offer. Free is what the next pod may get: unhealthy cards don't count.
 
     Attributes:
-        nodes: that offer cards.
-        open_cards: NVIDIA cards that take one more container.
+        nodes: number of nodes that offer cards.
+        open_cards: cards shared by slots that can take another container.
         memory_free_mib: on the open cards.
-        largest_mib: the most that one container can get on one card, which is card
+        largest_mib: the most that a container can get on a single card, which is card
             `largest_index` of `largest_node`; 0 and None when no card is open.
-        neuron_cores_free: on all Neuron devices.
+        cores_free: of the vendors whose cores are granted individually, by the name of the cores.
     """
 
     nodes: int
@@ -135,12 +137,12 @@ class TotalsView:
     largest_mib: int
     largest_node: str
     largest_index: int | None
-    neuron_cores_free: int
+    cores_free: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Everything decoded, sorted; `totals` is None where nobody summed up."""
+    """Everything decoded, sorted; `totals` is None if they were not computed."""
 
     nodes: tuple[NodeView, ...]
     cards: tuple[CardView, ...]
@@ -150,42 +152,39 @@ class ClusterView:
     totals: TotalsView | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """A pod's grants by container, or ((), reason) when they can't be told."""
-
-    pod: Pod
-    vendor: Vendor
-    grants: Mapping[str, ContainerGrants]
-    waiting: frozenset[str] = frozenset()
-
-
-def inspect(nodes: Iterable[Node], pods: Iterable[Pod], resource: str, now_s: float) -> ClusterView:
+def inspect(
+    nodes: Iterable[Node], pods: Iterable[Pod], vendors: Sequence[VendorProtocol], now_s: float
+) -> ClusterView:
     """Decode everything.
 
     Args:
         nodes: the nodes to show; pods elsewhere are left out.
         pods: all pods that may hold something.
-        resource: the extended resource that counts cards.
+        vendors: the vendors of the cards to show.
         now_s: Unix seconds, for ages.
     """
     problems: list[Problem] = []
-    by_node: dict[str, list[_Held]] = {}
-    for pod in sorted(pods, key=lambda one: one.key):
-        if not pod.is_over:
-            by_node.setdefault(node_of(pod), []).extend(_held_by(pod, resource, problems))
+    by_node: dict[str, list[Pod]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.key):
+        by_node.setdefault(node_of(pod), []).append(pod)
+        problems += _unclear(pod, vendors)
     node_views: list[NodeView] = []
     cards: list[CardView] = []
     holders: list[HolderView] = []
-    for node in sorted(nodes, key=lambda one: one.name):
-        devices = _devices_of(node, problems)
-        held = by_node.get(node.name, [])
-        usage = _usage_of(devices, held)
-        problems += _strangers(node, usage)
-        holders += [view for one in held for view in _holder_views(one, node, usage)]
+    for node in sorted(nodes, key=lambda node: node.name):
+        devices = _devices_of(node, vendors, problems)
+        usage = NodeUsage(devices)
+        found: list[HolderView] = []
+        for pod in by_node.get(node.name, ()):
+            holding = holding_of(pod, vendors)
+            if holding is not None:
+                usage.add(pod.key, holding.grants)
+                found += _holder_views(pod, node, usage, vendors)
+        problems += _misplaced(node, usage)
+        holders += found
         cards += [_card_view(node, usage.cards[device.uuid]) for device in devices]
-        if devices or held or names.NODE_HANDSHAKE in node.annotations:
-            node_views.append(_node_view(node, len(devices), resource, now_s, problems))
+        if devices or found or any(_handshake_texts(node, vendors)):
+            node_views.append(_node_view(node, len(devices), vendors, now_s, problems))
     return ClusterView(
         nodes=tuple(node_views),
         cards=tuple(cards),
@@ -194,77 +193,30 @@ def inspect(nodes: Iterable[Node], pods: Iterable[Pod], resource: str, now_s: fl
     )
 
 
-def node_of(pod: Pod) -> str:
-    """The node a pod is bound to, else the one that a scheduler has chosen for it."""
-    return pod.node_name or pod.annotations.get(names.POD_NODE, "")
-
-
-def _devices_of(node: Node, problems: list[Problem]) -> tuple[Device, ...]:
+def _devices_of(
+    node: Node, vendors: Iterable[VendorProtocol], problems: list[Problem]
+) -> list[Device]:
     found: list[Device] = []
-    readers: tuple[tuple[str, Callable[[str], tuple[Device, ...]]], ...] = (
-        (names.NODE_REGISTER, decode_register),
-        (names.NODE_NEURON_REGISTER, decode_neuron_register),
-    )
-    for key, decode in readers:
+    for vendor in vendors:
         try:
-            found += decode(node.annotations.get(key, "") or "[]")
+            found += vendor.registered_on(node)
         except WireError as e:
             problems.append(Problem(where=f"node {node.name}", why=str(e)))
-    unique = {device.uuid: device for device in found}
-    if len(unique) < len(found):
-        problems.append(Problem(where=f"node {node.name}", why="a card is registered twice"))
-    return tuple(sorted(unique.values(), key=lambda one: (one.vendor, one.index, one.uuid)))
+    return sorted(found, key=lambda device: (device.vendor.word, device.index, device.uuid))
 
 
-def _held_by(pod: Pod, resource: str, problems: list[Problem]) -> Iterable[_Held]:
-    if pod.annotations.get(names.POD_ALLOCATED):
-        reservation = read_reservation(pod, resource)
-        slots = reservation.slots
-        if slots is None:
-            found = pod.annotations[names.POD_ALLOCATED][:MAX_EXCERPT]
-            why = f"{reservation.problem}; {names.POD_ALLOCATED} is {found!r}"
-            problems.append(Problem(where=f"pod {pod.key}", why=why))
-            yield from _unmatched(pod, names.POD_ALLOCATED, Vendor.NVIDIA)
-        else:
-            yield _Held(
-                pod=pod,
-                vendor=Vendor.NVIDIA,
-                grants=slots.granted,
-                waiting=frozenset(slots.waiting),
-            )
-    if pod.annotations.get(names.POD_NEURON_ALLOCATED):
-        try:
-            decode_grants(pod.annotations[names.POD_NEURON_ALLOCATED], names.POD_NEURON_ALLOCATED)
-        except WireError as e:
-            problems.append(Problem(where=f"pod {pod.key}", why=str(e)))
-        yield from _unmatched(pod, names.POD_NEURON_ALLOCATED, Vendor.AWS_NEURON)
+def _unclear(pod: Pod, vendors: Iterable[VendorProtocol]) -> Iterable[Problem]:
+    """Grants that can't be read, or that match no container."""
+    for vendor in vendors:
+        key = vendor.keys.grants.allocated
+        text = pod.annotations.get(key)
+        problem = vendor.held_by(pod).problem if text and not pod.is_over else ""
+        if text and problem:
+            why = f"{problem}; {key} is {cut(text, MAX_EXCERPT)!r}"
+            yield Problem(where=f"pod {pod.key}", why=why)
 
 
-def _unmatched(pod: Pod, key: str, vendor: Vendor) -> Iterable[_Held]:
-    """Grants shown by their slot, where no container could be told; nothing if undecodable."""
-    try:
-        slots = decode_grants(pod.annotations[key], key)
-    except WireError:
-        return
-    grants = {f"slot {place}": slot for place, slot in enumerate(slots) if slot}
-    yield _Held(pod=pod, vendor=vendor, grants=grants)
-
-
-def _usage_of(devices: Sequence[Device], held: Iterable[_Held]) -> NodeUsage:
-    usage = NodeUsage(devices)
-    for one in held:
-        kinds = {container.name: container.kind for container in one.pod.containers}
-        known = {name: kinds[name] for name in one.grants if name in kinds}
-        grants = PodGrants(
-            containers=tuple(one.grants.values()),
-            kinds=tuple(known.values()) if len(known) == len(one.grants) else (),
-            are_inits_over=are_inits_over(one.pod),
-        )
-        usage.add(f"{one.pod.key} ({one.vendor})", grants)
-    return usage
-
-
-def _strangers(node: Node, usage: NodeUsage) -> Iterable[Problem]:
+def _misplaced(node: Node, usage: NodeUsage) -> Iterable[Problem]:
     for key, charge in usage.unknown:
         why = f"holds card {charge.uuid}, which node {node.name} does not have"
         yield Problem(where=f"pod {key}", why=why)
@@ -277,26 +229,38 @@ def _strangers(node: Node, usage: NodeUsage) -> Iterable[Problem]:
             yield Problem(where=where, why=card.contradiction)
 
 
-def _holder_views(held: _Held, node: Node, usage: NodeUsage) -> Iterable[HolderView]:
-    for container, grants in held.grants.items():
-        for grant in grants:
-            card = usage.cards.get(Uuid(card_of(grant.uuid)))
-            yield HolderView(
-                namespace=held.pod.namespace,
-                pod=held.pod.name,
-                container=container,
-                node=node.name,
-                phase=held.pod.phase,
-                is_served=container not in held.waiting,
-                index=card.device.index if card else None,
-                uuid=grant.uuid,
-                memory_mib=grant.memory_mib,
-                cores=_cores(held.vendor, grant.cores),
-            )
+def _holder_views(
+    pod: Pod, node: Node, usage: NodeUsage, vendors: Iterable[VendorProtocol]
+) -> Iterable[HolderView]:
+    for vendor in vendors:
+        held = vendor.held_by(pod)
+        for container, grants in _by_container(held).items():
+            for grant in grants:
+                card = usage.cards.get(grant.uuid)
+                yield HolderView(
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    container=container,
+                    node=node.name,
+                    phase=pod.phase,
+                    is_served=not held.is_waiting(container),
+                    index=card.device.index if card else None,
+                    uuid=vendor.uuid_of(grant),
+                    memory_mib=grant.memory_mib,
+                    cores=shown_cores(grant.vendor, grant.cores),
+                )
 
 
-def _cores(vendor: Vendor, cores: int) -> int:
-    return cores.bit_count() if vendor is Vendor.AWS_NEURON else cores
+def _by_container(held: HeldGrants) -> Mapping[str, ContainerGrants]:
+    """Grants by container, or by slot where the container is unknown."""
+    if held.by_container:
+        return held.by_container
+    return {f"slot {number}": slot for number, slot in enumerate(held.slots) if slot}
+
+
+def shown_cores(vendor: Vendor | str, cores: int) -> int:
+    """The percentage as it is; for a mask its number of cores."""
+    return cores.bit_count() if rules_of(vendor).cores_are_mask else cores
 
 
 def _card_view(node: Node, card: DeviceUsage) -> CardView:
@@ -306,7 +270,7 @@ def _card_view(node: Node, card: DeviceUsage) -> CardView:
         index=device.index,
         uuid=device.uuid,
         model=device.model,
-        vendor=device.vendor,
+        vendor=device.vendor.word,
         mode=device.mode,
         numa=device.numa,
         is_healthy=device.healthy,
@@ -314,15 +278,19 @@ def _card_view(node: Node, card: DeviceUsage) -> CardView:
         slots_used=card.slots_used,
         memory_mib=device.memory_mib,
         memory_used_mib=card.memory_used_mib,
-        cores=_cores(device.vendor, device.cores),
-        cores_used=_cores(device.vendor, card.cores_used),
+        cores=shown_cores(device.vendor, device.cores),
+        cores_used=shown_cores(device.vendor, card.cores_used),
     )
 
 
 def _node_view(
-    node: Node, cards: int, resource: str, now_s: float, problems: list[Problem]
+    node: Node,
+    cards: int,
+    vendors: Sequence[VendorProtocol],
+    now_s: float,
+    problems: list[Problem],
 ) -> NodeView:
-    word, age_s = _handshake_of(node, now_s, problems)
+    word, age_s = _handshake_of(node, vendors, now_s, problems)
     lock = node.annotations.get(names.NODE_LOCK)
     owner = decode_lock(lock) if lock is not None else None
     return NodeView(
@@ -333,16 +301,30 @@ def _node_view(
         handshake=word,
         handshake_age_s=age_s,
         lock="" if owner is None else (f"{owner.namespace}/{owner.name}" if owner.name else "?"),
-        allocatable=node.allocatable.get(resource, ""),
+        allocatable=_allocatable_of(node, vendors),
         identity=node.annotations.get(names.NODE_IDENTITY, ""),
     )
 
 
-def _handshake_of(node: Node, now_s: float, problems: list[Problem]) -> tuple[str, int | None]:
-    for key in (names.NODE_HANDSHAKE, names.NODE_NEURON_HANDSHAKE):
-        text = node.annotations.get(key)
-        if text is None:
-            continue
+def _allocatable_of(node: Node, vendors: Iterable[VendorProtocol]) -> str:
+    shared = (vendor.counted[0] for vendor in vendors if not vendor.cards.cores_are_mask)
+    offered = (node.allocatable.get(resource, "") for resource in shared)
+    return next(filter(None, offered), "")
+
+
+def _handshake_texts(node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[tuple[str, str]]:
+    """Each handshake of the node, with its annotation."""
+    for vendor in vendors:
+        text = node.annotations.get(vendor.keys.handshake)
+        if text is not None:
+            yield vendor.keys.handshake, text
+
+
+def _handshake_of(
+    node: Node, vendors: Iterable[VendorProtocol], now_s: float, problems: list[Problem]
+) -> tuple[str, int | None]:
+    """The kind of the first handshake that can be read, and its age."""
+    for key, text in _handshake_texts(node, vendors):
         try:
             handshake = decode_handshake(text, key)
         except WireError as e:

@@ -1,4 +1,4 @@
-"""Listed objects as the extender would see them at one moment. Pure."""
+"""Listed objects as the extender would see them at a given time. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hami_node.engine.fleet import Fleet
+from hami_node.engine.fleet.fleet import Fleet
+from hami_node.engine.place import Rules
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import DeviceUsage
-from hami_node.extender.holdings import Holding, holding_of, stamped_age_s
-from hami_node.extender.offers import Offer, offer_of
-from hami_node.extender.rules import ExtenderRules
-from hami_node.extender.state import UNBOUND_S
-from hami_node.model import Node, Pod, Uuid, Vendor
+from hami_node.model import Node, Pod, Uuid
+from hami_node.vendors.holding import UNBOUND_S, Holding, holding_of, stamped_age_s
+from hami_node.vendors.offer import Offer, offer_of
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.quotas import ResourceQuota
 
 NO_CARDS: Final[Mapping[Uuid, DeviceUsage]] = {}
@@ -21,7 +21,7 @@ NO_CARDS: Final[Mapping[Uuid, DeviceUsage]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What one look at the cluster gave. Without `quotas` nothing limits a namespace."""
+    """The listed objects of a cluster. Without `quotas` no namespace is limited."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
@@ -29,41 +29,45 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One pod's holding with the namespace that it is counted for."""
+class PodHolding:
+    """A pod's holding with the namespace that it counts for."""
 
     namespace: str
     holding: Holding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """The vendors whose cards count, and the extender's rules."""
+
+    vendors: tuple[VendorProtocol, ...]
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Nodes with their cards, and what is taken of them.
+    """Nodes with their cards and usage.
 
     Attributes:
-        fleet: all grants that count; to be asked, not changed.
+        basis: the vendors and rules that it was made with.
+        fleet: all grants that count; read-only.
         offers: by node, of every node that has or should have cards.
         nodes: the same nodes.
         others: number of nodes without cards.
-        held: what counts, by the key of its pod.
+        held: the holdings that count, by the key of the pod.
     """
 
-    rules: ExtenderRules
+    basis: Basis
     fleet: Fleet
     offers: Mapping[str, Offer]
     nodes: Mapping[str, Node]
     others: int
-    held: Mapping[str, Held]
+    held: Mapping[str, PodHolding]
 
     def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
-        """The cards of a node that may be scheduled on."""
-        seat = self.fleet.nodes.get(node)
-        return NO_CARDS if seat is None else seat.usage.cards
-
-    def largest_mib_of(self, node: str) -> int:
-        """All memory of a node's largest NVIDIA card; 0 without one."""
-        cards = (card.device for card in self.cards_of(node).values())
-        return max((one.memory_mib for one in cards if one.vendor is Vendor.NVIDIA), default=0)
+        """The cards of a node, if pods may be scheduled on them."""
+        found = self.fleet.nodes.get(node)
+        return NO_CARDS if found is None else found.usage.cards
 
     def is_ready(self, node: str) -> bool:
         """False where kube-scheduler binds nothing."""
@@ -76,28 +80,28 @@ class Picture:
 
 
 def picture_of(
-    listed: Listed, rules: ExtenderRules, now_s: float, *, without: str | None = None
+    listed: Listed, basis: Basis, now_s: float, *, without: str | None = None
 ) -> Picture:
-    """Decode offers and grants; what can't be read is left out, as the extender does.
+    """Decode offers and grants; like the extender, leave out what can't be decoded.
 
     Args:
         listed: nodes, pods and quotas.
-        rules: how decisions are made.
+        basis: the vendors and rules.
         now_s: Unix seconds, for the age of reservations.
-        without: the key of a pod whose grants don't count.
+        without: the key of a pod whose grants are left out.
     """
     offers: dict[str, Offer] = {}
-    for node in sorted(listed.nodes, key=lambda one: one.name):
-        if _has_cards(node, rules):
-            offers[node.name] = offer_of(node, rules.names)
-    held: dict[str, Held] = {}
+    for node in sorted(listed.nodes, key=lambda node: node.name):
+        if _has_cards(node, basis.vendors):
+            offers[node.name] = offer_of(node, basis.vendors)
+    held: dict[str, PodHolding] = {}
     for pod in listed.pods:
-        holding = holding_of(pod, rules.names)
+        holding = holding_of(pod, basis.vendors)
         if holding is not None and pod.key != without and not is_expired(pod, now_s):
-            held[pod.key] = Held(namespace=pod.namespace, holding=holding)
+            held[pod.key] = PodHolding(namespace=pod.namespace, holding=holding)
     return Picture(
-        rules=rules,
-        fleet=fleet_of(rules, offers, held, listed.quotas),
+        basis=basis,
+        fleet=fleet_of(basis, offers, held, listed.quotas),
         offers=offers,
         nodes={node.name: node for node in listed.nodes if node.name in offers},
         others=sum(1 for node in listed.nodes if node.name not in offers),
@@ -106,34 +110,35 @@ def picture_of(
 
 
 def fleet_of(
-    rules: ExtenderRules,
+    basis: Basis,
     offers: Mapping[str, Offer],
-    held: Mapping[str, Held],
+    held: Mapping[str, PodHolding],
     quotas: Iterable[ResourceQuota] = (),
 ) -> Fleet:
     """Cards, grants and limits as the engine counts them."""
-    fleet = Fleet(rules.engine, QuotaBook(rules.config.memory_factor))
+    limited = [vendor for vendor in basis.vendors if vendor.cards.has_quota]
+    factor = max((vendor.memory_factor for vendor in limited), default=1)
+    fleet = Fleet(basis.rules, QuotaBook(factor))
     for name, offer in offers.items():
         if offer.devices:
             fleet.set_node(
                 name, offer.devices, cordoned=offer.cordoned, pair_scores=offer.pair_scores
             )
-    for key, one in held.items():
-        fleet.add_pod(key, one.namespace, one.holding.node, one.holding.grants)
+    for key, counted in held.items():
+        fleet.add_pod(key, counted.namespace, counted.holding.node, counted.holding.grants)
     for quota in quotas:
-        limits = Limits(
-            memory_mib=quota.limit(rules.names.gpu_memory), cores=quota.limit(rules.names.gpu_cores)
-        )
-        fleet.quotas.set_limits(quota.namespace, quota.name, limits)
+        for vendor in limited:
+            limits = Limits(memory_mib=quota.limit(vendor.memory), cores=quota.limit(vendor.cores))
+            fleet.quotas.set_limits(quota.namespace, f"{quota.name} of {vendor.title}", limits)
     return fleet
 
 
 def is_expired(pod: Pod, now_s: float) -> bool:
-    """True for a reservation that no longer counts, because it was not bound in time."""
+    """True for a reservation that no longer counts, because its pod was not bound in time."""
     return not pod.node_name and stamped_age_s(pod, now_s) > UNBOUND_S
 
 
-def _has_cards(node: Node, rules: ExtenderRules) -> bool:
-    """True where cards are, or are said to be: a cordoned node counts."""
-    offer = offer_of(replace(node, is_unschedulable=False), rules.names)
+def _has_cards(node: Node, vendors: tuple[VendorProtocol, ...]) -> bool:
+    """True for a node that has or should have cards, also if it is cordoned."""
+    offer = offer_of(replace(node, is_unschedulable=False), vendors)
     return bool(offer.devices or offer.missing)

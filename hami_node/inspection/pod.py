@@ -1,8 +1,8 @@
-"""One pod explained node by node: where it would fit now, and what keeps it elsewhere. Pure."""
+"""A pod explained node by node: where it would fit now, and why not on the others. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -20,24 +20,23 @@ from hami_node.engine.filters import (
 from hami_node.engine.place import PodRequest
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
-from hami_node.extender.holdings import holding_of
-from hami_node.extender.reasons import Explained
-from hami_node.extender.rules import ExtenderRules, request_of
-from hami_node.extender.state import UNBOUND_S
-from hami_node.inspection.cluster import HolderView, Problem, inspect
-from hami_node.inspection.cures import cures_of
-from hami_node.inspection.picture import Listed, Picture, is_expired, picture_of
+from hami_node.inspection.cluster import HolderView, Problem, inspect, shown_cores
+from hami_node.inspection.hints import hints_of
+from hami_node.inspection.picture import Basis, Listed, Picture, is_expired, picture_of
+from hami_node.inspection.reasons import Explained
 from hami_node.inspection.waiting import (
     age_s,
     asks_in_words,
+    explanation_of,
     other_scheduler,
-    said_of,
 )
-from hami_node.model import Pod, Uuid, Vendor
-from hami_node.wire.reservation import read_reservation
+from hami_node.model import Pod, Uuid
+from hami_node.vendors.holding import UNBOUND_S, holding_of
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.vendors.request import request_of
 
-BASIS: Final = "as of now, computed from what nodes and pods say"
-_SUITS: Final = (is_healthy, is_not_cordoned, has_type, has_uuid, has_slot)
+BASIS: Final = "as of now, computed from the objects of nodes and pods"
+_USABLE: Final = (is_healthy, is_not_cordoned, has_type, has_uuid, has_slot)
 
 
 class PodState(StrEnum):
@@ -52,7 +51,7 @@ class PodState(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a node says to a pod, in the order in which they are shown."""
+    """Whether a pod fits on a node, in the order in which verdicts are shown."""
 
     FITS = "fits"
     NO_ROOM = "no room now"
@@ -62,9 +61,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRoom:
-    """The card of a node that comes nearest. Cores in percent (Neuron: number of cores).
+    """The card of a node with the most room. Cores in percent, or their number.
 
-    `is_usable` is False where every card is sick, cordoned, full or not the one that is wanted.
+    `is_usable` is False if every card is unhealthy, cordoned, full or not the requested card.
     """
 
     index: int
@@ -78,7 +77,7 @@ class CardRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
-    """One node's answer; `why` is "" where the pod fits on a ready node."""
+    """The verdict on a node; `why` is "" where the pod fits on a ready node."""
 
     node: str
     verdict: Verdict
@@ -88,17 +87,17 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """Everything about one pod.
+    """Everything about a pod.
 
     Attributes:
-        asks: what it asks for, in words; "" when that is nothing or can't be read.
+        asks: what it requests, in words; "" when that is nothing or can't be read.
         waits_s: since its creation, while it is not bound.
         held: what it holds.
-        nodes: each node with cards, nearest first; only for a pod that is not bound.
+        nodes: each node with cards, best first; only for a pod that is not bound.
         other_nodes: number of nodes without cards.
-        summary: one sentence.
-        cures: what would help, as sentences.
-        problems: what of it is broken.
+        summary: a single sentence.
+        cures: hints on what would help, as sentences.
+        problems: its annotations that are invalid.
         basis: what all this is computed from.
     """
 
@@ -120,7 +119,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
-    """What is said about a pod beside its identity."""
+    """The explanation of a pod, without its identity."""
 
     state: PodState
     summary: str
@@ -128,27 +127,27 @@ class _Finding:
     node: str = ""
     nodes: tuple[NodeVerdict, ...] = ()
     other_nodes: int = 0
-    cures: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 def explain_pod(
-    listed: Listed, pod: Pod, rules: ExtenderRules, now_s: float, scheduler_name: str
+    listed: Listed, pod: Pod, basis: Basis, now_s: float, scheduler_name: str
 ) -> PodView:
-    """Say where a pod stands and, while it is not bound, what every node says to it.
+    """Explain a pod's state and, while it is not bound, the verdict on every node.
 
     Args:
         listed: nodes, pods and quotas.
-        pod: one of them.
-        rules: how decisions are made.
+        pod: the pod to explain.
+        basis: the vendors and rules.
         now_s: Unix seconds, for ages.
-        scheduler_name: the kube-scheduler profile that asks the extender.
+        scheduler_name: the kube-scheduler profile that calls the extender.
     """
-    cluster = inspect(listed.nodes, (pod,), rules.names.gpu, now_s)
-    held = tuple(one for one in cluster.holders if one.pod == pod.name)
-    found = _finding(listed, pod, rules, now_s, held)
-    cures = found.cures
+    cluster = inspect(listed.nodes, (pod,), basis.vendors, now_s)
+    held = tuple(holder for holder in cluster.holders if holder.pod == pod.name)
+    found = _finding(listed, pod, basis, now_s, held)
+    hints = found.hints
     if found.state is PodState.WAITING:
-        cures = tuple(filter(None, (other_scheduler(pod, scheduler_name), *cures)))
+        hints = tuple(filter(None, (other_scheduler(pod, scheduler_name), *hints)))
     return PodView(
         namespace=pod.namespace,
         pod=pod.name,
@@ -161,92 +160,94 @@ def explain_pod(
         nodes=found.nodes,
         other_nodes=found.other_nodes,
         summary=found.summary,
-        cures=cures,
-        problems=tuple(one for one in cluster.problems if one.where == f"pod {pod.key}"),
+        cures=hints,
+        problems=tuple(item for item in cluster.problems if item.where == f"pod {pod.key}"),
     )
 
 
 def _finding(
-    listed: Listed, pod: Pod, rules: ExtenderRules, now_s: float, held: tuple[HolderView, ...]
+    listed: Listed, pod: Pod, basis: Basis, now_s: float, held: tuple[HolderView, ...]
 ) -> _Finding:
     if pod.is_over:
         return _Finding(
             state=PodState.OVER, summary=f"it has ended ({pod.phase}): it holds nothing"
         )
     try:
-        request = request_of(pod, rules)
+        request = request_of(pod, basis.vendors)
     except WireError as e:
         why = f"it can't be served: {e}"
-        cure = "correct that value; a pod's resources can't be changed, so create the pod again"
-        return _Finding(state=PodState.UNREADABLE, summary=why, node=pod.node_name, cures=(cure,))
+        hint = "delete the pod and recreate it with a correct value: resources can't be changed"
+        return _Finding(state=PodState.UNREADABLE, summary=why, node=pod.node_name, hints=(hint,))
     if request.is_empty:
         return _Finding(
             state=PodState.ASKS_NOTHING,
-            summary="it asks for no card: any node will do",
+            summary="it requests no card: any node fits",
             node=pod.node_name,
         )
     if pod.node_name:
-        return _bound(pod, request, rules, held)
-    return _unbound(listed, pod, request, rules, now_s)
+        return _bound(pod, request, basis.vendors, held)
+    return _unbound(listed, pod, request, basis, now_s)
 
 
 def _bound(
-    pod: Pod, request: PodRequest, rules: ExtenderRules, held: tuple[HolderView, ...]
+    pod: Pod,
+    request: PodRequest,
+    vendors: Sequence[VendorProtocol],
+    held: tuple[HolderView, ...],
 ) -> _Finding:
-    late = sorted({one.container for one in held if not one.is_served})
+    late = sorted({holder.container for holder in held if not holder.is_served})
     if not held:
         summary = "it holds no card"
-        if any(ask.vendor is Vendor.NVIDIA for one in request.containers for ask in one.asks):
-            summary += f": {read_reservation(pod, rules.names.gpu).problem}"
+        wanted = {ask.vendor for container in request.containers for ask in container.asks}
+        problems = [vendor.held_by(pod).problem for vendor in vendors if vendor.cards in wanted]
+        summary = ": ".join(filter(None, (summary, "; ".join(filter(None, problems)))))
     elif late:
-        summary = f"bound; kubelet has not yet asked for the cards of {', '.join(late)}"
+        summary = f"bound; kubelet has not yet requested the cards of {', '.join(late)}"
     else:
-        summary = "bound, and every container was given its cards"
-    return _Finding(
-        state=PodState.BOUND, summary=summary, asks=asks_in_words(request), node=pod.node_name
-    )
+        summary = "bound, and every container has its cards"
+    asks = asks_in_words(request, vendors)
+    return _Finding(state=PodState.BOUND, summary=summary, asks=asks, node=pod.node_name)
 
 
-def _unbound(
-    listed: Listed, pod: Pod, request: PodRequest, rules: ExtenderRules, now_s: float
-) -> _Finding:
-    picture = picture_of(listed, rules, now_s, without=pod.key)
-    holding = holding_of(pod, rules.names)
-    said = said_of(picture, request)
-    nodes = _verdicts(picture, request, said)
-    cures: tuple[str, ...] = ()
-    state, node, summary = PodState.WAITING, "", said.summary
+def _unbound(listed: Listed, pod: Pod, request: PodRequest, basis: Basis, now_s: float) -> _Finding:
+    picture = picture_of(listed, basis, now_s, without=pod.key)
+    holding = holding_of(pod, basis.vendors)
+    found = explanation_of(picture, request)
+    nodes = _verdicts(picture, request, found)
+    hints: tuple[str, ...] = ()
+    state, node, summary = PodState.WAITING, "", found.summary
     if holding is not None and not is_expired(pod, now_s):
         state, node = PodState.RESERVED, holding.node
         summary = f"its cards are reserved on {node}, and it is not yet bound"
     elif not nodes:
-        cures = ("look whether the daemon runs on the nodes with cards",)
-    elif any(one.verdict is Verdict.FITS for one in nodes):
-        cures = ("kubectl describe pod shows what kube-scheduler says beyond cards",)
+        hints = ("check that the daemon runs on the nodes with cards",)
+    elif any(answer.verdict is Verdict.FITS for answer in nodes):
+        hints = ("kubectl describe pod shows kube-scheduler's reasons other than cards",)
     else:
-        cures = cures_of(picture, request)
+        hints = hints_of(picture, request, pod.annotations)
     if holding is not None and state is PodState.WAITING:
         summary += f"; it was reserved on {holding.node} and not bound within {UNBOUND_S:.0f} s"
     return _Finding(
         state=state,
         summary=summary,
-        asks=asks_in_words(request),
+        asks=asks_in_words(request, basis.vendors),
         node=node,
         nodes=nodes,
         other_nodes=picture.others,
-        cures=cures,
+        hints=hints,
     )
 
 
-def _verdicts(picture: Picture, request: PodRequest, said: Explained) -> tuple[NodeVerdict, ...]:
-    asks = [ask for one in request.containers for ask in one.asks]
-    vendors = sorted({ask.vendor for ask in asks})
+def _verdicts(picture: Picture, request: PodRequest, found: Explained) -> tuple[NodeVerdict, ...]:
+    asks = [ask for container in request.containers for ask in container.asks]
+    first, vendors = asks[0], dict.fromkeys(ask.vendor for ask in asks)
+    wishes, compat = request.wishes.of(first.vendor), picture.basis.rules.compat
     verdicts = []
     for name, offer in picture.offers.items():
-        # Nodes are compared by one card for the first ask.
-        ctx = context(asks[0], request.wishes, picture.rules.engine.compat, cordoned=offer.cordoned)
+        # Nodes are compared by their best card for the first ask.
+        ctx = context(first, wishes, compat, cordoned=offer.cordoned)
         missing = [offer.missing[vendor] for vendor in vendors if vendor in offer.missing]
-        verdict, why = _verdict(name, said)
+        verdict, why = _verdict(name, found)
         if not offer.devices:
             verdict, why = Verdict.NOT_OFFERED, "; ".join(dict.fromkeys(missing)) or offer.why_empty
         elif missing:
@@ -256,20 +257,20 @@ def _verdicts(picture: Picture, request: PodRequest, said: Explained) -> tuple[N
             why = "; ".join(filter(None, ("the node is not ready", why)))
         best = _best(picture.cards_of(name), ctx)
         verdicts.append(NodeVerdict(node=name, verdict=verdict, why=why, best=best))
-    return tuple(sorted(verdicts, key=_nearness))
+    return tuple(sorted(verdicts, key=_rank))
 
 
-def _verdict(node: str, said: Explained) -> tuple[Verdict, str]:
-    if node in said.failed:
-        return Verdict.NO_ROOM, said.failed[node]
-    if node in said.unresolvable:
-        return Verdict.NEVER, said.unresolvable[node]
+def _verdict(node: str, found: Explained) -> tuple[Verdict, str]:
+    if node in found.failed:
+        return Verdict.NO_ROOM, found.failed[node]
+    if node in found.unresolvable:
+        return Verdict.NEVER, found.unresolvable[node]
     return Verdict.FITS, ""
 
 
-def _nearness(one: NodeVerdict) -> tuple[object, ...]:
-    room = (0, 0, 0, 0) if one.best is None else _size(one.best)
-    return (list(Verdict).index(one.verdict), *(-amount for amount in room), one.node)
+def _rank(node: NodeVerdict) -> tuple[object, ...]:
+    room = (0, 0, 0, 0) if node.best is None else _size(node.best)
+    return (list(Verdict).index(node.verdict), *(-amount for amount in room), node.node)
 
 
 def _size(room: CardRoom) -> tuple[int, int, int, int]:
@@ -277,20 +278,19 @@ def _size(room: CardRoom) -> tuple[int, int, int, int]:
 
 
 def _best(cards: Mapping[Uuid, DeviceUsage], ctx: FitContext) -> CardRoom | None:
-    """The card of the ask's vendor with most room; usable ones first."""
+    """The card of the ask's vendor with the most room; usable cards first."""
     own = (card for card in cards.values() if card.device.vendor is ctx.ask.vendor)
-    rooms = [_room(card, is_usable=first_failing(card, ctx, _SUITS) is None) for card in own]
-    return max(rooms, key=lambda one: (*_size(one), -one.index), default=None)
+    rooms = [_room(card, is_usable=first_failing(card, ctx, _USABLE) is None) for card in own]
+    return max(rooms, key=lambda room: (*_size(room), -room.index), default=None)
 
 
 def _room(card: DeviceUsage, *, is_usable: bool) -> CardRoom:
-    is_neuron = card.device.vendor is Vendor.AWS_NEURON
     return CardRoom(
         index=card.device.index,
         uuid=card.device.uuid,
         model=card.device.model,
         slots_free=card.slots_free,
         memory_free_mib=card.memory_free_mib,
-        cores_free=card.cores_free.bit_count() if is_neuron else card.cores_free,
+        cores_free=shown_cores(card.device.vendor, card.cores_free),
         is_usable=is_usable,
     )

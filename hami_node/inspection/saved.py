@@ -23,7 +23,7 @@ _LIST_KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a saved listing holds."""
+    """The objects of a saved list."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
@@ -32,9 +32,9 @@ class Saved:
 
 
 def read_saved(text: bytes, source: str) -> Saved:
-    """Decode what `kubectl get nodes,pods -A -o json` has written; one object or lists.
+    """Decode the output of `kubectl get nodes,pods -A -o json`: a single object or lists.
 
-    A broken object is a problem and costs only itself.
+    A broken object is a problem and affects that object only.
 
     Raises:
         WireError: not JSON, or no node and no pod in it.
@@ -59,7 +59,7 @@ def read_saved(text: bytes, source: str) -> Saved:
         except WireError as e:
             problems.append(Problem(where=source, why=str(e)))
     if not nodes and not pods and not problems:
-        raise WireError(source, "", "holds no node and no pod; save with kubectl get -o json")
+        raise WireError(source, "", "contains no node and no pod; save with kubectl get -o json")
     return Saved(
         nodes=tuple(nodes), pods=tuple(pods), problems=tuple(problems), quotas=tuple(quotas)
     )

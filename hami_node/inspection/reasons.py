@@ -1,10 +1,11 @@
-"""Why no node will do, in words: for each node, and summed up for the pod's Event. Pure."""
+"""Why no node fits, in words: for each node, and as a summary for the pod's Event. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from hami_node.engine.compat import V2_8
@@ -18,22 +19,17 @@ from hami_node.engine.filters import (
 )
 from hami_node.engine.place import PodRequest
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Uuid, Vendor
+from hami_node.model import Ask, Uuid
+from hami_node.vendors.protocol import VendorProtocol
 
 MAX_NAMES: Final = 5
 """Nodes named for each reason in an Event."""
-MAX_LOOKED_AT: Final = 500
+MAX_SEARCHED: Final = 500
 """Nodes searched for the nearest miss."""
 _LASTING: Final = frozenset(
-    {
-        Reason.NOT_HEALTHY,
-        Reason.CORDONED,
-        Reason.TYPE_MISMATCH,
-        Reason.UUID_MISMATCH,
-        Reason.NO_MIG_TEMPLATE,
-    }
+    {Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH, Reason.UUID_MISMATCH}
 )
-"""Reasons that stay whatever other pods do."""
+"""Reasons that stay even when other pods end; vendors have some of their own."""
 _MEMORY: Final = Reason.TOO_LITTLE_MEMORY
 _RIGHT_CARD: Final = (is_healthy, has_type, has_uuid)
 """What a card must pass for its free memory to matter."""
@@ -46,14 +42,19 @@ class Explained:
     """Why each candidate was refused.
 
     Attributes:
-        failed: by node; room may be made.
+        failed: by node; other pods that end may make room.
         unresolvable: by node; it won't help to wait for other pods to end.
-        summary: one sentence for the Event.
+        summary: a sentence for the Event.
     """
 
     failed: Mapping[str, str]
     unresolvable: Mapping[str, str]
     summary: str
+
+
+def lasting_of(vendors: Iterable[VendorProtocol]) -> frozenset[StrEnum]:
+    """The vendors' own reasons that stay even when other pods end."""
+    return frozenset(reason for vendor in vendors for reason in vendor.lasting)
 
 
 def explained(
@@ -62,42 +63,41 @@ def explained(
     cards_of: Callable[[str], Cards],
     largest_mib_of: Callable[[Iterable[str]], Mapping[str, int]],
     why_not_offered: Callable[[str], str],
+    lasting: frozenset[StrEnum],
 ) -> Explained:
-    """Sort and sum up the engine's reasons.
+    """Sort and summarise the engine's reasons.
 
     Args:
-        request: what the pod asks for.
-        rejections: by node; those of nodes that are alike are best one object.
+        request: what the pod requests.
+        rejections: by node; nodes with equal rejections should share an object.
         cards_of: a node's cards.
-        largest_mib_of: all memory of the largest NVIDIA card of each of these nodes.
+        largest_mib_of: total memory of the largest card of each of these nodes.
         why_not_offered: why a node offers nothing, in words.
+        lasting: the vendors' reasons that stay even when other pods end, see `lasting_of`.
     """
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
-    by_reason: dict[Reason, list[str]] = {}
-    asked_mib = max((ask.memory_mib or 0 for ask in _nvidia_asks(request)), default=0)
-    for rejection, nodes in _alike(rejections):
+    by_reason: dict[StrEnum, list[str]] = {}
+    wanted_mib = max((ask.memory_mib or 0 for ask in _asks(request)), default=0)
+    for rejection, nodes in _grouped(rejections):
         text = rejection.text()
         if rejection.whole is Reason.NOT_REGISTERED:
             unresolvable |= {name: f"{text}: {why_not_offered(name)}" for name in nodes}
-        elif (is_lasting := _is_lasting(rejection)) is not None:
+        elif (is_lasting := _is_lasting(rejection, _LASTING | lasting)) is not None:
             (unresolvable if is_lasting else failed).update(dict.fromkeys(nodes, text))
         else:
             for name, largest_mib in largest_mib_of(nodes).items():
-                (unresolvable if largest_mib < asked_mib else failed)[name] = text
+                (unresolvable if largest_mib < wanted_mib else failed)[name] = text
         for reason in (rejection.whole,) if rejection.whole is not None else rejection.counts:
             by_reason.setdefault(reason, []).extend(nodes)
-    summary = f"no available node, {len(rejections)} nodes do not meet"
-    if by_reason:
-        summary += ": " + "; ".join(_counted(by_reason))
     return Explained(
         failed=failed,
         unresolvable=unresolvable,
-        summary=summary + _nearest(request, rejections, cards_of),
+        summary=_summary(len(rejections), by_reason) + _nearest(request, rejections, cards_of),
     )
 
 
-def _alike(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, list[str]]]:
+def _grouped(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, list[str]]]:
     """Each rejection with its nodes: there are thousands of nodes and dozens of rejections."""
     groups: dict[int, tuple[Rejection, list[str]]] = {}
     for name, rejection in rejections.items():
@@ -109,7 +109,12 @@ def _alike(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, lis
     return groups.values()
 
 
-def _counted(by_reason: Mapping[Reason, Sequence[str]]) -> list[str]:
+def _summary(node_count: int, by_reason: Mapping[StrEnum, Sequence[str]]) -> str:
+    summary = f"no available node, {node_count} nodes do not meet"
+    return f"{summary}: {'; '.join(_counted(by_reason))}" if by_reason else summary
+
+
+def _counted(by_reason: Mapping[StrEnum, Sequence[str]]) -> list[str]:
     """`3 nodes CardInsufficientMemory(a,b,c)`, most frequent first."""
     parts = []
     for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -119,41 +124,46 @@ def _counted(by_reason: Mapping[Reason, Sequence[str]]) -> list[str]:
     return parts
 
 
-def _is_lasting(rejection: Rejection) -> bool | None:
-    """True when a node can't take the pod even with no other pod on it, as far as is plain.
+def _is_lasting(rejection: Rejection, lasting: frozenset[StrEnum]) -> bool | None:
+    """True when the reasons alone show that the pod can't fit even without other pods.
 
-    None where that depends on the size of its cards.
+    None where that depends on the size of the node's cards.
     """
     if rejection.whole is not None:
         return True
-    left = rejection.counts.keys() - _LASTING - {Reason.TOO_FEW_CARDS_FIT}
+    left = rejection.counts.keys() - lasting - {Reason.TOO_FEW_CARDS_FIT}
     if not left:
         return Reason.TOO_FEW_CARDS_FIT not in rejection.counts
     return None if left == {_MEMORY} else False
 
 
-def _nvidia_asks(request: PodRequest) -> list[Ask]:
-    return [ask for one in request.containers for ask in one.asks if ask.vendor is Vendor.NVIDIA]
+def _asks(request: PodRequest) -> list[Ask]:
+    return [ask for container in request.containers for ask in container.asks]
 
 
 def _nearest(
     request: PodRequest, rejections: Mapping[str, Rejection], cards_of: Callable[[str], Cards]
 ) -> str:
-    """The card with the most free memory among those where only memory was short."""
-    ask = max(_nvidia_asks(request), key=lambda one: one.memory_mib or 0, default=None)
+    """The card with the most free memory among those that only lack memory."""
+    ask = max(_asks(request), key=lambda ask: ask.memory_mib or 0, default=None)
     if ask is None or not ask.memory_mib:
         return ""
-    ctx = context(ask, request.wishes, V2_8)  # these filters are alike in all generations
-    short = [name for name, one in rejections.items() if _MEMORY in one.counts][:MAX_LOOKED_AT]
+    wished = request.wishes.of(ask.vendor)
+    ctx = context(ask, wished, V2_8)  # these filters are equal in all generations
+    short = [name for name, found in rejections.items() if _MEMORY in found.counts][:MAX_SEARCHED]
     best = (-1, "", "")
     for name in short:
         for uuid, card in cards_of(name).items():
             free_mib = card.memory_free_mib
-            if free_mib < best[0] or (free_mib, name, uuid) <= best:
+            if (
+                card.device.vendor is not ask.vendor
+                or free_mib < best[0]
+                or (free_mib, name, uuid) <= best
+            ):
                 continue
             if not any(rule(card, ctx) for rule in _RIGHT_CARD):
                 best = (free_mib, name, uuid)
     most_mib, node, nearest = best
     if not node or most_mib >= ask.memory_mib:
         return ""
-    return f"; nearest: {most_mib} MiB free on {nearest} of {node}, {ask.memory_mib} MiB asked"
+    return f"; nearest: {most_mib} MiB free on {nearest} of {node}, {ask.memory_mib} MiB requested"
