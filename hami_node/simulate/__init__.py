@@ -1,1 +1,1 @@
-"""Simulated kubelet, API server and the demo that runs on them."""
+"""Simulated API server, kubelet and kube-scheduler, for the demo and the tests."""

@@ -1,28 +1,27 @@
-"""HTTP of the simulated API server: one request in, one answer or one stream of events out."""
+"""HTTP of the simulated API server: requests in, responses or streams of events out."""
 
 from __future__ import annotations
 
-import base64
 import json
+import logging
+import socket
+import ssl
+import struct
+import sys
 import time
-from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Final
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
 
 from hami_node.errors import HamiError
+from hami_node.simulate.api_objects import ObjectRequest, serve
 from hami_node.simulate.api_routes import Route, route_of
+from hami_node.simulate.api_state import ApiState
 from hami_node.simulate.faults import Outcome, Request
-from hami_node.simulate.patches import PatchRefused, json_patch, merge_patch
-from hami_node.simulate.store import Json, Refused, selector
+from hami_node.simulate.store import ApiRefusal, Json, selector
 
-if TYPE_CHECKING:
-    from hami_node.simulate.apiserver import HttpServer
+log = logging.getLogger(__name__)
 
 SERVER_NAME: Final = "hami-node-simulated-apiserver"
-_JSON_PATCH: Final = "application/json-patch+json"
-_MERGE_PATCHES: Final = (
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
 _REASONS: Final = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -36,14 +35,15 @@ _REASONS: Final = {
     503: "ServiceUnavailable",
 }
 _UNSTABLE: Final = {429, 503}
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class ResetNow(HamiError):
-    """The connection shall be reset instead of answered."""
+    """The connection is to be reset instead of answered."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one connection."""
+    """Serves a connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -56,52 +56,52 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - as above
 
     def version_string(self) -> str:
-        """Every answer says that it is simulated."""
+        """Name a simulated server in every response."""
         return SERVER_NAME
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet: requests are in the server's own list."""
+        """Log nothing: requests are in the server's own list."""
 
     def setup(self) -> None:
-        """Make the connection known, so that an outage can cut it."""
+        """Register the connection, so that an outage can close it."""
         super().setup()
         self.server.live.add(self.connection)
 
     def finish(self) -> None:
-        """Forget the connection."""
+        """Unregister the connection."""
         self.server.live.discard(self.connection)
         super().finish()
 
-    # -- one request ---------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self._is_small_talk():
+        if self._is_health_or_version():
             return
         try:
             route = route_of(self.command, self.path)
-        except Refused as refusal:
+        except ApiRefusal as refusal:
             self._send(refusal.status, _status_object(refusal))
             return
         try:
             self._check_token()
-            fault = self._suffer(route)
+            fault = self._apply_faults(route)
             if route.verb == "watch":
                 self._note(route, 200)
                 self._watch(route, is_frozen=fault is Outcome.FREEZE)
                 return
-            status, answer = self._serve(route, body)
+            status, answer = serve(self.server.state.store, self._request(route, body))
             if fault is Outcome.RESET_AFTER:
                 self._note(route, 0)
                 self._reset()
                 return
-        except Refused as refusal:
+        except ApiRefusal as refusal:
             status, answer = refusal.status, _status_object(refusal)
         except ResetNow:
             self._note(route, 0)
             self._reset()
             return
-        # noted first: who has the answer finds the request in the list
+        # noted first: a client with the response finds the request in the list
         self._note(route, status)
         self._send(status, answer)
 
@@ -109,8 +109,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.reset(self.connection)
         self.close_connection = True
 
-    def _is_small_talk(self) -> bool:
-        """/version and health, which are no objects."""
+    def _is_health_or_version(self) -> bool:
+        """Serve /version and health, which are no objects; False for anything else."""
         path = self.path.partition("?")[0]
         if path in ("/healthz", "/readyz", "/livez"):
             self._send(200, {"status": "ok", "server": SERVER_NAME})
@@ -121,32 +121,32 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _check_token(self) -> None:
-        wanted = self.server.api.token
+        wanted = self.server.state.token
         if wanted is not None and self.headers.get("Authorization", "").split(" ")[-1] != wanted:
-            raise Refused(401, "Unauthorized", "Unauthorized")
+            raise ApiRefusal(401, "Unauthorized", "Unauthorized")
 
-    def _suffer(self, route: Route) -> Outcome | None:
-        """Apply latency and a waiting fault; what is left of it for after the serving."""
-        api = self.server.api
-        if api.faults.latency_s:
-            api.stopped.wait(api.faults.latency_s)
-        fault = api.faults.take(route.verb, route.kind.resource)
+    def _apply_faults(self, route: Route) -> Outcome | None:
+        """Apply latency and the next fault; returns a fault that applies after serving."""
+        state = self.server.state
+        if state.faults.latency_s:
+            state.stopped.wait(state.faults.latency_s)
+        fault = state.faults.take(route.verb, route.kind.resource)
         if isinstance(fault, int):
             reason = _REASONS.get(fault, "InternalError")
-            raise Refused(fault, reason, f"simulated fault: {reason}")
+            raise ApiRefusal(fault, reason, f"simulated fault: {reason}")
         if fault is Outcome.HANG or (fault is Outcome.FREEZE and route.verb != "watch"):
             self._hang()
-            raise ResetNow("hung, then cut")
+            raise ResetNow("hung, then reset")
         if fault is Outcome.RESET:
             raise ResetNow("reset on command")
         return fault
 
     def _hang(self) -> None:
-        api = self.server.api
-        api.faults.hang(lambda: api.stopped.is_set() or self.server.is_down)
+        state = self.server.state
+        state.faults.hang(lambda: state.stopped.is_set() or self.server.is_down)
 
     def _note(self, route: Route, status: int) -> None:
-        self.server.api.note(
+        self.server.state.requests.add(
             Request(
                 verb=route.verb,
                 resource=route.kind.resource,
@@ -156,6 +156,14 @@ class Handler(BaseHTTPRequestHandler):
                 user_agent=self.headers.get("User-Agent", ""),
                 status=status,
             )
+        )
+
+    def _request(self, route: Route, body: bytes) -> ObjectRequest:
+        return ObjectRequest(
+            method=self.command,
+            route=route,
+            content_type=self.headers.get("Content-Type", "").partition(";")[0],
+            body=body,
         )
 
     def _send(self, status: int, answer: Json) -> None:
@@ -168,96 +176,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    # -- objects -------------------------------------------------------------------------------
-
-    def _serve(self, route: Route, body: bytes) -> tuple[int, Json]:
-        store, resource = self.server.api.store, route.kind.resource
-        if route.verb == "list":
-            return 200, self._list(route)
-        if route.verb == "get":
-            return 200, store.read(resource, route.namespace, route.name)
-        if route.verb == "delete":
-            return 200, store.delete(resource, route.namespace, route.name)
-        given = _parse(body)
-        if route.verb == "create" and route.subresource == "binding":
-            return 201, self._bind(route, given)
-        if route.verb == "create":
-            return 201, store.create(resource, route.namespace, _object(given))
-        if route.verb == "update":
-            new = _object(given)
-            return 200, store.change(resource, route.namespace, route.name, lambda _old: new)
-        if route.verb == "patch":
-            return 200, self._patch(route, given)
-        raise Refused(405, "MethodNotAllowed", f"{self.command} is not served")
-
-    def _patch(self, route: Route, given: Any) -> Json:  # noqa: ANN401 - any JSON value
-        content_type = self.headers.get("Content-Type", "").partition(";")[0]
-
-        def edit(old: Json) -> Json:
-            try:
-                if content_type == _JSON_PATCH:
-                    return _object(json_patch(old, _operations(given)))
-                if content_type in _MERGE_PATCHES:
-                    return _object(merge_patch(old, _object(given)))
-            except PatchRefused as error:
-                words = "the server rejected our request due to an error in our request"
-                raise Refused(422, "Invalid", words) from error
-            raise Refused(415, "UnsupportedMediaType", f"{content_type} is not supported")
-
-        return self.server.api.store.change(route.kind.resource, route.namespace, route.name, edit)
-
-    def _bind(self, route: Route, given: Any) -> Json:  # noqa: ANN401 - any JSON value
-        binding = _object(given)
-        target = binding.get("target") or {}
-        given_meta = binding.get("metadata") or {}
-        uid, version = given_meta.get("uid"), given_meta.get("resourceVersion")
-
-        def edit(pod: Json) -> Json:
-            if uid and pod["metadata"]["uid"] != uid:
-                raise Refused(409, "Conflict", f"uid in precondition: {uid}")
-            if version and pod["metadata"]["resourceVersion"] != version:
-                raise Refused(409, "Conflict", f"resourceVersion in precondition: {version}")
-            spec = pod.setdefault("spec", {})
-            if spec.get("nodeName"):
-                raise Refused(409, "Conflict", f'pod is already assigned to "{spec["nodeName"]}"')
-            if pod["metadata"].get("deletionTimestamp"):
-                raise Refused(409, "Conflict", "pod is being deleted, cannot be assigned to a host")
-            spec["nodeName"] = target.get("name", "")
-            pod["metadata"].setdefault("annotations", {}).update(
-                given_meta.get("annotations") or {}
-            )
-            return pod
-
-        self.server.api.store.change("pods", route.namespace, route.name, edit)
-        return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
-
-    def _list(self, route: Route) -> Json:
-        """A list; with a limit in pages, but not from the "cache" (resourceVersion 0)."""
-        query = route.query
-        selects = selector(
-            route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
-        )
-        version, found = self.server.api.store.select(route.kind.resource, selects)
-        meta: Json = {"resourceVersion": str(version)}
-        limit = int(query.get("limit") or 0)
-        if limit and query.get("resourceVersion") != "0":
-            found = _after(found, query.get("continue", ""))
-            if len(found) > limit:
-                meta["continue"] = _token(found[limit - 1])
-                meta["remainingItemCount"] = len(found) - limit
-                found = found[:limit]
-        return {
-            "kind": f"{route.kind.kind}List",
-            "apiVersion": route.kind.api_version,
-            "metadata": meta,
-            "items": found,
-        }
-
     # -- watch ---------------------------------------------------------------------------------
 
     def _watch(self, route: Route, *, is_frozen: bool) -> None:
-        # taken before the answer begins: who has its headers can be dropped
-        generation = self.server.api.watch_generation
+        # read before the response begins: a client with its headers can be dropped
+        generation = self.server.state.watch_generation
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -268,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             is_in_order = self._stream(route, generation)
-        except Refused as refusal:
+        except ApiRefusal as refusal:
             is_in_order = True
             self._event("ERROR", _status_object(refusal))
         if is_in_order:
@@ -278,41 +201,89 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self, route: Route, generation: int) -> bool:
         """Send events until the client's timeoutSeconds are over; False when the server stops."""
-        api, resource, query = self.server.api, route.kind.resource, route.query
+        state, resource, query = self.server.state, route.kind.resource, route.query
         selects = selector(
             route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
         )
         deadline = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
-        bookmark_at = time.monotonic() + api.bookmark_interval_s
+        bookmark_at = time.monotonic() + state.bookmark_interval_s
         seen = int(query.get("resourceVersion") or 0)
         if seen == 0:
-            seen, present = api.store.select(resource, selects)
-            for one in present:
-                self._event("ADDED", one)
-        told = seen
-        while not (api.stopped.is_set() or self.server.is_down):
-            now_seen, changes = api.store.changes_after(seen, resource)
+            seen, present = state.store.select(resource, selects)
+            for item in present:
+                self._event("ADDED", item)
+        sent = seen
+        while not (state.stopped.is_set() or self.server.is_down):
+            now_seen, changes = state.store.changes_after(seen, resource)
             for change in changes:
                 event = change.seen_by(selects)
                 if event is not None:
                     self._event(*event)
-                    told = change.version
+                    sent = change.version
             seen = now_seen
             now = time.monotonic()
-            if now >= deadline or generation != api.watch_generation:
+            if now >= deadline or generation != state.watch_generation:
                 return True
             if now >= bookmark_at:
-                bookmark_at = now + api.bookmark_interval_s
-                # as in a real server: nothing new, no bookmark
-                if seen > told and query.get("allowWatchBookmarks") == "true":
+                bookmark_at = now + state.bookmark_interval_s
+                # as in a real server: no bookmark without changes
+                if seen > sent and query.get("allowWatchBookmarks") == "true":
                     self._event("BOOKMARK", _bookmark(route, seen))
-                    told = seen
-            api.store.wait_for_change(seen, min(deadline, bookmark_at) - now)
+                    sent = seen
+            state.store.wait_for_change(seen, min(deadline, bookmark_at) - now)
         return False
 
-    def _event(self, kind: str, one: Json) -> None:
-        line = json.dumps({"type": kind, "object": one}, separators=(",", ":")).encode() + b"\n"
+    def _event(self, kind: str, item: Json) -> None:
+        line = json.dumps({"type": kind, "object": item}, separators=(",", ":")).encode() + b"\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Accepts connections until the server stops or an outage begins."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, state: ApiState, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on the port; 0 takes a free port. With `tls` by HTTPS."""
+        self.state = state
+        self.live: set[socket.socket] = set()
+        self.is_down = False
+        self._to_reset: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), Handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+
+    def reset(self, connection: socket.socket) -> None:
+        """End the connection with a reset instead of an orderly close."""
+        self._to_reset.add(connection)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as in socketserver
+        """Close a connection."""
+        if request in self._to_reset:
+            self._to_reset.discard(request)
+            request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self.close_request(request)
+        else:
+            super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+        """Log every error except that a client disconnected."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError)):
+            log.error("simulated_request_failed", exc_info=error)
+
+    def cut_all(self) -> None:
+        """Close every connection now, also those that wait for a request."""
+        self.is_down = True
+        for connection in tuple(self.live):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # the client closed it already
 
 
 def _bookmark(route: Route, version: int) -> Json:
@@ -323,7 +294,7 @@ def _bookmark(route: Route, version: int) -> Json:
     }
 
 
-def _status_object(refusal: Refused) -> Json:
+def _status_object(refusal: ApiRefusal) -> Json:
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -333,41 +304,3 @@ def _status_object(refusal: Refused) -> Json:
         "reason": refusal.reason,
         "code": refusal.status,
     }
-
-
-def _parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise Refused(400, "BadRequest", f"the body is no JSON: {error}") from error
-
-
-def _object(given: Any) -> Json:  # noqa: ANN401 - any JSON value
-    if not isinstance(given, dict):
-        raise Refused(400, "BadRequest", "the body is no JSON object")
-    return given
-
-
-def _operations(given: Any) -> list[Json]:  # noqa: ANN401 - any JSON value
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise Refused(400, "BadRequest", "a JSON patch is a list of operations")
-    return given
-
-
-def _token(last: Json) -> str:
-    key = [last["metadata"].get("namespace", ""), last["metadata"]["name"]]
-    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
-
-
-def _after(found: list[Json], token: str) -> list[Json]:
-    if not token:
-        return found
-    try:
-        key = tuple(json.loads(base64.urlsafe_b64decode(token)))
-    except ValueError as error:
-        raise Refused(400, "BadRequest", "continue token not understood") from error
-    return [
-        one
-        for one in found
-        if (one["metadata"].get("namespace", ""), one["metadata"]["name"]) > key
-    ]

@@ -1,4 +1,4 @@
-"""Which object or list a request to the simulated API server means."""
+"""The object or list that a request to the simulated API server refers to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from hami_node.simulate.store import KINDS, Kind, Refused
+from hami_node.simulate.store import KINDS, ApiRefusal, ResourceKind
 
 _VERBS: Final = {
     "POST": "create",
@@ -27,7 +27,7 @@ class Route:
     """A request's target; `name` is "" for a list."""
 
     verb: str
-    kind: Kind
+    kind: ResourceKind
     namespace: str
     name: str
     subresource: str
@@ -35,7 +35,7 @@ class Route:
 
 
 def route_of(method: str, target: str) -> Route:
-    """Read a request line. Raises Refused (404) for a path that the server does not serve."""
+    """Read a request line. Raises ApiRefusal (404) for a path that the server does not serve."""
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     parts = [unquote(part) for part in url.path.strip("/").split("/")]
@@ -43,7 +43,7 @@ def route_of(method: str, target: str) -> Route:
         if parts[: len(prefix)] == prefix:
             break
     else:
-        raise Refused(404, "NotFound", f"the simulated API server does not serve {url.path}")
+        raise ApiRefusal(404, "NotFound", f"the simulated API server does not serve {url.path}")
     group = "/".join(prefix[1:])
     rest = parts[len(prefix) :]
     namespace = ""
@@ -51,7 +51,7 @@ def route_of(method: str, target: str) -> Route:
         namespace, rest = rest[1], rest[2:]
     kind = KINDS.get(rest[0]) if rest and len(rest) <= 3 else None
     if kind is None or kind.api_version != group:
-        raise Refused(404, "NotFound", f"the simulated API server does not serve {url.path}")
+        raise ApiRefusal(404, "NotFound", f"the simulated API server does not serve {url.path}")
     name, subresource = [*rest[1:], "", ""][:2]
     return Route(
         verb=_verb(method, name, query),

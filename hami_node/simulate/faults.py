@@ -1,4 +1,4 @@
-"""What can go wrong with the simulated API server, on command."""
+"""Faults of the simulated API server, on demand."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """A fault that is no HTTP status."""
+    """A fault other than an HTTP status."""
 
     RESET = "reset"
     """The connection is reset; nothing was done."""
     RESET_AFTER = "reset-after"
-    """The request is served, then the connection is reset: the answer is lost."""
+    """The request is served, then the connection is reset: the response is lost."""
     HANG = "hang"
-    """No answer until the fault is cleared or the server stops."""
+    """No response until the fault is cleared or the server stops."""
     FREEZE = "freeze"
     """A watch that opens and then sends nothing, until cleared; like `hang` for other requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the server noted about one request.
+    """What the server noted about a request.
 
-    `verb` is the API's: get, list, watch, create, update, patch, delete; `status` 0 means none
-    was sent.
+    `verb` is the API's: get, list, watch, create, update, patch, delete; `status` 0 means that
+    none was sent.
     """
 
     verb: str
@@ -51,7 +51,7 @@ class _Rule:
 
 @dataclass(slots=True)
 class Faults:
-    """Faults still to come. Thread-safe."""
+    """Planned faults. Thread-safe."""
 
     latency_s: float = 0.0
     _rules: list[_Rule] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Faults:
     _released: threading.Event = field(default_factory=threading.Event)
 
     def add(self, verb: str, resource: str, outcome: int | str, times: int) -> None:
-        """Let the next `times` requests of this verb and resource (`*`: any) end like this."""
+        """Make the next `times` requests of this verb and resource (`*`: any) end like this."""
         end = Outcome(outcome) if isinstance(outcome, str) else outcome
         with self._lock:
             if self._released.is_set():
@@ -67,7 +67,7 @@ class Faults:
             self._rules.append(_Rule(verb, resource, end, times))
 
     def take(self, verb: str, resource: str) -> int | Outcome | None:
-        """The fault for this request, used up by it; None: serve it."""
+        """The fault for this request, which uses it up; None: serve it."""
         with self._lock:
             for rule in self._rules:
                 if rule.matches(verb, resource):
@@ -76,7 +76,7 @@ class Faults:
         return None
 
     def clear(self) -> None:
-        """Forget all faults and let hanging requests go."""
+        """Remove all faults and release hanging requests."""
         with self._lock:
             self._rules.clear()
             self._released.set()

@@ -1,9 +1,10 @@
-"""A simulated kube-scheduler, and the API server's call of the webhook: what both ask the extender.
+"""A simulated kube-scheduler, and the API server's call of the webhook: the extender's two clients.
 
-Simulated is the caller only: no queue, no back-off, none of kube-scheduler's own filters. The calls
-are the real ones, in their order: a new pod goes to POST /webhook and is stored as the answer's
-patch leaves it; a pod of ours goes to POST /filter with the names of all nodes, then to POST /bind
-with the node that is left. Source: k8s.io/kube-scheduler/extender/v1, k8s.io/api/admission/v1.
+Only the caller is simulated: no queue, no back-off, none of kube-scheduler's own filters. The calls
+and their order are real: a new pod goes to POST /webhook and is stored with the patch of the
+response; a pod with our scheduler's name goes to POST /filter with the names of all nodes, then to
+POST /bind with the chosen node.
+Source: k8s.io/kube-scheduler/extender/v1, k8s.io/api/admission/v1.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ _JSON: Final = "application/json"
 
 
 class CallFailed(HamiError):
-    """The extender can't be reached, or its answer is none that kube-scheduler would take."""
+    """The extender can't be reached, or kube-scheduler would not accept its response."""
 
 
 class PodDenied(HamiError):
-    """The webhook refuses the pod; the text is what kubectl shows."""
+    """The webhook denies the pod; the text is what kubectl shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The pod has a node."""
+    """The pod is bound to a node."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """No node will do for now: why, by node; `error` where a call itself said that it failed."""
+    """No node fits for now: the reasons by node; `error` when a call reported a failure itself."""
 
     reasons: Mapping[str, str]
     error: str = ""
 
     def __str__(self) -> str:
-        """All in one line."""
+        """Everything in a single line."""
         return self.error or "; ".join(f"{node}: {why}" for node, why in self.reasons.items())
 
 
@@ -60,8 +61,8 @@ Outcome = Bound | Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extender:
-    """Where an extender listens, by plain HTTP on this machine."""
+class ExtenderClient:
+    """Calls an extender by plain HTTP on this machine."""
 
     port: int
 
@@ -71,14 +72,14 @@ class Extender:
         return f"http://127.0.0.1:{self.port}"
 
     def call(self, path: str, arguments: Mapping[str, Any]) -> Json:
-        """POST and return the answer. Raises CallFailed."""
+        """POST and return the response. Raises CallFailed."""
         status, text = self.fetch("POST", path, json.dumps(arguments).encode())
         if status != 200:
             raise CallFailed(f"POST {path} was answered with {status}: {text.strip()}")
         return _object(path, text)
 
     def fetch(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
-        """(status, text) of a request. Raises CallFailed when there is no answer."""
+        """(status, text) of a request. Raises CallFailed when there is no response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_TIMEOUT_S)
         try:
             connection.request(method, path, body, {"Content-Type": _JSON} if body else {})
@@ -91,13 +92,13 @@ class Extender:
 
 
 # -- the API server's part -------------------------------------------------------------------------
-def create_pod(api: ApiServer, extender: Extender, pod: Mapping[str, Any]) -> Json:
-    """Create a pod as a user does: the webhook sees it first; what is stored is returned.
+def create_pod(api: ApiServer, extender: ExtenderClient, pod: Mapping[str, Any]) -> Json:
+    """Create a pod as a user does: the webhook sees it first; returns the stored pod.
 
     Raises:
-        PodDenied: the webhook refuses it.
-        CallFailed: the webhook does not answer (failurePolicy Fail).
-        Refused: the API server has such a pod.
+        PodDenied: the webhook denies it.
+        CallFailed: the webhook does not respond (failurePolicy Fail).
+        ApiRefusal: the API server has a pod of that name.
     """
     given = copy.deepcopy(dict(pod))
     spec = given.setdefault("spec", {})
@@ -141,18 +142,18 @@ def _admitted(pod: Json, answer: Json) -> Json:
 
 
 # -- kube-scheduler's part -------------------------------------------------------------------------
-def schedule_pod(api: ApiServer, extender: Extender, name: str, namespace: str) -> Outcome:
-    """Try once to give the pod a node; where none will do its status says so, as kubectl shows it.
+def schedule_pod(api: ApiServer, extender: ExtenderClient, name: str, namespace: str) -> Outcome:
+    """Try once to bind the pod; if no node fits, its status gets the reason, as kubectl shows it.
 
     Raises:
-        CallFailed: the extender does not answer as it should.
-        Refused: there is no such pod.
+        CallFailed: the extender does not respond as it should.
+        ApiRefusal: there is no such pod.
     """
     pod = api.read("pods", name, namespace)
     answer = extender.call("/filter", filter_arguments(api, pod))
     outcome = _bound(extender, pod, answer)
     if isinstance(outcome, Waiting):
-        _tell_unschedulable(api, pod, str(outcome))
+        _report_unschedulable(api, pod, str(outcome))
     return outcome
 
 
@@ -173,7 +174,7 @@ def bind_arguments(pod: Json, node: str) -> Json:
     }
 
 
-def _bound(extender: Extender, pod: Json, answer: Json) -> Outcome:
+def _bound(extender: ExtenderClient, pod: Json, answer: Json) -> Outcome:
     if answer.get("Error"):
         return Waiting(reasons={}, error=str(answer["Error"]))
     fitting = answer.get("NodeNames") or []
@@ -186,7 +187,7 @@ def _bound(extender: Extender, pod: Json, answer: Json) -> Outcome:
     return Bound(node=fitting[0])
 
 
-def _tell_unschedulable(api: ApiServer, pod: Json, why: str) -> None:
+def _report_unschedulable(api: ApiServer, pod: Json, why: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",

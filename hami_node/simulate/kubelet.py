@@ -1,8 +1,8 @@
-"""A simulated kubelet: real gRPC, the calls and the lists of a real one, no containers.
+"""A simulated kubelet: real gRPC, with the calls and lists of a real kubelet, but no containers.
 
 It registers plugins, keeps their ListAndWatch streams, admits pods container by container with
-GetPreferredAllocation and Allocate, and serves the pod-resources list that says who is being
-admitted. Behaviour seen on kubelet 1.34; `lists_ended_pods` makes it behave as before 1.34.
+GetPreferredAllocation and Allocate, and serves the pod-resources list, which also shows the pod
+that is being admitted. Behaviour as in kubelet 1.34; with `lists_ended_pods` as before 1.34.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What became of a pod: the response of each container that asked, or the refusal."""
+    """The result for a pod: the response for each container with devices, or the refusal."""
 
     responses: Mapping[str, api.ContainerAllocateResponse]
     device_ids: Mapping[str, tuple[str, ...]]
@@ -71,7 +71,7 @@ class _Admitted:
 
 
 class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
-    """One node's kubelet in two sockets. Thread-safe; admits one pod at a time, as kubelet does."""
+    """A node's kubelet, on two sockets. Thread-safe; admits pods one by one, as kubelet does."""
 
     def __init__(
         self, plugin_dir: Path, pod_resources_socket: Path, *, lists_ended_pods: bool = False
@@ -89,9 +89,9 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self.registrations: list[tuple[float, str]] = []
         """(monotonic time, endpoint) of every Register call."""
 
-    # -- life --------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------
     def start(self) -> None:
-        """Empty the plugin folder of sockets, as kubelet does, and listen."""
+        """Remove all sockets from the plugin folder, as kubelet does, and listen."""
         self._dir.mkdir(parents=True, exist_ok=True)
         self._pod_resources_socket.parent.mkdir(parents=True, exist_ok=True)
         for stale in self._dir.glob("*.sock"):
@@ -107,7 +107,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._servers += [lister, registry]
 
     def stop(self) -> None:
-        """Close both sockets and all plugin streams; who holds what is kept (the checkpoint)."""
+        """Close both sockets and all plugin streams; allocations are kept (the checkpoint)."""
         for server in self._servers:
             server.stop(0).wait(CALL_TIMEOUT_S)
         self._servers.clear()
@@ -124,7 +124,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self.stop()
         self.start()
 
-    # -- what tests and the demo look at -----------------------------------------------------------
+    # -- state for tests and the demo --------------------------------------------------------------
     def devices(self, resource: str) -> dict[str, str]:
         """Health by device ID of a resource; {} while no plugin is registered for it."""
         with self._state:
@@ -135,28 +135,13 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         """How many healthy device IDs the resource has."""
         return sum(health == "Healthy" for health in self.devices(resource).values())
 
-    def wait_allocatable(self, resource: str, count: int, timeout_s: float) -> bool:
-        """Wait until the resource has exactly `count` healthy IDs."""
-        deadline = time.monotonic() + timeout_s
-        with self._state:
-            while self._count(resource) != count:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                self._state.wait(left_s)
-        return True
-
-    def _count(self, resource: str) -> int:
-        endpoint = self._endpoints.get(resource)
-        return sum(health == "Healthy" for health in endpoint.health.values()) if endpoint else 0
-
     def remove(self, namespace: str, name: str) -> None:
-        """The pod ended: its device IDs are free again."""
+        """Remove a pod that ended: its device IDs are free again."""
         with self._state:
             self._pods.pop((namespace, name), None)
 
     # -- admission ---------------------------------------------------------------------------------
-    def admit(self, pod: Pod, resource: str) -> Admission:
+    def admit(self, pod: Pod, *resources: str) -> Admission:
         """Serve the pod's containers in order; the first refusal fails the pod for good."""
         with self._admission:
             entry = _Admitted(pod=pod)
@@ -164,26 +149,32 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
                 self._pods[pod.namespace, pod.name] = entry
             responses: dict[str, api.ContainerAllocateResponse] = {}
             ids: dict[str, tuple[str, ...]] = {}
-            reusable: list[str] = []
-            for container in pod.containers:
-                count = int(container.limits.get(resource, "0"))
-                if count == 0:
-                    continue
+            reusable: dict[str, list[str]] = {}
+            wanted = [
+                (container, resource, count)
+                for container in pod.containers
+                for resource in resources
+                if (count := int(container.limits.get(resource, "0")))
+            ]
+            for container, resource, count in wanted:
+                free = reusable.get(resource, [])
                 try:
-                    chosen, responses[container.name] = self._serve(resource, count, reusable)
+                    chosen, response = self._serve(resource, count, free)
                 except _RefusedError as e:
                     self._refuse(entry)
                     return Admission(responses=responses, device_ids=ids, refusal=str(e))
-                ids[container.name] = tuple(chosen)
+                name = container.name
+                responses.setdefault(name, api.ContainerAllocateResponse()).MergeFrom(response)
+                ids[name] = (*ids.get(name, ()), *chosen)
                 with self._state:
-                    entry.held[container.name] = {resource: tuple(chosen)}
-                reusable = _reusable(container, chosen, reusable)
+                    entry.held.setdefault(name, {})[resource] = tuple(chosen)
+                reusable[resource] = _reusable(container, chosen, free)
             return Admission(responses=responses, device_ids=ids)
 
     def call_again(
         self, resource: str, device_ids: tuple[str, ...]
     ) -> api.ContainerAllocateResponse:
-        """Repeat an Allocate with the same IDs, as for a container already served."""
+        """Repeat an Allocate with the same IDs, as for a container that was already served."""
         with self._admission:
             return self._allocate(resource, list(device_ids))
 
@@ -228,7 +219,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
             answer = endpoint.stub.GetPreferredAllocation(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as e:
             raise _RefusedError(
-                f"GetPreferredAllocation failed due to rpc error: {_said(e)}"
+                f"GetPreferredAllocation failed due to rpc error: {_status_text(e)}"
             ) from e
         chosen = [name for name in answer.container_responses[0].deviceIDs if name in available]
         rest = [name for name in available if name not in chosen]
@@ -245,7 +236,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         try:
             answer = endpoint.stub.Allocate(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as e:
-            raise _RefusedError(f"Allocate failed due to rpc error: {_said(e)}") from e
+            raise _RefusedError(f"Allocate failed due to rpc error: {_status_text(e)}") from e
         served: api.ContainerAllocateResponse = answer.container_responses[0]
         return served
 
@@ -259,7 +250,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
     def Register(  # noqa: N802 - the name is kubelet's
         self, request: api.RegisterRequest, context: grpc.ServicerContext
     ) -> api.Empty:
-        """Dial the plugin's socket and follow its list."""
+        """Dial the plugin's socket and follow its ListAndWatch stream."""
         if request.version != "v1beta1":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"version {request.version}")
         channel = grpc.insecure_channel(f"unix:{self._dir / request.endpoint}")
@@ -282,7 +273,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
             for answer in self._lists(endpoint):
                 with self._state:
                     if endpoint.channel not in self._dialled:
-                        break  # a list that came when kubelet had ended already
+                        break  # a list that arrived after kubelet was stopped
                     endpoint.health = {device.ID: device.health for device in answer.devices}
                     self._endpoints[resource] = endpoint
                     self._state.notify_all()
@@ -304,7 +295,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
     def List(  # noqa: N802 - the name is kubelet's
         self, request: held_api.ListPodResourcesRequest, context: grpc.ServicerContext
     ) -> held_api.ListPodResourcesResponse:
-        """App containers and sidecars of every admitted pod; plain init containers never."""
+        """App containers and sidecars of every admitted pod, but no plain init containers."""
         del request, context
         with self._state:
             return held_api.ListPodResourcesResponse(
@@ -316,7 +307,7 @@ def _server() -> grpc.Server:
     return grpc.server(ThreadPoolExecutor(8, thread_name_prefix="kubelet"))
 
 
-def _said(error: grpc.RpcError) -> str:
+def _status_text(error: grpc.RpcError) -> str:
     code = error.code().name.title().replace("_", "")
     return f"code = {code} desc = {error.details()}"
 

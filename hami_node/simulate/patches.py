@@ -12,11 +12,11 @@ _MISSING: Final = object()
 
 
 class PatchRefused(HamiError):
-    """A `test` failed or a path does not exist; the API server answers 422."""
+    """A `test` failed or a path does not exist; the API server responds with 422."""
 
 
 def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The target with the patch merged in; null removes a key. The target stays as it was."""
+    """The target with the patch merged in; null removes a key. The target is not changed."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     merged = dict(target) if isinstance(target, Mapping) else {}
@@ -29,7 +29,7 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON valu
 
 
 def json_patch(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401
-    """The target after all operations, or none of them. The target stays as it was.
+    """The target after all operations, or none of them. The target is not changed.
 
     Raises:
         PatchRefused: a `test` failed, a path is missing, or an operation is unknown.

@@ -1,27 +1,29 @@
-"""Steps of the demo in which pods come in unscheduled and go through the extender."""
+"""Steps of the demo in which pods are created unscheduled and go through the extender."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from hami_node.config.settings import Settings
+from hami_node.demo import pods
+from hami_node.demo.cards import granted_mib
+from hami_node.demo.pods import Tenant, Want
+from hami_node.demo.stage import EXTENDER, GPU_NODE, Stage
+from hami_node.demo.tour import Rows, Seen, Tour
 from hami_node.engine.ranking import BINPACK, SPREAD
 from hami_node.model import Device, Pod
-from hami_node.settings import Settings
-from hami_node.simulate import demo_pods as pods
-from hami_node.simulate.demo_cards import granted_mib
-from hami_node.simulate.demo_pods import Tenant, Want
-from hami_node.simulate.demo_stage import EXTENDER, GPU_NODE, Stage, StepFailed
-from hami_node.simulate.demo_tour import Rows, Seen, Tour, check
 from hami_node.simulate.kube_scheduler import CallFailed, Waiting
 from hami_node.simulate.kubelet import Admission
+from hami_node.vendors.demo import SharedCards, StepFailed, check
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants
 
 FIRST: Final = Tenant(
     name="train",
     wants=(Want(name="main", memory_mib=16000, cores=40, is_counted=False),),
-    wishes={names.USE_GPU_TYPE: "A100"},
 )
+"""It also wishes for a model, with its vendor's annotation."""
 JOINING: Final = (
     Tenant(
         name="serve",
@@ -37,7 +39,7 @@ JOINING: Final = (
         wishes={names.POD_GPU_POLICY: BINPACK},
     ),
 )
-"""Pods that join the first one on its card."""
+"""Pods that join the first pod on its card."""
 APART: Final = tuple(
     Tenant(
         name=f"apart-{number}",
@@ -47,12 +49,12 @@ APART: Final = tuple(
     for number in (1, 2, 3)
 )
 PATIENT: Final = Tenant(name="patient", wants=(Want(name="main", memory_mib=45000, cores=10),))
-"""Fits onto an L40S that nobody else uses, and onto nothing else."""
+"""Fits only on one of the larger cards, and only if no other pod uses it."""
 FILTERING_FAILED: Final = "FilteringFailed"
 
 
 def reach_extender(tour: Tour) -> Seen:
-    """The extender says that it is ready: nodes, pods and quotas are listed."""
+    """The extender reports that it is ready: nodes, pods and quotas are listed."""
     stage = tour.stage
 
     def ready() -> bool:
@@ -70,31 +72,36 @@ def reach_extender(tour: Tour) -> Seen:
     )
 
 
-# -- one pod, all the way --------------------------------------------------------------------------
+# -- a pod from creation to its limits -------------------------------------------------------------
 def walk(tour: Tour) -> Seen:
-    """A pod with nothing but limits: webhook, filter, bind, kubelet, limits inside."""
+    """A pod with nothing but limits: webhook, filter, bind, kubelet, limits in the container."""
     stage, name = tour.stage, FIRST.name
-    created = pods.create(stage, FIRST.body())
-    added = _added_by_webhook(created, FIRST)
+    cards = stage.cast.shared
+    wish, word = cards.wish
+    created = pods.create_tenant(stage, replace(FIRST, wishes={wish: word}))
+    added = _added_by_webhook(created, FIRST, cards.protocol)
     node = pods.place(stage, name)
     reserved = pods.read(stage, name)
     card = card_of(tour, reserved)
     check(node == reserved.node_name == GPU_NODE, f"pod {name} is on node {reserved.node_name}")
-    check("A100" in card.model, f"it asked for an A100 and got card {card.index}, a {card.model}")
+    is_wished = word in card.model
+    check(is_wished, f"it wished for {word} and got card {card.index}, {card.model}")
     phase = reserved.annotations.get(names.POD_BIND_PHASE)
     check(phase == names.PHASE_ALLOCATING, f"bound, its phase is {phase}")
     is_locked = names.NODE_LOCK in stage.read_node(stage.gpu).annotations
     check(not is_locked, "the node was locked, which its daemon does not need")
     tour.home = card
     inside = admit(tour, FIRST)[0]
-    envs = f"{names.ENV_MEMORY_LIMIT}_0={inside[2]}, {names.ENV_CORE_LIMIT}={inside[3]}"
-    asked = ", ".join(f"{key}: {value}" for key, value in FIRST.wants[0].limits().items())
+    limits = zip(cards.limits_env(0, 0), inside[2:], strict=False)
+    envs = ", ".join(f"{key}={value}" for key, value in limits)
+    wanted = FIRST.wants[0].limits(cards.protocol)
+    requested = ", ".join(f"{key}: {value}" for key, value in wanted.items())
     return Seen(
-        lines=(f"pod {name} asks {asked}; it names no scheduler, no node, no count of cards",),
+        lines=(f"pod {name} requests {requested}; no scheduler, no node, no number of cards",),
         rows=Rows(
-            columns=("who", "does what"),
+            columns=("step", "result"),
             rows=(
-                ("webhook", f"writes in {added}"),
+                ("webhook", f"adds {added}"),
                 ("filter", f"chooses card {card.index} of {node}, {card.model}, as wished"),
                 ("bind", f"binds the pod to {node}, which needs no lock; phase {phase}"),
                 ("daemon", f"answers Allocate: {envs}; phase {names.PHASE_SUCCESS}"),
@@ -103,16 +110,17 @@ def walk(tour: Tour) -> Seen:
     )
 
 
-def _added_by_webhook(created: Pod, tenant: Tenant) -> str:
-    """What the webhook wrote into the pod, in words. Raises StepFailed when it is not that."""
+def _added_by_webhook(created: Pod, tenant: Tenant, cards: VendorProtocol) -> str:
+    """What the webhook added to the pod, in words. Raises StepFailed for anything unexpected."""
     scheduler = Settings().scheduler_name
     check(created.scheduler_name == scheduler, f"its scheduler is {created.scheduler_name!r}")
-    count = created.containers[0].limits.get(names.RESOURCE_GPU)
-    check(count == "1", f"its limit {names.RESOURCE_GPU} is {count}")
-    asked = tenant.wants[0].limits()
-    given = {key: created.containers[0].limits.get(key) for key in asked}
-    check(given == asked, f"its own limits were changed to {given}")
-    return f"schedulerName {scheduler} and {names.RESOURCE_GPU}: {count}"
+    resource = cards.counted[0]
+    count = created.containers[0].limits.get(resource)
+    check(count == "1", f"its limit {resource} is {count}")
+    wanted = tenant.wants[0].limits(cards)
+    given = {key: created.containers[0].limits.get(key) for key in wanted}
+    check(given == wanted, f"its own limits were changed to {given}")
+    return f"schedulerName {scheduler} and {resource}: {count}"
 
 
 # -- policies --------------------------------------------------------------------------------------
@@ -120,10 +128,11 @@ def share(tour: Tour) -> Seen:
     """Two pods join the first on its card; kubelet admits them in another order."""
     stage, card = tour.stage, tour.shared_card
     for tenant in JOINING:
-        pods.create(stage, tenant.body())
+        pods.create_tenant(stage, tenant)
         pods.place(stage, tenant.name)
     rows = [row for tenant in reversed(JOINING) for row in admit(tour, tenant)]
-    rows += [limits_row(FIRST.name, want, tour.served[FIRST.name], card) for want in FIRST.wants]
+    cards, first = stage.cast.shared, tour.served[FIRST.name]
+    rows += [limits_row(cards, FIRST.name, want, first, card) for want in FIRST.wants]
     check(all(row[-1] == str(card.index) for row in rows), f"not all are on card {card.index}")
     folders = {
         _cache_folder(stage, tenant.name, want.name, tour.served[tenant.name])
@@ -135,19 +144,19 @@ def share(tour: Tour) -> Seen:
     return Seen(
         lines=(
             "scheduled one after the other, admitted in another order, no node lock: kubelet's "
-            "pod-resources list tells who asks",
+            "pod-resources list identifies the pod",
             f"card {card.index}: {held_mib} of {card.memory_mib} MiB granted, "
             f"{card.memory_mib - held_mib} free",
         ),
-        rows=Rows(columns=LIMIT_COLUMNS, rows=tuple(sorted(rows))),
+        rows=Rows(columns=limit_columns(cards), rows=tuple(sorted(rows))),
     )
 
 
 def spread(tour: Tour) -> Seen:
-    """What one annotation changes: binpack fills a card, spread takes empty ones."""
+    """The effect of an annotation: binpack fills a card, spread takes empty cards."""
     stage, home = tour.stage, tour.shared_card
     for tenant in APART:
-        pods.create(stage, tenant.body())
+        pods.create_tenant(stage, tenant)
         pods.place(stage, tenant.name)
     for tenant in APART:
         admit(tour, tenant)
@@ -173,24 +182,26 @@ def spread(tour: Tour) -> Seen:
 
 # -- no room ---------------------------------------------------------------------------------------
 def wait_for_room(tour: Tour) -> Seen:
-    """A pod that fits nowhere stays Pending and says why; it runs once another pod is gone."""
+    """A pod that fits nowhere stays Pending with a reason; it runs once another pod is deleted."""
     stage, name = tour.stage, PATIENT.name
-    asked_mib = PATIENT.wants[0].memory_mib
-    pods.create(stage, PATIENT.body())
+    wanted_mib = PATIENT.wants[0].memory_mib
+    pods.create_tenant(stage, PATIENT)
     outcome = pods.try_once(stage, name)
     check(isinstance(outcome, Waiting), f"pod {name} was given a node where nothing is free")
-    said = stage.until(
+    message = stage.until(
         EXTENDER,
-        f"an Event tells pod {name} why",
+        f"an Event gives the reason for pod {name}",
         lambda: pods.event_of(stage, name, FILTERING_FAILED),
     )
     free_mib = max(card.memory_mib - granted_mib(stage, card.uuid) for card in tour.cards)
     nearest = f"nearest: {free_mib} MiB free on "
-    check(nearest in said and f"{asked_mib} MiB asked" in said, f"the Event says: {said}")
+    is_explained = nearest in message and f"{wanted_mib} MiB requested" in message
+    check(is_explained, f"the Event's message is: {message}")
     waiting = pods.read(stage, name)
-    has_nothing = not waiting.node_name and names.POD_ALLOCATED not in waiting.annotations
-    check(has_nothing, f"pod {name} waits, and holds a reservation all the same")
-    leaver = _holder_of_a_card_as_large(tour, asked_mib)
+    grants = stage.cast.shared.protocol.keys.grants.allocated
+    has_nothing = not waiting.node_name and grants not in waiting.annotations
+    check(has_nothing, f"pod {name} waits, but has a reservation")
+    leaver = _holder_of_large_card(tour, wanted_mib)
     began_s = stage.clock.monotonic()
     pods.delete(stage, leaver)
     tour.served.pop(leaver, None)
@@ -199,65 +210,66 @@ def wait_for_room(tour: Tour) -> Seen:
     row = admit(tour, PATIENT)[0]
     return Seen(
         lines=(
-            f"pod {name} asks {asked_mib} MiB and is Pending; kubectl describe pod {name} says:",
+            f"pod {name} requests {wanted_mib} MiB and is Pending; kubectl describe pod {name} "
+            "shows:",
         ),
-        quote=said,
+        quote=message,
         then=f"pod {leaver} is deleted: {name} is bound {took} later and runs on card {row[-1]} "
         f"with {row[2]}",
     )
 
 
-def _holder_of_a_card_as_large(tour: Tour, memory_mib: int) -> str:
+def _holder_of_large_card(tour: Tour, memory_mib: int) -> str:
     for tenant in APART:
         if card_of(tour, pods.read(tour.stage, tenant.name)).memory_mib >= memory_mib:
             return tenant.name
-    raise StepFailed(f"nobody holds a card of {memory_mib} MiB")
+    raise StepFailed(f"no pod holds a card of {memory_mib} MiB")
 
 
-# -- what a container got --------------------------------------------------------------------------
-LIMIT_COLUMNS: Final = (
-    "pod / container",
-    "asked",
-    f"{names.ENV_MEMORY_LIMIT}_0#",
-    f"{names.ENV_CORE_LIMIT}#",
-    "card#",
-)
+# -- what a container gets -------------------------------------------------------------------------
+def limit_columns(cards: SharedCards) -> tuple[str, ...]:
+    """The columns of `limits_row`."""
+    return ("pod / container", "requested", *(f"{key}#" for key in cards.limits_env(0, 0)), "card#")
 
 
 def card_of(tour: Tour, pod: Pod) -> Device:
-    """The one card that is reserved for the pod. Raises StepFailed when there is not one."""
-    text = pod.annotations.get(names.POD_ALLOCATED, "")
-    uuids = {grant.uuid for held in decode_grants(text) for grant in held} if text else set()
+    """The card that is reserved for the pod. Raises StepFailed unless it is exactly one."""
+    held = tour.stage.cast.shared.protocol.held_by(pod)
+    uuids = {grant.uuid for slot in held.slots for grant in slot}
     check(len(uuids) == 1, f"pod {pod.name} has a reservation on {len(uuids)} cards")
     return tour.card(uuids.pop())
 
 
 def admit(tour: Tour, tenant: Tenant) -> list[tuple[str, ...]]:
-    """Let kubelet admit a placed pod: a row for each container. Raises StepFailed."""
+    """Let kubelet admit a bound pod; returns a row for each container. Raises StepFailed."""
     stage, name = tour.stage, tenant.name
     admission = pods.admit(stage, name)
     check(admission.is_admitted, f"pod {name} was refused: {pods.sentence(admission)}")
     pod = pods.read(stage, name)
     phase = pod.annotations.get(names.POD_BIND_PHASE)
     check(phase == names.PHASE_SUCCESS, f"pod {name} is left in phase {phase}")
-    rows = [limits_row(name, want, admission, card_of(tour, pod)) for want in tenant.wants]
+    cards, card = stage.cast.shared, card_of(tour, pod)
+    rows = [limits_row(cards, name, want, admission, card) for want in tenant.wants]
     tour.served[name] = admission
     return rows
 
 
-def limits_row(pod: str, want: Want, admission: Admission, card: Device) -> tuple[str, ...]:
-    """What the container got in its environment. Raises StepFailed if it is not its own."""
+def limits_row(
+    cards: SharedCards, pod: str, want: Want, admission: Admission, card: Device
+) -> tuple[str, ...]:
+    """The container's environment as a row. Raises StepFailed if it is not the container's own."""
     envs = dict(admission.responses[want.name].envs)
-    memory, cores = envs.get(f"{names.ENV_MEMORY_LIMIT}_0"), envs.get(names.ENV_CORE_LIMIT)
-    asked = f"{want.memory_mib} MiB, {want.cores} %"
-    is_own = (memory, cores) == (f"{want.memory_mib}m", str(want.cores))
-    check(is_own, f"{pod}/{want.name} asked for {asked} and got {memory}, {cores}")
-    visible = envs.get(names.ENV_VISIBLE_DEVICES)
+    own = cards.limits_env(want.memory_mib, want.cores)
+    given = {key: envs.get(key) for key in own}
+    wanted = f"{want.memory_mib} MiB, {want.cores} %"
+    got = ", ".join(map(str, given.values()))
+    check(given == own, f"{pod}/{want.name} requested {wanted} and got {got}")
+    visible = envs.get(cards.visible_env)
     check(visible == card.uuid, f"{pod}/{want.name} sees {visible}, not card {card.index}")
     ids = admission.device_ids[want.name]
     is_on_card = all(name.startswith(card.uuid) for name in ids)
     check(is_on_card, f"kubelet counts {pod}/{want.name} on another card: {ids}")
-    return (f"{pod} / {want.name}", asked, str(memory), str(cores), str(card.index))
+    return (f"{pod} / {want.name}", wanted, *map(str, given.values()), str(card.index))
 
 
 def _cache_folder(stage: Stage, pod: str, container: str, admission: Admission) -> str | None:

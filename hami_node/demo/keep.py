@@ -1,4 +1,4 @@
-"""What to try while `hami-node demo --keep` leaves everything running."""
+"""Commands to try while `hami-node demo --keep` leaves everything running."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from hami_node.simulate import demo_pods as pods
-from hami_node.simulate.demo_pods import NAMESPACE, Tenant, Want
-from hami_node.simulate.demo_stage import EXTENDER, GPU_NODE, Stage, StepFailed
+from hami_node.demo import pods
+from hami_node.demo.pods import NAMESPACE, Tenant, Want
+from hami_node.demo.stage import EXTENDER, GPU_NODE, Stage
 from hami_node.simulate.kube_scheduler import (
     CallFailed,
     bind_arguments,
@@ -17,29 +17,33 @@ from hami_node.simulate.kube_scheduler import (
     review_of,
 )
 from hami_node.simulate.store import Json
+from hami_node.vendors.demo import StepFailed
 
 MINE: Final = Tenant(name="mine", wants=(Want(name="main", memory_mib=3000, cores=5),))
-"""A pod that waits to be filtered and bound by hand."""
+"""A pod to filter and bind by hand."""
 NEXT: Final = Tenant(name="next", wants=(Want(name="main", memory_mib=2000, cores=5),))
 """A pod that is not created: only reviewed."""
 
 Command = tuple[str, str]
-"""Purpose, "" for the same as before; and command."""
+"""Purpose, "" for the same as before, and command."""
 
 
 def commands(stage: Stage, program: Sequence[str]) -> tuple[Command, ...]:
-    """What to try; nothing of a program that does not answer."""
+    """Commands to try; none for a program that does not answer."""
     hami_node = shlex.join(program)
     kubeconfig = shlex.quote(str(stage.kubeconfig))
     cards = shlex.quote(str(stage.card_file(stage.gpu)))
     return (
-        ("who holds which slice", f"{hami_node} inspect --kubeconfig {kubeconfig}"),
+        (
+            "nodes, cards and the holders of slices",
+            f"{hami_node} inspect --kubeconfig {kubeconfig}",
+        ),
         ("the same as JSON", f"{hami_node} inspect --kubeconfig {kubeconfig} -o json"),
         *_of_extender(stage),
         *_of_daemon(stage),
-        ("what the API server holds", f"curl {stage.api.url}/api/v1/nodes/{GPU_NODE}"),
+        ("the objects in the API server", f"curl {stage.api.url}/api/v1/nodes/{GPU_NODE}"),
         ("", f"curl {stage.api.url}/api/v1/namespaces/{NAMESPACE}/pods/{MINE.name}"),
-        ("let a card fail: add `healthy: false` to its line", f"${{EDITOR:-vi}} {cards}"),
+        ("make a card fail: add `healthy: false` to its line", f"${{EDITOR:-vi}} {cards}"),
     )
 
 
@@ -51,31 +55,34 @@ def _of_daemon(stage: Stage) -> tuple[Command, ...]:
         ("the daemon's metrics, health and effective settings", f"curl {url}/metrics"),
         ("", f"curl {url}/readyz"),
         ("", f"curl {url}/config"),
-        ("what the daemon says", f"tail -f {shlex.quote(str(stage.daemon.log_file))}"),
+        ("the daemon's log", f"tail -f {shlex.quote(str(stage.daemon.log_file))}"),
     )
 
 
 def _of_extender(stage: Stage) -> tuple[Command, ...]:
-    """Its calls, with bodies in files: a new pod for the webhook, one to filter and to bind."""
+    """Its calls, with bodies in files: a new pod for the webhook, a pod to filter and bind."""
     try:
-        pods.create(stage, MINE.body())
+        pods.create_tenant(stage, MINE)
     except (StepFailed, CallFailed):
-        return ()  # it was not started, or has ended: a step has said so
+        return ()  # it was not started, or has ended: a step has reported that
     mine = stage.api.read("pods", MINE.name, NAMESPACE)
     bodies = {
-        "webhook": review_of(NEXT.body()),
+        "webhook": review_of(NEXT.body(stage.cast.shared.protocol)),
         "filter": filter_arguments(stage.api, mine),
         "bind": bind_arguments(mine, GPU_NODE),
     }
     url = stage.extender.url
     log = stage.program(EXTENDER).log_file
     return (
-        ("be the API server: have a new pod reviewed", _post(stage, url, "webhook", bodies)),
-        (f"be kube-scheduler: choose for pod {MINE.name}", _post(stage, url, "filter", bodies)),
-        ("... and bind it to that node", _post(stage, url, "bind", bodies)),
+        ("as the API server: have a new pod reviewed", _post(stage, url, "webhook", bodies)),
+        (
+            f"as kube-scheduler: filter the nodes for pod {MINE.name}",
+            _post(stage, url, "filter", bodies),
+        ),
+        ("... and bind it to the node", _post(stage, url, "bind", bodies)),
         ("the extender's metrics and health", f"curl {url}/metrics"),
         ("", f"curl {url}/readyz"),
-        ("what the extender says", f"tail -f {shlex.quote(str(log))}"),
+        ("the extender's log", f"tail -f {shlex.quote(str(log))}"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Pods of the demo: how they come in, and the parts that scheduler and kubelet play."""
+"""Pods of the demo: how they are created, scheduled and admitted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 import grpc
 
+from hami_node.demo.stage import EXTENDER, Stage
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.model import Container, Device, Grant, Pod
-from hami_node.simulate.demo_stage import EXTENDER, Stage, StepFailed
 from hami_node.simulate.kube_scheduler import (
     Bound,
     CallFailed,
@@ -20,22 +20,24 @@ from hami_node.simulate.kube_scheduler import (
 )
 from hami_node.simulate.kubelet import Admission
 from hami_node.simulate.store import Json
+from hami_node.vendors.demo import StepFailed
+from hami_node.vendors.placement import encode_placement
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
-from hami_node.wire.placement_codec import encode_placement
 
 NAMESPACE: Final = "default"
 RETRY_S: Final = 0.02
-"""How often a waiting pod is tried again; kube-scheduler does so when the cluster changes."""
+"""How often a waiting pod is retried; kube-scheduler does so when the cluster changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """One container: a slice of one card.
+    """A container that wants a slice of a card.
 
     Attributes:
-        is_counted: it says `nvidia.com/gpu: 1` itself; else that is left to the webhook.
-        granted_mib: what a forged annotation says instead of its own limit; None: the same.
+        is_counted: it requests a card itself; else that is left to the webhook.
+        granted_mib: memory in a forged annotation instead of its own limit; None: the same.
     """
 
     name: str
@@ -44,27 +46,23 @@ class Want:
     is_counted: bool = True
     granted_mib: int | None = None
 
-    def limits(self) -> dict[str, str]:
+    def limits(self, cards: VendorProtocol) -> dict[str, str]:
         """The container's `resources.limits`."""
-        count = {names.RESOURCE_GPU: "1"} if self.is_counted else {}
-        return {
-            **count,
-            names.RESOURCE_GPU_MEMORY: str(self.memory_mib),
-            names.RESOURCE_GPU_CORES: str(self.cores),
-        }
+        count = {cards.counted[0]: "1"} if self.is_counted else {}
+        return {**count, cards.memory: str(self.memory_mib), cards.cores: str(self.cores)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A pod of the demo: what its containers ask for, and its wishes, which are annotations."""
+    """A pod of the demo: the requests of its containers, and its wishes, which are annotations."""
 
     name: str
     wants: tuple[Want, ...]
     wishes: Mapping[str, str] = field(default_factory=dict)
 
-    def body(self) -> Json:
+    def body(self, cards: VendorProtocol) -> Json:
         """The pod as its user writes it: no scheduler, no node, no reservation."""
-        containers = [Container(name=want.name, limits=want.limits()) for want in self.wants]
+        containers = [Container(name=want.name, limits=want.limits(cards)) for want in self.wants]
         return body_of(self.name, containers, self.wishes)
 
 
@@ -74,8 +72,8 @@ def body_of(name: str, containers: Sequence[Container], annotations: Mapping[str
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations)},
         "spec": {
             "containers": [
-                {"name": one.name, "image": "demo", "resources": {"limits": dict(one.limits)}}
-                for one in containers
+                {"name": item.name, "image": "demo", "resources": {"limits": dict(item.limits)}}
+                for item in containers
             ],
         },
         "status": {"phase": "Pending"},
@@ -84,8 +82,13 @@ def body_of(name: str, containers: Sequence[Container], annotations: Mapping[str
 
 # -- the usual way: webhook, filter, bind ----------------------------------------------------------
 def create(stage: Stage, body: Json) -> Pod:
-    """Create a pod as a user does: unscheduled, and past no webhook. Raises PodDenied."""
+    """Create a pod as a user does: unscheduled, and through the webhook. Raises PodDenied."""
     return decode_pod(create_pod(stage.api, stage.extender, body))
+
+
+def create_tenant(stage: Stage, tenant: Tenant) -> Pod:
+    """The same for a pod that shares cards. Raises PodDenied."""
+    return create(stage, tenant.body(stage.cast.shared.protocol))
 
 
 def try_once(stage: Stage, name: str) -> Outcome:
@@ -94,56 +97,57 @@ def try_once(stage: Stage, name: str) -> Outcome:
 
 
 def place(stage: Stage, name: str) -> str:
-    """Let kube-scheduler try until the pod is bound; its node.
+    """Let kube-scheduler try until the pod is bound; returns its node.
 
     Raises:
-        StepFailed: no node will do, or the extender does not answer.
+        StepFailed: no node fits, or the extender does not answer.
     """
-    said: list[str] = []
+    reasons: list[str] = []
 
     def bound() -> str | None:
         try:
             outcome = try_once(stage, name)
         except CallFailed as e:
-            said.append(str(e))
+            reasons.append(str(e))
             return None
         if isinstance(outcome, Bound):
             return outcome.node
-        said.append(str(outcome))
+        reasons.append(str(outcome))
         return None
 
     try:
         return stage.until(EXTENDER, f"pod {name} is bound", bound, RETRY_S)
     except StepFailed as e:
-        raise StepFailed(f"{e}: {said[-1]}" if said else str(e)) from e
+        raise StepFailed(f"{e}: {reasons[-1]}" if reasons else str(e)) from e
 
 
-# -- past webhook and extender ---------------------------------------------------------------------
+# -- bypassing webhook and extender ----------------------------------------------------------------
 def forge(stage: Stage, name: str, want: Want, card: Device) -> None:
-    """Write a bound pod with a reservation by hand, as nobody may who is not the scheduler."""
+    """Write a bound pod with a reservation by hand, which only the scheduler may do."""
     memory_mib = want.memory_mib if want.granted_mib is None else want.granted_mib
     grant = Grant(uuid=card.uuid, vendor=card.vendor, memory_mib=memory_mib, cores=want.cores)
-    container = Container(name=want.name, limits=want.limits())
-    place_of = stage.gpu.name
-    placed = encode_placement(place_of, (container,), ((grant,),), (), {card.uuid: card})
+    protocol = stage.cast.shared.protocol
+    container = Container(name=want.name, limits=want.limits(protocol))
+    node, devices = stage.read_node(stage.gpu), {card.uuid: card}
+    placed = encode_placement(node, (container,), ((grant,),), devices, (protocol,))
     now = str(int(stage.clock.now()))
     times = {names.POD_TIME: now, names.POD_BIND_TIME: now}
     phase = {names.POD_BIND_PHASE: names.PHASE_ALLOCATING}
-    write_bound(stage, name, place_of, container, {**placed, **times, **phase})
+    write_bound(stage, name, node.name, container, {**placed, **times, **phase})
 
 
 def write_bound(
     stage: Stage, name: str, node: str, container: Container, annotations: Mapping[str, str]
 ) -> None:
-    """Store a pod that is on a node already."""
+    """Create a pod that is already bound to a node."""
     body = body_of(name, (container,), annotations)
     body["spec"]["nodeName"] = node
     stage.api.create("pods", body)
 
 
-# -- what became of it -----------------------------------------------------------------------------
+# -- the results -----------------------------------------------------------------------------------
 def read(stage: Stage, name: str) -> Pod:
-    """The pod as the API server holds it."""
+    """The pod as stored by the API server."""
     return decode_pod(stage.api.read("pods", name, NAMESPACE))
 
 
@@ -161,7 +165,7 @@ def admit(stage: Stage, name: str) -> Admission:
         StepFailed: the plugin does not answer.
     """
     try:
-        admission = stage.gpu.kubelet.admit(read(stage, name), names.RESOURCE_GPU)
+        admission = stage.gpu.kubelet.admit(read(stage, name), stage.resource)
     except grpc.RpcError as e:
         raise StepFailed(f"pod {name}: the device plugin does not answer: {e}") from e
 
@@ -180,7 +184,7 @@ def admit(stage: Stage, name: str) -> Admission:
 
 
 def sentence(admission: Admission) -> str:
-    """The words of a refusal that are ours: what stands behind gRPC's code."""
+    """Our own message of a refusal, which follows gRPC's code."""
     return admission.refusal.partition("desc = ")[2] or admission.refusal
 
 

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Final, Self
 
 import hami_node
-from hami_node.config import CONFIG_FILE_ENV, ENV_PREFIX, IGNORED_ENV, NODE_CONFIG_FILE_ENV
-from hami_node.settings import names_of
+from hami_node.config.settings import declarations
+from hami_node.config.sources import (
+    CONFIG_FILE_ENV,
+    ENV_PREFIX,
+    NODE_CONFIG_FILE_ENV,
+    ignored_env,
+)
+from hami_node.setting_types import Blocks
 
 STOP_S: Final = 3.0
-"""How long a program may take to sign off before it is killed."""
+"""How long a program may take to shut down before it is killed."""
 LOG_LINES: Final = 12
 
 _SILENT_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy"})
@@ -26,7 +32,7 @@ class Program:
     """A running program.
 
     Attributes:
-        title: what it is, for people: "the extender".
+        title: its name for people: "the extender".
         started_s: monotonic time.
     """
 
@@ -63,7 +69,7 @@ class Program:
         return self.process.poll()
 
     def log(self) -> str:
-        """All that it has logged."""
+        """The whole log."""
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     def logged(self, event: str) -> str | None:
@@ -105,7 +111,7 @@ class Program:
         }
 
     def stop(self) -> None:
-        """Ask it to end; kill it when it does not."""
+        """Terminate it; kill it if it does not end."""
         self.process.terminate()
         try:
             self.process.wait(STOP_S)
@@ -114,13 +120,14 @@ class Program:
             self.process.wait(STOP_S)
 
 
-def program_env(base: Mapping[str, str]) -> dict[str, str]:
+def program_env(base: Mapping[str, str], blocks: Blocks) -> dict[str, str]:
     """The environment without settings of the product and without proxies, which change the demo.
 
-    The package is found where this one was, installed or not.
+    The programs import the same package as this process, installed or not.
     """
-    known = {variable for one in names_of().values() for variable in one.env}
-    known |= {CONFIG_FILE_ENV, NODE_CONFIG_FILE_ENV, *IGNORED_ENV}
+    settings = declarations(blocks).values()
+    known = {variable for setting in settings for variable in setting.names.env}
+    known |= {CONFIG_FILE_ENV, NODE_CONFIG_FILE_ENV, *ignored_env(blocks)}
     kept = {
         name: value
         for name, value in base.items()
@@ -128,5 +135,5 @@ def program_env(base: Mapping[str, str]) -> dict[str, str]:
         and not name.startswith(ENV_PREFIX)
         and name.lower() not in _SILENT_PROXIES
     }
-    places = [str(Path(hami_node.__file__).parent.parent), kept.get("PYTHONPATH", "")]
-    return kept | {"PYTHONPATH": ":".join(filter(None, places)), "PYTHONUNBUFFERED": "1"}
+    folders = [str(Path(hami_node.__file__).parent.parent), kept.get("PYTHONPATH", "")]
+    return kept | {"PYTHONPATH": ":".join(filter(None, folders)), "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""What the demo shows: steps as they happen, then a table. Plain text where nobody watches."""
+"""The output of the demo: steps as they happen, then a table. Plain text without a terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hami_node.simulate.demo_cards import CardLine
-from hami_node.simulate.demo_tour import Rows, Seen
+from hami_node.demo.cards import CardLine
+from hami_node.demo.tour import Rows, Seen
 
 WIDTH_IN_A_FILE: Final = 110
 INDENT: Final = 6
@@ -23,7 +23,7 @@ BAR_CELLS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The signs of the view: for terminals that know them, and for others."""
+    """The symbols of the output: for encodings that have them, and for others."""
 
     good: str
     bad: str
@@ -32,7 +32,7 @@ class Marks:
 
     @classmethod
     def for_encoding(cls, encoding: str) -> Marks:
-        """Signs that the encoding can write."""
+        """Symbols that the encoding can write."""
         nice = cls(good="✓", bad="✗", full="█", empty="░")
         try:
             "".join((nice.good, nice.bad, nice.full, nice.empty)).encode(encoding)
@@ -42,10 +42,10 @@ class Marks:
 
 
 class View:
-    """Writes to one stream."""
+    """Writes to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Look at the stream: a terminal gets colours and progress."""
+        """Write to this stream; a terminal gets colours and progress."""
         is_terminal = stream.isatty()
         self._console = Console(
             file=stream, width=None if is_terminal else WIDTH_IN_A_FILE, highlight=False
@@ -53,7 +53,7 @@ class View:
         self._marks = Marks.for_encoding(getattr(stream, "encoding", None) or "ascii")
 
     def begin(self) -> None:
-        """Say what this is and what is simulated."""
+        """Explain what is real and what is simulated."""
         self._write(Text("hami-node demo", style="bold"))
         self._write(
             Text(
@@ -66,15 +66,15 @@ class View:
 
     @contextmanager
     def running(self, number: int, of: int, title: str) -> Iterator[None]:
-        """Show that a step is under way; nothing where nobody watches."""
+        """Show that a step is running; only on a terminal."""
         if not self._console.is_terminal:
             yield
             return
         with self._console.status(f"[{number}/{of}] {title}", spinner="dots"):
             yield
 
-    def step_true(self, number: int, title: str, seen: Seen, took_s: float) -> None:
-        """A step that was checked and true."""
+    def step_passed(self, number: int, title: str, seen: Seen, took_s: float) -> None:
+        """Show a step that passed."""
         self._step(self._marks.good, "green", number, title, f"{took_s:.2f} s")
         for line in seen.lines:
             self._write(_indented(Text(line, style="dim")))
@@ -85,13 +85,13 @@ class View:
         if seen.rows is not None:
             self._write(_indented(_table(seen.rows)))
 
-    def step_false(self, number: int, title: str, why: str, took_s: float) -> None:
-        """A step that was not true."""
+    def step_failed(self, number: int, title: str, why: str, took_s: float) -> None:
+        """Show a step that failed."""
         self._step(self._marks.bad, "bold red", number, title, f"{took_s:.2f} s")
         self._write(_indented(Text(why, style="red")))
 
     def step_skipped(self, number: int, title: str) -> None:
-        """A step that made no sense any more."""
+        """Show a step that was skipped after a failure."""
         self._step("-", "dim", number, title, "not reached")
 
     def _step(self, mark: str, style: str, number: int, title: str, note: str) -> None:
@@ -102,18 +102,18 @@ class View:
         )
 
     def log_lines(self, title: str, lines: Sequence[str]) -> None:
-        """The end of a program's log, uncut."""
+        """Show the end of a program's log, uncut."""
         self._write(_indented(Text(f"last log lines of {title}:", style="bold")))
         for line in lines or ("(it logged nothing)",):
             self._console.print(Text(" " * INDENT + line), soft_wrap=True)
 
     def cards(self, lines: Iterable[CardLine]) -> None:
-        """The final table: every card, and below it who holds what of it."""
+        """Show the final table: every card, and below it its holders."""
         shown = tuple(lines)
         if not shown:
             return
         table = Table(
-            title="Who holds what, read back from the annotations",
+            title="Cards and their holders, read back from the annotations",
             title_justify="left",
             title_style="bold",
             box=SIMPLE_HEAD,
@@ -144,34 +144,37 @@ class View:
             )
         slots = f"{sum(held.slots for held in line.holders)}/{line.slots}"
         health = Text("ok", "green") if line.is_healthy else Text("FAILED", "red")
-        name = Text(f"{line.node} {line.card}  {line.model.removeprefix('NVIDIA ')}")
+        model = line.model.removeprefix(f"{line.vendor} ")
+        name = Text(f"{line.node} {line.card}  {model}")
         return (name, health, Text(slots), memory, Text(line.cores))
 
-    def verdict(self, of: int, false: Sequence[str], skipped: int, took_s: float) -> None:
-        """The last lines: whether all was true, and what was not."""
+    def verdict(self, of: int, failed: Sequence[str], skipped: int, took_s: float) -> None:
+        """Show the last lines: whether all steps passed, and which failed."""
         self._write(Text())
-        if not false and not skipped:
+        if not failed and not skipped:
             mark = Text(f"{self._marks.good} ", "green")
-            self._write(mark + Text(f"all {of} steps checked and true in {took_s:.1f} s", "bold"))
+            self._write(mark + Text(f"all {of} steps passed in {took_s:.1f} s", "bold"))
             return
         mark = Text(f"{self._marks.bad} ", "bold red")
-        true = of - len(false) - skipped
-        self._write(mark + Text(f"{true} of {of} steps true in {took_s:.1f} s", "bold"))
-        for title in false:
-            self._write(_indented(Text(f"not true: {title}", "red")))
+        passed = of - len(failed) - skipped
+        self._write(mark + Text(f"{passed} of {of} steps passed in {took_s:.1f} s", "bold"))
+        for title in failed:
+            self._write(_indented(Text(f"failed: {title}", "red")))
         if skipped:
             self._write(_indented(Text(f"not reached: {skipped} steps after it", "red")))
 
     def kept(self, commands: Sequence[tuple[str, str]]) -> None:
-        """What to try while everything runs on."""
-        self._write(Text("\nEverything runs on until Ctrl-C. Try in another terminal:", "bold"))
+        """Show the commands to try while everything keeps running."""
+        self._write(
+            Text("\nEverything keeps running until Ctrl-C. Try in another terminal:", "bold")
+        )
         for purpose, command in commands:
             if purpose:
                 self._write(Text(f"  # {purpose}", "dim"))
             self._console.print(Text(f"  {command}"), soft_wrap=True)
 
-    def say(self, text: str) -> None:
-        """One line."""
+    def line(self, text: str) -> None:
+        """Write a line."""
         self._write(Text(text))
 
     def _write(self, what: RenderableType) -> None:

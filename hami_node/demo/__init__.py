@@ -1,0 +1,1 @@
+"""The demo: daemons and extender at work on simulated cards."""
