@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hami_node import __version__, logs
-from hami_node.cli_certify import certify
-from hami_node.cli_inspect import inspect
-from hami_node.cli_options import IGNORED_KEY, SettingsCommand, options_of
-from hami_node.config import ConfigSources, Settings, environment, load, plain
+from hami_node.cli.certify import certify
+from hami_node.cli.inspect import inspect
+from hami_node.cli.options import IGNORED_KEY, SettingsCommand, options_of
+from hami_node.config.sources import ConfigSources, Settings, environment, load, plain
 from hami_node.errors import ConfigError, HamiError, KubeError
-from hami_node.settings import Role
+from hami_node.setting_types import Role
+from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 if TYPE_CHECKING:
     from hami_node.cluster.client import KubeClient
-    from hami_node.config_check import CheckedFile
-    from hami_node.extender.certificate_secret import Api
+    from hami_node.config.check import CheckedFile
+    from hami_node.extender.http.certificate_secret import Api
     from hami_node.ports import ListingKube
 
 log: Final = logging.getLogger(__name__)
 
 
 class ExitCode(IntEnum):
-    """How a command ended; click itself ends with 2 on wrong usage."""
+    """The result of a command; click itself exits with 2 on wrong usage."""
 
     OK = 0
     FAILED = 1
@@ -39,21 +40,22 @@ class ExitCode(IntEnum):
 
 
 def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
-    from hami_node.app import run_daemon
+    from hami_node.node.daemon import run_daemon
 
-    return run_daemon(settings, sources)
+    return run_daemon(settings, sources, VENDORS)
 
 
 def _run_extender(settings: Settings, sources: ConfigSources) -> int:
-    from hami_node.extender_app import run_extender
+    from hami_node.extender.service import run_extender
 
-    return run_extender(settings, sources)
+    return run_extender(settings, sources, VENDORS)
 
 
 def _run_demo(keep: bool) -> int:
-    from hami_node.simulate.demo import run
+    from hami_node.demo.cast import cast_of
+    from hami_node.demo.demo import run
 
-    return run(keep=keep)
+    return run(cast_of(VENDORS), keep=keep)
 
 
 def _connect(kubeconfig: Path | None) -> KubeClient:
@@ -71,7 +73,7 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the commands call, loaded when called; tests give their own as click's `obj`."""
+    """What the commands call, loaded when called; tests pass their own as click's `obj`."""
 
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
     run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
@@ -83,7 +85,7 @@ class Parts:
 
 
 class _Commands(click.Group):
-    """Turns our errors into one line and an exit code."""
+    """Turns our errors into a single line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         """Run the command."""
@@ -115,12 +117,12 @@ def main() -> None:
     Serve the cards of this node:              hami-node run --config-file device-config.yaml
     Decide which pod gets which slice:         hami-node extender
     Make the extender's certificate:           hami-node certify
-    Who holds which slice of which card:       hami-node inspect
-    Why does this pod wait:                    hami-node inspect pod NAMESPACE/NAME
-    Is this configuration right:               hami-node check-config device-config.yaml
+    See which pod holds which slice:           hami-node inspect
+    See why a pod waits:                       hami-node inspect pod NAMESPACE/NAME
+    Check a configuration:                     hami-node check-config device-config.yaml
 
     \b
-    Exit codes: 0 fine; 1 a check failed or settings were refused; 2 wrong usage;
+    Exit codes: 0 success; 1 a check failed or settings were refused; 2 wrong usage;
     3 the API server can't be reached or refuses.
     """
 
@@ -139,7 +141,7 @@ def _run(
     hami-node run --node-name node-1 --backend simulated --simulated-file /etc/cards.yaml
 
     \b
-    A setting comes from the first of these that names it:
+    A setting comes from the first of these that sets it:
       1. a flag
       2. an environment variable: HAMI_NODE_..., or HAMi's own name
       3. this node's entry in config.json
@@ -147,13 +149,14 @@ def _run(
       5. the default
     Both files are watched; a change takes effect without a restart.
 
-    HAMi's flags are taken in HAMi's spelling; one without effect here is named once in the log.
+    HAMi's flags are accepted in HAMi's spelling; those without effect here are logged once.
     """
     context = click.get_current_context()
     parts = context.ensure_object(Parts)
     if kubelet_socket is not None and given.get("plugin_dir") is None:
         given["plugin_dir"] = str(kubelet_socket.parent)
     sources = ConfigSources(
+        blocks=SETTINGS_BLOCKS,
         flags={name: text for name, text in given.items() if text is not None},
         env=parts.env(),
         config_file=config_file,
@@ -165,7 +168,7 @@ def _run(
 
 
 def _loaded(sources: ConfigSources) -> Settings:
-    """The settings, with logging set up; ends the process when they are wrong."""
+    """The settings, with logging set up; exits when they are wrong."""
     try:
         settings = load(sources)
     except ConfigError as e:
@@ -178,19 +181,19 @@ def _loaded(sources: ConfigSources) -> Settings:
 def _served(
     program: Callable[[Settings, ConfigSources], int], settings: Settings, sources: ConfigSources
 ) -> int:
-    """Run a program that logs: what ends it is a log line too, and found where one looks for it."""
+    """Run a program that logs: the error that ends it goes to its log, where users look for it."""
     try:
         return program(settings, sources)
     except ConfigError as e:
         raise _refused(e) from e
     except HamiError as e:
-        log.error("failed", extra=logs.kv(error=str(e)))  # noqa: TRY400 - a trace says no more
+        log.error("failed", extra=logs.kv(error=str(e)))  # noqa: TRY400 - a trace would not add anything
         code = ExitCode.NO_API if isinstance(e, KubeError) else ExitCode.FAILED
         raise click.exceptions.Exit(code) from e
 
 
 def _refused(error: ConfigError) -> click.exceptions.Exit:
-    fields = logs.kv(source=error.source, field=error.field, value=error.value, cure=error.cure)
+    fields = logs.kv(source=error.source, field=error.field, value=error.value, cure=error.hint)
     log.error("settings_refused", extra=fields)
     return click.exceptions.Exit(ExitCode.FAILED)
 
@@ -199,7 +202,7 @@ main.add_command(
     SettingsCommand(
         "run",
         callback=_run,
-        params=options_of(Role.DAEMON),
+        params=options_of(Role.DAEMON, SETTINGS_BLOCKS),
         help=_run.__doc__,
         short_help="Serve the cards of this node.",
     )
@@ -219,12 +222,13 @@ def _extend(config_file: Path | None, **given: str | None) -> None:
     A setting comes from a flag, else from the environment (HAMI_NODE_...), else from
     device-config.yaml, else it has its default.
 
-    Flags of HAMi's scheduler are taken in HAMi's spelling; one without effect here is named once in
-    the log.
+    Flags of HAMi's scheduler are accepted in HAMi's spelling; those without effect here are logged
+    once.
     """
     context = click.get_current_context()
     parts = context.ensure_object(Parts)
     sources = ConfigSources(
+        blocks=SETTINGS_BLOCKS,
         flags={name: text for name, text in given.items() if text is not None},
         env=parts.env(),
         config_file=config_file,
@@ -239,7 +243,7 @@ main.add_command(
     SettingsCommand(
         "extender",
         callback=_extend,
-        params=options_of(Role.EXTENDER),
+        params=options_of(Role.EXTENDER, SETTINGS_BLOCKS),
         help=_extend.__doc__,
         short_help="Schedule: kube-scheduler's extender and the webhook.",
     )
@@ -261,20 +265,20 @@ main.add_command(inspect)
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def check_config(paths: Sequence[Path], node_name: str | None, output: str) -> None:
-    """Check device-config.yaml, config.json, or ConfigMaps that hold them.
+    """Check device-config.yaml, config.json, or ConfigMaps with these files.
 
-    Says of each file that it is ok or everything that is wrong; exit code 1 when something is.
+    Reports for each file that it is ok, or all its errors; exit code 1 for errors.
 
     \b
     hami-node check-config device-config.yaml config.json --node gpu-node-1
     kubectl -n hami-system get configmap hami-node-config -o yaml > cm.yaml
     hami-node check-config cm.yaml --node gpu-node-1
     """
-    from hami_node.config_check import check_file, effective
+    from hami_node.config.check import check_file, effective
 
-    files = [checked for path in paths for checked in check_file(path)]
+    files = [checked for path in paths for checked in check_file(path, SETTINGS_BLOCKS)]
     errors = [error for file in files for error in file.found.errors]
-    found = effective(files, node_name) if node_name else None
+    found = effective(files, node_name, SETTINGS_BLOCKS) if node_name else None
     if found is not None:
         errors += [error for error in found.errors if str(error) not in map(str, errors)]
     if output == "json":
@@ -282,7 +286,7 @@ def check_config(paths: Sequence[Path], node_name: str | None, output: str) -> N
     else:
         _print_check(files, errors)
         if found is not None:
-            from hami_node.inspect_tables import show_settings
+            from hami_node.cli.tables import show_settings
 
             origins = {name.replace("_", "-"): text for name, text in found.origins.items()}
             show_settings(plain(found.settings), origins)
@@ -303,7 +307,7 @@ def _print_check_as_json(
     files: Sequence[CheckedFile], errors: Sequence[ConfigError], settings: object
 ) -> None:
     wrong = [
-        {"source": e.source, "field": e.field, "value": e.value, "cure": e.cure} for e in errors
+        {"source": e.source, "field": e.field, "value": e.value, "cure": e.hint} for e in errors
     ]
     ignored = [name for file in files for name in file.found.ignored]
     report = {"ok": not errors, "errors": wrong, "ignored": ignored, "settings": settings}
@@ -314,14 +318,14 @@ def _print_check_as_json(
 @click.option("--keep", is_flag=True, help="Leave everything running for curl and inspect.")
 @click.pass_obj
 def demo(parts: Parts, *, keep: bool) -> None:
-    """Show daemon and extender at work, on simulated cards: no cluster and no GPU needed.
+    """Show daemon and extender at work on simulated cards: no cluster and no GPU needed.
 
     \b
     hami-node demo
     hami-node demo --keep
 
-    The same daemon and extender run as processes of their own against an embedded kubelet and API
-    server; pods come in unscheduled, and a small stand-in for kube-scheduler asks the extender.
-    Exit code 0 only if every step was checked and true.
+    The real daemon and extender run as separate processes against an embedded kubelet and API
+    server; pods are created unscheduled, and a simulated kube-scheduler calls the extender.
+    Exit code 0 only if every step passed its checks.
     """
     click.get_current_context().exit(parts.run_demo(keep))

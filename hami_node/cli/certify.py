@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from hami_node.cli_options import kubeconfig_of
+from hami_node.cli.options import kubeconfig_of
 
 if TYPE_CHECKING:
-    from hami_node.extender.certificate_secret import Api
+    from hami_node.extender.http.certificate_secret import Api
 
 
-class _Parts(Protocol):
-    """What the command needs of `cli.Parts`."""
+class _CertifyParts(Protocol):
+    """What the command uses of `cli.Parts`."""
 
     @property
     def api(self) -> Callable[[Path | None], Api]:
@@ -30,7 +30,7 @@ class _Parts(Protocol):
         """The environment."""
 
 
-@click.command(short_help="Make the extender's certificate and tell the webhook.")
+@click.command(short_help="Make the extender's certificate and configure the webhook with it.")
 @click.option("--service", default="hami-node-extender", show_default=True, metavar="NAME")
 @click.option("--namespace", default="hami-system", show_default=True, metavar="NAME")
 @click.option(
@@ -38,7 +38,7 @@ class _Parts(Protocol):
     default="hami-node-extender-tls",
     show_default=True,
     metavar="NAME",
-    help="Gets tls.crt, tls.key and ca.crt.",
+    help="The Secret for tls.crt, tls.key and ca.crt.",
 )
 @click.option(
     "--webhook",
@@ -54,7 +54,7 @@ class _Parts(Protocol):
     show_default=True,
     help="How long a new certificate is valid.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
@@ -62,7 +62,7 @@ class _Parts(Protocol):
 )
 @click.pass_obj
 def certify(
-    parts: _Parts,
+    parts: _CertifyParts,
     *,
     service: str,
     namespace: str,
@@ -72,19 +72,19 @@ def certify(
     dry_run: bool,
     kubeconfig: Path | None,
 ) -> None:
-    """Make the extender's certificate, or keep the one that is there.
+    """Make the extender's certificate, or keep the existing certificate.
 
-    Keeps a certificate that is right and valid for 30 more days, else makes a new one with an
-    authority of its own. Writes it into the Secret, and the authority into the webhook. Harmless
-    when run again; a Job of the manifests runs it.
+    Keeps a certificate that is correct and valid for 30 more days, else makes a new certificate
+    with its own authority. Writes it into the Secret, and the authority into the webhook. It may be
+    run repeatedly; a Job of the manifests runs it.
 
     \b
     hami-node certify
     hami-node certify --namespace gpu --dry-run
     """
-    from hami_node.extender.certificate_secret import Target
-    from hami_node.extender.certificate_secret import certify as write
-    from hami_node.extender.certify import service_names
+    from hami_node.extender.http.certificate_secret import Target
+    from hami_node.extender.http.certificate_secret import certify as write
+    from hami_node.extender.http.certify import service_names
 
     target = Target(
         names=service_names(service, namespace),

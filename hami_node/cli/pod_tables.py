@@ -1,4 +1,4 @@
-"""What `inspect pod` shows a person."""
+"""The output of `inspect pod` as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hami_node.inspect_tables import ROOMY, Cell, console_of, holders, problems, safe, span, table
+from hami_node.cli.tables import ROOMY, Cell, console_of, holders, problems, safe, span, table
 from hami_node.inspection.pod import CardRoom, NodeVerdict, PodState, PodView, Verdict
 
 MAX_NODES: Final = 40
@@ -23,7 +23,7 @@ _GOOD: Final = (PodState.BOUND, PodState.OVER, PodState.ASKS_NOTHING)
 
 
 def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = None) -> None:
-    """Print one pod's state, what each node says to it, and what would help; `width` in columns."""
+    """Print a pod's state, the verdict of each node, and what would help; `width` in columns."""
     console = console_of(stream, width)
     is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = [_head(view)]
@@ -34,7 +34,7 @@ def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = No
         parts += _left_out(view)
     style = "green" if view.state in _GOOD else "yellow"
     parts.append(safe(Text(view.summary, style=style)))
-    parts += [safe(f"- {cure}") for cure in view.cures]
+    parts += [safe(f"- {hint}") for hint in view.cures]
     if view.problems:
         parts.append(problems(view.problems))
     parts.append(Text(f"({view.basis})", style="dim"))
@@ -42,25 +42,25 @@ def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = No
 
 
 def _head(view: PodView) -> Text:
-    said = [f"pod {view.namespace}/{view.pod}", f"{view.phase}, {view.state}"]
+    facts = [f"{view.phase}, {view.state}"]
     if view.node:
-        said.append(f"node {view.node}")
+        facts.append(f"node {view.node}")
     if view.asks:
-        said.append(f"asks {view.asks}")
+        facts.append(f"asks {view.asks}")
     if view.waits_s is not None:
-        said.append(f"since {span(view.waits_s)}")
-    return safe(Text(": ".join((said[0], "; ".join(said[1:]))), style="bold"))
+        facts.append(f"since {span(view.waits_s)}")
+    return safe(Text(f"pod {view.namespace}/{view.pod}: {'; '.join(facts)}", style="bold"))
 
 
 def _verdicts(nodes: Iterable[NodeVerdict], is_roomy: bool) -> RenderableType:
     rows: list[tuple[Cell, ...]] = []
-    for one in nodes:
-        shown = f"{one.verdict}: {one.why}" if one.why else str(one.verdict)
-        verdict = Text(shown, style=_STYLES[one.verdict])
-        rows.append((one.node, verdict, *_card(one.best, is_roomy)))
+    for node in nodes:
+        shown = f"{node.verdict}: {node.why}" if node.why else str(node.verdict)
+        verdict = Text(shown, style=_STYLES[node.verdict])
+        rows.append((node.node, verdict, *_card(node.best, is_roomy)))
     columns = ["node", "verdict", "best card#", "slots#", "memory MiB#", "cores#"]
     extra = ["model", "uuid"] if is_roomy else []
-    return table("what each node says; free on its best card", [*columns, *extra], rows)
+    return table("verdict of each node; free on its best card", [*columns, *extra], rows)
 
 
 def _card(best: CardRoom | None, is_roomy: bool) -> tuple[Cell, ...]:

@@ -8,69 +8,64 @@ from typing import Any, Final
 
 import click
 
-from hami_node.config import (
+from hami_node.config.settings import Declaration, declarations, plain_value, settings_of
+from hami_node.config.sources import (
     CONFIG_FILE_ENV,
     DEFAULT_NODE_CONFIG,
     ENV_PREFIX,
-    IGNORED_FLAGS,
-    IGNORED_SCHEDULER_FLAGS,
     NODE_CONFIG_FILE_ENV,
-    Settings,
-    plain,
+    ignored_flags,
 )
-from hami_node.config_values import allowed
-from hami_node.setting_types import Names
-from hami_node.settings import GROUPS, Role, names_of, settings_of
+from hami_node.config.values import allowed
+from hami_node.setting_types import Blocks, Role
 
 IGNORED_KEY: Final = "hami_node.ignored_flags"
-"""Where the flags without effect are gathered, in click's `meta`."""
+"""Where the flags without effect are collected, in click's `meta`."""
 _FILES: Final = "Files"
 _REST: Final = "Help"
 
 
 class SettingOption(click.Option):
-    """The flag of one setting, with all its spellings. Its text is checked by `config`."""
+    """The flag of a setting, with all its spellings. Its text is checked by `config`."""
 
-    def __init__(self, name: str, names: Names) -> None:
+    def __init__(self, setting: Declaration) -> None:
         """Make the option from the setting's declaration."""
-        self.setting = name
-        own = name.replace("_", "-")
-        default = plain(Settings())[own]
-        is_switch = isinstance(default, bool)
+        self.setting = setting
+        is_switch = isinstance(setting.default, bool)
         bare: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if is_switch else {}
+        spellings = dict.fromkeys((setting.flag, *setting.names.flags))
         super().__init__(
-            [name, *(f"--{flag}" for flag in dict.fromkeys((own, *names.flags)))],
+            [setting.name, *(f"--{flag}" for flag in spellings)],
             metavar="[true|false]" if is_switch else "VALUE",
             **bare,
         )
-        self._names, self._default = names, default
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Make the help text only when somebody asks: `run` has no time for it."""
-        self.help = _help_of(self.setting, self._names, self._default)
+        """Make the help text only when it is shown: `run` must start quickly."""
+        self.help = _help_of(self.setting)
         return super().get_help_record(ctx)
 
 
-def _help_of(name: str, names: Names, default: object) -> str:
+def _help_of(setting: Declaration) -> str:
+    default = plain_value(setting.default)
     shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-    variables = ", ".join((ENV_PREFIX + name.upper(), *names.env))
+    variables = ", ".join((ENV_PREFIX + setting.name.upper(), *setting.names.env))
     wanted = "" if default is None or shown == "" else f"Default {shown}. "
-    return f"{names.doc} Takes {allowed(name)}. {wanted}[env {variables}]"
+    return f"{setting.names.doc} Takes {allowed(setting)}. {wanted}[env {variables}]"
 
 
 class SettingsCommand(click.Command):
     """A command whose help shows the settings in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the files, the groups in order of declaration, then what is left."""
+        """Write the files, the groups in order of declaration, then the other options."""
         groups: dict[str, list[tuple[str, str]]] = {_FILES: []}
-        title = _REST
         for option in self.get_params(ctx):
             record = option.get_help_record(ctx)
             if record is None:
                 continue
             if isinstance(option, SettingOption):
-                title = GROUPS.get(option.setting, title)
+                title = str(option.setting.group)
             else:
                 title = _FILES if "file" in str(option.name) else _REST
             groups.setdefault(title, []).append(record)
@@ -79,13 +74,13 @@ class SettingsCommand(click.Command):
                 formatter.write_dl(records, col_max=34)
 
 
-def options_of(role: Role) -> list[click.Parameter]:
+def options_of(role: Role, blocks: Blocks) -> list[click.Parameter]:
     """All options of `run` or of `extender`."""
-    every = names_of()
-    settings = [SettingOption(name, every[name]) for name in settings_of(role)]
+    every = declarations(blocks)
+    settings = [SettingOption(every[name]) for name in settings_of(role, blocks)]
     files = [_config_option(), *(_node_options() if role is Role.DAEMON else ())]
-    ignored = IGNORED_FLAGS if role is Role.DAEMON else IGNORED_SCHEDULER_FLAGS
-    return [*settings, *files, *(_ignored_option(name) for name in ignored)]
+    ignored = [_ignored_option(name) for name in ignored_flags(role, blocks)]
+    return [*settings, *files, *ignored]
 
 
 def _config_option() -> click.Option:
@@ -104,7 +99,7 @@ def _node_options() -> list[click.Option]:
             metavar="FILE",
             type=click.Path(path_type=Path),
             help="HAMi's config.json: settings of single nodes. "
-            f"Default {DEFAULT_NODE_CONFIG}, if it is there. [env {NODE_CONFIG_FILE_ENV}]",
+            f"Default {DEFAULT_NODE_CONFIG}, if it exists. [env {NODE_CONFIG_FILE_ENV}]",
         ),
         click.Option(
             ["kubelet_socket", "--kubelet-socket"], type=click.Path(path_type=Path), hidden=True
@@ -113,7 +108,7 @@ def _node_options() -> list[click.Option]:
 
 
 def _ignored_option(name: str) -> click.Option:
-    """An option of HAMi's that is taken and only named in the log."""
+    """An option of HAMi's that is accepted, has no effect and is logged."""
     return click.Option(
         [f"-{name}" if len(name) == 1 else f"--{name}"],
         hidden=True,

@@ -13,20 +13,21 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 import click
 
-from hami_node.cli_options import kubeconfig_of
-from hami_node.config import ConfigSources, Settings, resolve
+from hami_node.cli.options import kubeconfig_of
+from hami_node.config.sources import ConfigSources, Settings, resolve
 from hami_node.errors import Forbidden, HamiError, NotFound
-from hami_node.settings import Role
+from hami_node.setting_types import Role
+from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 if TYPE_CHECKING:
-    from hami_node.inspection.cluster import Problem
-    from hami_node.inspection.picture import Listed
+    from hami_node.inspection.cluster import ClusterView, Problem
+    from hami_node.inspection.picture import Basis, Listed
     from hami_node.model import Pod
     from hami_node.ports import ListingKube
 
 
-class _Parts(Protocol):
-    """What the command needs of `cli.Parts`."""
+class _InspectParts(Protocol):
+    """What the command uses of `cli.Parts`."""
 
     @property
     def connect(self) -> Callable[[Path | None], ListingKube]:
@@ -42,8 +43,8 @@ class _Parts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """What was found, when, and under which settings."""
+class _Snapshot:
+    """What was listed, when, and with which settings."""
 
     listed: Listed
     problems: tuple[Problem, ...]
@@ -51,7 +52,7 @@ class _Look:
     now_s: float
 
 
-@click.command(short_help="Show who holds which slice of which card, and who waits and why.")
+@click.command(short_help="Show which pod holds which slice of which card, and which wait and why.")
 @click.argument("what", nargs=-1, metavar="[pod [NAMESPACE/]NAME]")
 @click.option("--node", "node_name", metavar="NAME", help="Show this node only.")
 @click.option(
@@ -59,8 +60,8 @@ class _Look:
     "files",
     multiple=True,
     type=click.File("rb"),
-    help="Decode what `kubectl get nodes,pods,resourcequotas -A -o json` saved instead of asking "
-    "the API server; - is standard input; may be repeated.",
+    help="Decode the saved output of `kubectl get nodes,pods,resourcequotas -A -o json` instead of "
+    "listing from the API server; - is standard input; may be repeated.",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -75,7 +76,7 @@ class _Look:
 @click.option(
     "--resource-name",
     metavar="NAME",
-    help="The resource that counts cards, if that is all device-config.yaml changes.",
+    help="The resource that counts cards, if device-config.yaml changes nothing else.",
 )
 @click.option(
     "--kubeconfig",
@@ -84,7 +85,7 @@ class _Look:
 )
 @click.pass_obj
 def inspect(
-    parts: _Parts,
+    parts: _InspectParts,
     *,
     what: tuple[str, ...],
     node_name: str | None,
@@ -94,14 +95,14 @@ def inspect(
     resource_name: str | None,
     kubeconfig: Path | None,
 ) -> None:
-    """Show nodes, cards, slices, who holds what and who waits, decoded from annotations.
+    """Show nodes, cards, slices, their holders and waiting pods, decoded from annotations.
 
-    What can't be decoded stands under "broken" and is never left out. Memory is MiB, cores are
-    percent of one card (on Neuron: their number).
+    What can't be decoded is listed under "broken" and is never left out. Memory is in MiB, cores
+    are percent of a card, or their number where they are granted individually.
 
-    With a pod: what every node says to it, what it lacks and what would help, if it waits; else
-    what it holds. Computed from nodes, pods and quotas as the extender decides; nothing is asked of
-    the extender, and nothing is written.
+    With a pod: the verdict of every node, what is missing and what would help, if the pod waits;
+    else what it holds. Computed from nodes, pods and quotas with the extender's rules; the extender
+    is not called, and nothing is written.
 
     \b
     hami-node inspect
@@ -112,44 +113,48 @@ def inspect(
     pod_key = _pod_key(what, node_name)
     settings, problems = _settings(parts, config_file, resource_name)
     if files:
-        look = _saved(files, node_name, settings, parts.now())
+        snapshot = _saved(files, node_name, settings, parts.now())
     else:
         kube = parts.connect(kubeconfig or kubeconfig_of(parts.env()))
-        look = _listed(kube, node_name, settings, parts.now())
-    look = replace(look, problems=(*problems, *look.problems))
+        snapshot = _listed(kube, node_name, settings, parts.now())
+    snapshot = replace(snapshot, problems=(*problems, *snapshot.problems))
     if pod_key is None:
-        _show_cluster(look, output, is_whole=node_name is None)
+        _show_cluster(snapshot, output, is_whole=node_name is None)
     else:
-        _show_pod(look, pod_key, output)
+        _show_pod(snapshot, pod_key, output)
 
 
 def _pod_key(what: tuple[str, ...], node_name: str | None) -> str | None:
-    """`namespace/name` of the pod that is meant; None for the whole cluster."""
+    """`namespace/name` of the named pod; None for the whole cluster."""
     if not what:
         return None
     if what[0] not in ("pod", "pods", "po") or len(what) != 2:
-        raise click.UsageError(f"{' '.join(what)!r} is not understood; say: pod NAMESPACE/NAME")
+        raise click.UsageError(f"{' '.join(what)!r} is not understood; use: pod NAMESPACE/NAME")
     if node_name is not None:
         raise click.UsageError("a pod is explained for all nodes: leave out --node")
     namespace, slash, name = what[1].rpartition("/")
     if not name or "/" in namespace or (slash and not namespace):
-        raise click.UsageError(f"{what[1]!r} is no pod; say NAMESPACE/NAME")
+        raise click.UsageError(f"{what[1]!r} is no pod; use NAMESPACE/NAME")
     return f"{namespace or 'default'}/{name}"
 
 
 def _settings(
-    parts: _Parts, config_file: Path | None, resource_name: str | None
+    parts: _InspectParts, config_file: Path | None, resource_name: str | None
 ) -> tuple[Settings, tuple[Problem, ...]]:
-    """The extender's settings; what is wrong in the environment is shown, not fatal.
+    """The extender's settings; errors in the environment are shown, not fatal.
 
     Raises:
-        ConfigError: a file or flag that was given here is wrong.
+        ConfigError: a file or flag of this command is wrong.
     """
     from hami_node.inspection.cluster import Problem
 
     flags = {} if resource_name is None else {"resource_count": resource_name}
     sources = ConfigSources(
-        flags=flags, env=parts.env(), config_file=config_file, role=Role.EXTENDER
+        blocks=SETTINGS_BLOCKS,
+        flags=flags,
+        env=parts.env(),
+        config_file=config_file,
+        role=Role.EXTENDER,
     )
     found = resolve(sources)
     if found.errors and (config_file or resource_name):
@@ -158,34 +163,36 @@ def _settings(
     return found.settings, problems
 
 
-def _listed(kube: ListingKube, node_name: str | None, settings: Settings, now_s: float) -> _Look:
+def _listed(
+    kube: ListingKube, node_name: str | None, settings: Settings, now_s: float
+) -> _Snapshot:
     from hami_node.inspection.picture import Listed
 
     nodes = (kube.read_node(node_name),) if node_name else kube.list_nodes()
     pods = kube.list_pods(node_name)
     listed = Listed(nodes=nodes, pods=pods)
-    look = _Look(listed=listed, problems=(), settings=settings, now_s=now_s)
+    snapshot = _Snapshot(listed=listed, problems=(), settings=settings, now_s=now_s)
     if node_name or not any(not pod.node_name and not pod.is_over for pod in pods):
-        return look  # nobody waits: quotas keep nobody
-    return _with_quotas(look, kube)
+        return snapshot  # no pod waits: quotas don't matter
+    return _with_quotas(snapshot, kube)
 
 
-def _with_quotas(look: _Look, kube: ListingKube) -> _Look:
-    """Add the quotas; who may not list them gets the rest, and is told."""
+def _with_quotas(snapshot: _Snapshot, kube: ListingKube) -> _Snapshot:
+    """Add the quotas; if they may not be listed, a problem instead."""
     from hami_node.inspection.cluster import Problem
     from hami_node.wire.quotas import decode_resource_quota
 
     try:
-        quotas = tuple(decode_resource_quota(one) for one in kube.list_resource_quotas())
+        quotas = tuple(decode_resource_quota(quota) for quota in kube.list_resource_quotas())
     except (Forbidden, NotFound) as e:
-        why = f"quotas are not looked at: {e}"
-        return replace(look, problems=(*look.problems, Problem(where="resourcequotas", why=why)))
-    return replace(look, listed=replace(look.listed, quotas=quotas))
+        problem = Problem(where="resourcequotas", why=f"quotas are left out: {e}")
+        return replace(snapshot, problems=(*snapshot.problems, problem))
+    return replace(snapshot, listed=replace(snapshot.listed, quotas=quotas))
 
 
 def _saved(
     files: Sequence[IO[bytes]], node_name: str | None, settings: Settings, now_s: float
-) -> _Look:
+) -> _Snapshot:
     from hami_node.inspection.picture import Listed
     from hami_node.inspection.saved import read_saved
 
@@ -193,7 +200,7 @@ def _saved(
     problems: list[Problem] = []
     for file in files:
         found = read_saved(file.read(), str(getattr(file, "name", "standard input")))
-        wanted = tuple(one for one in found.nodes if node_name in (None, one.name))
+        wanted = tuple(node for node in found.nodes if node_name in (None, node.name))
         listed = Listed(
             nodes=(*listed.nodes, *wanted),
             pods=(*listed.pods, *found.pods),
@@ -201,13 +208,13 @@ def _saved(
         )
         problems += found.problems
     if node_name and not listed.nodes:
-        raise click.UsageError(f"node {node_name!r} is not in what was saved")
-    moment_s = min((_written_at(file, now_s) for file in files), default=now_s)
-    return _Look(listed=listed, problems=tuple(problems), settings=settings, now_s=moment_s)
+        raise click.UsageError(f"node {node_name!r} is not in the saved objects")
+    saved_s = min((_written_at(file, now_s) for file in files), default=now_s)
+    return _Snapshot(listed=listed, problems=tuple(problems), settings=settings, now_s=saved_s)
 
 
 def _written_at(file: IO[bytes], now_s: float) -> float:
-    """When a file was saved, which is when it was true; a pipe is true now."""
+    """When a file was saved, for ages; for a pipe, now."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, UnsupportedOperation):
@@ -215,41 +222,60 @@ def _written_at(file: IO[bytes], now_s: float) -> float:
     return found.st_mtime if stat.S_ISREG(found.st_mode) else now_s
 
 
-def _show_cluster(look: _Look, output: str, *, is_whole: bool) -> None:
+def _basis_of(settings: Settings) -> Basis:
+    """The vendors and rules of the extender."""
     from hami_node.extender.rules import rules_of
+    from hami_node.inspection.picture import Basis
+
+    rules = rules_of(settings, VENDORS)
+    return Basis(vendors=rules.vendors, rules=rules.engine)
+
+
+def _show_cluster(snapshot: _Snapshot, output: str, *, is_whole: bool) -> None:
     from hami_node.inspection.cluster import inspect as decode
     from hami_node.inspection.picture import picture_of
     from hami_node.inspection.waiting import totals_of, waiting_in
 
-    listed, rules, name = look.listed, rules_of(look.settings), look.settings.scheduler_name
-    view = decode(listed.nodes, listed.pods, rules.names.gpu, look.now_s)
-    picture = picture_of(listed, rules, look.now_s)
+    listed, now_s, name = snapshot.listed, snapshot.now_s, snapshot.settings.scheduler_name
+    basis = _basis_of(snapshot.settings)
+    view = decode(listed.nodes, listed.pods, basis.vendors, now_s)
+    picture = picture_of(listed, basis, now_s)
     view = replace(
         view,
-        problems=(*look.problems, *view.problems),
-        waiting=waiting_in(picture, listed.pods, look.now_s, name) if is_whole else (),
+        problems=(*snapshot.problems, *view.problems),
+        waiting=waiting_in(picture, listed.pods, now_s, name) if is_whole else (),
         totals=totals_of(picture),
     )
     if output == "json":
-        _print_json(view)
+        _print_cluster_as_json(view)
         return
-    from hami_node.inspect_tables import show_cluster
+    from hami_node.cli.tables import show_cluster
 
     show_cluster(view)
 
 
-def _show_pod(look: _Look, key: str, output: str) -> None:
-    from hami_node.extender.rules import rules_of
+def _print_cluster_as_json(view: ClusterView) -> None:
+    """Print the view with each vendor's free cores among the other totals: `..._cores_free`."""
+    import msgspec
+
+    document = msgspec.to_builtins(view)
+    totals = document["totals"]
+    for cores, free in totals.pop("cores_free").items():
+        totals[f"{cores.lower().replace(' ', '_')}_free"] = free
+    _print_json(document)
+
+
+def _show_pod(snapshot: _Snapshot, key: str, output: str) -> None:
     from hami_node.inspection.pod import explain_pod
 
-    pod = _found(look.listed.pods, key)
-    rules, name = rules_of(look.settings), look.settings.scheduler_name
-    view = explain_pod(look.listed, pod, rules, look.now_s, name)
-    view = replace(view, problems=(*look.problems, *view.problems))
+    pod = _found(snapshot.listed.pods, key)
+    basis, name = _basis_of(snapshot.settings), snapshot.settings.scheduler_name
+    view = explain_pod(snapshot.listed, pod, basis, snapshot.now_s, name)
+    view = replace(view, problems=(*snapshot.problems, *view.problems))
     if output == "json":
         _print_json(view)
         return
-    from hami_node.inspect_pod_tables import show_pod
+    from hami_node.cli.pod_tables import show_pod
 
     show_pod(view)
 
@@ -258,7 +284,7 @@ def _found(pods: Sequence[Pod], key: str) -> Pod:
     """The pod.
 
     Raises:
-        HamiError: there is none; names pods of the same name elsewhere.
+        HamiError: it does not exist; names pods of the same name in other namespaces.
     """
     for pod in pods:
         if pod.key == key:
@@ -266,7 +292,7 @@ def _found(pods: Sequence[Pod], key: str) -> Pod:
     name = key.partition("/")[2]
     others = sorted(pod.key for pod in pods if pod.name == name)
     hint = f"; there is {', '.join(others[:3])}" if others else ""
-    raise HamiError(f"pod {key} is not there{hint}")
+    raise HamiError(f"pod {key} does not exist{hint}")
 
 
 def _print_json(view: object) -> None:

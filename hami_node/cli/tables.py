@@ -1,7 +1,8 @@
-"""What `inspect` and `check-config` show a person, as tables. Only this module loads rich."""
+"""The output of `inspect` and `check-config` as tables."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TextIO
@@ -22,18 +23,21 @@ from hami_node.inspection.cluster import (
 )
 
 WIDTH_IN_A_FILE: Final = 240
-"""Columns when nobody looks: nothing is cut in a pipe."""
+"""Columns when the output is no terminal: nothing is cut in a pipe."""
 STALE_S: Final = 90
 """A handshake older than this is shown as a warning; schedulers give up after 60 to 90 s."""
 BAR_CELLS: Final = 10
 ROOMY: Final = 165
-"""Columns from which UUIDs stand in full and bars are drawn."""
+"""Columns from which UUIDs are shown in full and bars are drawn."""
+
+_UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE)
+"""A prefix and a random UUID, whose first group is enough to distinguish cards."""
 
 Cell = str | Text
 
 
 def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | None = None) -> None:
-    """Print nodes, cards, holders and everything that is broken; `width` in columns."""
+    """Print nodes, cards, holders and all problems; `width` in columns."""
     console = console_of(stream, width)
     is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = []
@@ -44,7 +48,7 @@ def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | N
     if view.holders:
         parts.append(holders(view.holders, is_roomy))
     elif view.nodes:
-        parts.append(Text("nobody holds a slice\n", style="dim"))
+        parts.append(Text("no pod holds a slice\n", style="dim"))
     if view.waiting:
         parts.append(_waiting(view.waiting))
     if view.totals is not None and view.nodes:
@@ -74,7 +78,7 @@ def _plain(value: object) -> str:
 
 
 def console_of(stream: TextIO | None, width: int | None = None) -> Console:
-    """Where to print; `width` in columns."""
+    """The console for a stream; `width` in columns."""
     out = stream or sys.stdout
     if width is None and not out.isatty():
         width = WIDTH_IN_A_FILE
@@ -82,7 +86,7 @@ def console_of(stream: TextIO | None, width: int | None = None) -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """A table; a column whose name ends in `#` is a number, set to the right."""
+    """A table; a column whose name ends in `#` holds numbers, aligned to the right."""
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         is_number = column.endswith("#")
@@ -95,7 +99,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
 
 
 def safe(cell: Cell) -> Text:
-    """Text without markup and control characters: others wrote parts of it."""
+    """Text without markup and control characters: parts of it come from other writers."""
     text = cell if isinstance(cell, Text) else Text(cell)
     if text.plain.isprintable():
         return text
@@ -106,15 +110,15 @@ def safe(cell: Cell) -> Text:
 def _nodes(nodes: Iterable[NodeView]) -> Table:
     rows = [
         (
-            Text(one.name) if one.is_ready else Text(f"{one.name} (not ready)", style="red"),
-            str(one.cards),
-            one.allocatable or "-",
-            _handshake(one),
-            one.lock or "-",
-            one.identity or "-",
-            Text("SIMULATED", style="yellow") if one.is_simulated else "",
+            Text(node.name) if node.is_ready else Text(f"{node.name} (not ready)", style="red"),
+            str(node.cards),
+            node.allocatable or "-",
+            _handshake(node),
+            node.lock or "-",
+            node.identity or "-",
+            Text("SIMULATED", style="yellow") if node.is_simulated else "",
         )
-        for one in nodes
+        for node in nodes
     ]
     columns = ("node", "cards#", "slots at kubelet#", "handshake", "lock", "identity", "")
     return table("nodes", columns, rows)
@@ -131,35 +135,39 @@ def _handshake(node: NodeView) -> Cell:
 
 def _cards(cards: Iterable[CardView], is_roomy: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for one in cards:
+    for card in cards:
         row: tuple[Cell, ...] = (
-            one.node,
-            str(one.index),
-            _model(one, is_roomy),
-            _uuid(one.uuid, is_roomy),
-            Text("ok", style="green") if one.is_healthy else Text("UNHEALTHY", style="red"),
-            f"{one.slots_used}/{one.slots}",
-            _used(one.memory_used_mib, one.memory_mib, is_roomy),
-            _used(one.cores_used, one.cores, is_roomy),
+            card.node,
+            str(card.index),
+            _model(card, is_roomy),
+            _uuid(card.uuid, is_roomy),
+            Text("ok", style="green") if card.is_healthy else Text("UNHEALTHY", style="red"),
+            f"{card.slots_used}/{card.slots}",
+            _used(card.memory_used_mib, card.memory_mib, is_roomy),
+            _used(card.cores_used, card.cores, is_roomy),
         )
-        numa = "-" if one.numa is None else str(one.numa)
-        rows.append((*row, numa, one.mode or "-") if is_roomy else row)
+        numa = "-" if card.numa is None else str(card.numa)
+        rows.append((*row, numa, card.mode or "-") if is_roomy else row)
     columns = ["node", "card#", "model", "uuid", "health", "slots#", "memory MiB", "cores"]
     return table("cards", [*columns, "numa#", "mode"] if is_roomy else columns, rows)
 
 
 def _model(card: CardView, is_roomy: bool) -> str:
+    """The model, without the vendor's prefix where there is little room."""
     shown = card.model or card.vendor
-    return shown if is_roomy else shown.removeprefix("NVIDIA-").removeprefix("NVIDIA ")
+    if is_roomy:
+        return shown
+    return shown.removeprefix(f"{card.vendor}-").removeprefix(f"{card.vendor} ")
 
 
 def _uuid(uuid: str, is_roomy: bool) -> str:
-    """The UUID, or enough of it to tell cards apart; -o json has it in full."""
-    return uuid if is_roomy or not uuid.startswith("GPU-") else f"{uuid[:12]}…"
+    """The UUID, or enough of it to distinguish cards; -o json has it in full."""
+    found = None if is_roomy else _UUID.match(uuid)
+    return f"{found[1]}…" if found else uuid
 
 
 def _used(used: int, total: int, is_roomy: bool) -> Cell:
-    """`███░░░░░░░ 3/10`; red when more is granted than there is."""
+    """`███░░░░░░░ 3/10`; red when more is granted than the card has."""
     if total <= 0:
         return "-" if not used else Text(f"{used}/0", style="red")
     cells = max(min(BAR_CELLS, -(-used * BAR_CELLS // total)), 0)
@@ -168,20 +176,22 @@ def _used(used: int, total: int, is_roomy: bool) -> Cell:
 
 
 def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
-    """Who holds which slice."""
+    """The table of slices and their holders."""
     rows = [
         (
-            one.namespace,
-            one.pod,
-            one.container,
-            one.node,
-            Text("?", style="red") if one.index is None else str(one.index),
-            _uuid(one.uuid, is_roomy),
-            str(one.memory_mib),
-            str(one.cores),
-            one.phase if one.is_served else Text(f"{one.phase}, to be served", style="yellow"),
+            holder.namespace,
+            holder.pod,
+            holder.container,
+            holder.node,
+            Text("?", style="red") if holder.index is None else str(holder.index),
+            _uuid(holder.uuid, is_roomy),
+            str(holder.memory_mib),
+            str(holder.cores),
+            holder.phase
+            if holder.is_served
+            else Text(f"{holder.phase}, to be served", style="yellow"),
         )
-        for one in views
+        for holder in views
     ]
     columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory MiB#", "cores#")
     return table("who holds what", (*columns, "state"), rows)
@@ -190,12 +200,12 @@ def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
 def _waiting(waiting: Iterable[WaitingView]) -> Table:
     rows = [
         (
-            f"{one.namespace}/{one.pod}",
-            one.asks,
-            "?" if one.waits_s is None else span(one.waits_s),
-            f"{one.why} ({one.reserved_on})" if one.reserved_on else Text(one.why, style="yellow"),
+            f"{pod.namespace}/{pod.pod}",
+            pod.asks,
+            "?" if pod.waits_s is None else span(pod.waits_s),
+            f"{pod.why} ({pod.reserved_on})" if pod.reserved_on else Text(pod.why, style="yellow"),
         )
-        for one in waiting
+        for pod in waiting
     ]
     return table("who waits", ("pod", "asks", "since", "why"), rows)
 
@@ -211,19 +221,18 @@ def span(seconds: int) -> str:
 
 
 def _totals(totals: TotalsView) -> str:
-    said = [f"{totals.cards} cards of {totals.nodes} nodes are offered"]
+    facts = [f"{totals.cards} cards of {totals.nodes} nodes are offered"]
     if totals.slots:
-        said.append(f"{totals.slots_free} of {totals.slots} slots free")
-        said.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
+        facts.append(f"{totals.slots_free} of {totals.slots} slots free")
+        facts.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
     if totals.largest_index is not None:
-        place = f"card {totals.largest_index} of {totals.largest_node}"
-        said.append(f"largest slice {totals.largest_mib} MiB ({place})")
-    if totals.neuron_cores_free:
-        said.append(f"{totals.neuron_cores_free} Neuron cores free")
-    return "total: " + ", ".join(said) + "\n"
+        card = f"card {totals.largest_index} of {totals.largest_node}"
+        facts.append(f"largest slice {totals.largest_mib} MiB ({card})")
+    facts += [f"{free} {cores} free" for cores, free in totals.cores_free.items() if free]
+    return "total: " + ", ".join(facts) + "\n"
 
 
 def problems(found: Iterable[Problem]) -> Table:
-    """Everything that is broken."""
-    rows = [(Text(one.where, style="red"), one.why) for one in found]
+    """The table of problems."""
+    rows = [(Text(problem.where, style="red"), problem.why) for problem in found]
     return table("broken", ("where", "why"), rows)
