@@ -4,10 +4,14 @@ VENV   := .venv
 RUN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type dead e2e bench image protos lock clean
+.PHONY: help demo test check fmt lint type dead hooks e2e bench image protos lock clean
 
-help: ## what can be made
-	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+# What stands behind `##` is the help: what the target does; what it needs besides the above.
+help: ## print this list
+	@echo 'Every target needs Python 3.11 or later with venv, and makes its own environment in $(VENV).'
+	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
+		split($$2, text, "; needs "); printf "  make %-7s %s\n", $$1, text[1]; \
+		if (text[2]) printf "  %-12s needs %s\n", "", text[2] }'
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -18,43 +22,46 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in under 15 seconds
 	$(RUN)/hami-node demo
 
-test: $(VENV)/.ready ## unit, property, conformance and integration tests
-	$(RUN)/python -m pytest
+test: $(VENV)/.ready ## unit, property, conformance and integration tests, on every core; needs gcc for the tests of NVML, which are skipped without it
+	$(RUN)/python -m pytest --numprocesses auto --dist worksteal
 
-check: $(VENV)/.ready lint type dead ## format, lint, layers, types, dead code
+check: $(VENV)/.ready lint type dead ## lint, type and dead
 
-fmt: $(VENV)/.ready ## format the code
+fmt: $(VENV)/.ready ## format the code, and correct what ruff can correct
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready ## check format, style (ruff) and layers (import-linter)
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/lint-imports
 
-type: $(VENV)/.ready
+type: $(VENV)/.ready ## check types (mypy --strict)
 	$(RUN)/mypy
 
-dead: $(VENV)/.ready
+dead: $(VENV)/.ready ## look for code in the product that the product does not use (vulture)
 	$(RUN)/vulture
 
-e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet (needs root and Go)
+hooks: $(VENV)/.ready ## let git run the checks of `make check` before each commit (pre-commit); needs a git checkout
+	$(RUN)/pre-commit install
+
+e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.24.2 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
 	$(RUN)/python -m pytest -m e2e tests/e2e --timeout 900
 
-bench: $(VENV)/.ready ## print what the budgets are measured by
+bench: $(VENV)/.ready ## print what the budgets are measured by; needs a machine with nothing else to do
 	$(RUN)/python -m pytest -m bench -s tests/bench
 
-image: ## build the container image with docker or buildah
+image: ## build the container image; needs docker, podman or buildah, but no Python
 	./daemonset/build-image
 
 protos: $(VENV)/.ready ## generate hami_node/kubelet_api from protos/
 	$(RUN)/python -m tests.protos
 
 COMPILE := $(RUN)/pip-compile --quiet --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --strip-extras --extra extender
-lock: $(VENV)/.ready ## pin every dependency: for development, and for the image
+lock: $(VENV)/.ready ## pin every dependency: for development, and for the image; needs a package index
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
-clean: ## remove what was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+clean: ## remove what was built; needs no Python
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

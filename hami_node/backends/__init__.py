@@ -1,1 +1,0 @@
-"""Who talks to the drivers."""
