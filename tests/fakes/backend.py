@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from hami_node.errors import BackendError
-from hami_node.model import Device, Uuid
+from hami_node.model import Device, PairScores, Uuid
 
 
 class FakeBackend:
@@ -19,6 +19,8 @@ class FakeBackend:
         self.cards = cards
         self.error: BackendError | None = None
         self.is_closed = False
+        self.pass_age_s = 0.0
+        self.errors: dict[tuple[Uuid, int], int] = {}
         self._event = threading.Event()
 
     def scan(self) -> tuple[Device, ...]:
@@ -34,11 +36,14 @@ class FakeBackend:
         self._event.clear()
         return came
 
-    def pair_scores(self) -> Mapping[Uuid, Mapping[Uuid, int]]:
+    def pair_scores(self) -> PairScores:
         return {}
 
+    def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
+        return self.errors
+
     def last_pass_age_s(self) -> float:
-        return 0.0
+        return self.pass_age_s
 
     def close(self) -> None:
         self.is_closed = True

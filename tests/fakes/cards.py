@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hami_node.model import Device, Uuid, Vendor
+from hami_node.model import Device, Uuid
+from hami_node.vendors.nvidia.cards import NVIDIA
 
 MODEL: Final = "NVIDIA A100-SXM4-40GB"
 MEMORY_MIB: Final = 40960
@@ -16,7 +17,7 @@ def card(index: int = 0, **changes: object) -> Device:
     fields: dict[str, object] = {
         "uuid": uuid(index),
         "index": index,
-        "vendor": Vendor.NVIDIA,
+        "vendor": NVIDIA,
         "model": MODEL,
         "slots": 10,
         "memory_mib": MEMORY_MIB,

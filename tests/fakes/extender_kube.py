@@ -9,7 +9,7 @@ from hami_node.errors import Conflict, KubeError, NotFound
 from hami_node.model import Node, Pod
 from hami_node.ports import EventNote, JsonPatch
 from hami_node.simulate.patches import PatchRefused, json_patch, merge_patch
-from hami_node.simulate.store import Json, Refused, Store
+from hami_node.simulate.store import ApiRefusal, Json, Store
 from hami_node.wire.objects import decode_node, decode_pod
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class FakeExtenderKube:
             raise error
         try:
             answer = body()
-        except Refused as e:
+        except ApiRefusal as e:
             kind = {404: NotFound, 409: Conflict}.get(e.status, KubeError)
             raise kind(str(e), e.status) from e
         except PatchRefused as e:
@@ -53,7 +53,7 @@ class FakeExtenderKube:
         return decode_node(self._serve("read_node", lambda: self.store.read("nodes", "", name)))
 
     def list_nodes(self) -> tuple[Node, ...]:
-        return tuple(decode_node(one) for one in self.store.select("nodes", lambda _: True)[1])
+        return tuple(decode_node(item) for item in self.store.select("nodes", lambda _: True)[1])
 
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
         patch = {"metadata": {"annotations": dict(annotations)}}
@@ -77,12 +77,7 @@ class FakeExtenderKube:
 
     def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
         del node_name
-        return tuple(decode_pod(one) for one in self.store.select("pods", lambda _: True)[1])
-
-    def merge_patch_pod(
-        self, namespace: str, name: str, annotations: Mapping[str, str | None]
-    ) -> Pod:
-        raise AssertionError(f"nobody merges pods blindly: {namespace}/{name} {annotations}")
+        return tuple(decode_pod(item) for item in self.store.select("pods", lambda _: True)[1])
 
     def json_patch_pod(self, namespace: str, name: str, patch: JsonPatch) -> Pod:
         return decode_pod(
@@ -125,9 +120,9 @@ class FakeExtenderKube:
     def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
         def bound(old: Json) -> Json:
             if pod.resource_version not in ("", old["metadata"]["resourceVersion"]):
-                raise Refused(409, "Conflict", "the pod was written since")
+                raise ApiRefusal(409, "Conflict", "the pod was written since")
             if old["metadata"]["uid"] != pod.uid or old["spec"].get("nodeName"):
-                raise Refused(409, "Conflict", "another pod, or bound already")
+                raise ApiRefusal(409, "Conflict", "another pod, or bound already")
             old["spec"]["nodeName"] = node_name
             return _merged(old, {"metadata": {"annotations": dict(annotations)}})
 

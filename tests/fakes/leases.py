@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hami_node.errors import Conflict, KubeError, NotFound
-from hami_node.simulate.store import Json, Refused, Store
+from hami_node.simulate.store import ApiRefusal, Json, Store
 
 NAMESPACE, NAME = "hami-system", "extender"
 
@@ -51,7 +51,7 @@ class StoreLeases:
         self.hooks.before(verb)
         try:
             answer = serve()
-        except Refused as e:
+        except ApiRefusal as e:
             raise {404: NotFound, 409: Conflict}.get(e.status, KubeError)(str(e), e.status) from e
         self.hooks.after(verb)
         return answer
@@ -63,5 +63,5 @@ class StoreLeases:
         body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec}
         try:
             self.store.create("leases", NAMESPACE, body)
-        except Refused:
+        except ApiRefusal:
             self._replace(NAMESPACE, NAME, body)

@@ -66,9 +66,6 @@ class FakeCluster:
         self._answer()
         return self.actual_node
 
-    def list_nodes(self) -> tuple[Node, ...]:
-        return (self.actual_node,)
-
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
         assert name == NODE
         self._answer()
@@ -95,15 +92,6 @@ class FakeCluster:
         if (namespace, name) not in self.actual:
             raise NotFound(f"no pod {namespace}/{name}", 404)
         return self.actual[namespace, name]
-
-    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
-        del node_name
-        return tuple(self.actual.values())
-
-    def merge_patch_pod(
-        self, namespace: str, name: str, annotations: Mapping[str, str | None]
-    ) -> Pod:
-        raise AssertionError(f"nobody merges pods: {namespace}/{name} {annotations}")
 
     def json_patch_pod(self, namespace: str, name: str, patch: JsonPatch) -> Pod:
         raise AssertionError(f"no test here patches pods: {namespace}/{name} {patch}")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from hami_node.model import ContainerKind, Pod
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 
@@ -25,7 +26,7 @@ class Generation(StrEnum):
     V2_10 = "2.10"
     """Every container has a slot, init containers first."""
     V2_10_COMPACT = "2.10-compact"
-    """As 2.10, but containers without cards lost their slots."""
+    """As 2.10, but containers without cards lost their slots: the node's type is a model name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,10 @@ class Box:
     def manifest(self) -> Json:
         """The container of a pod's spec."""
         asked = {
-            names.RESOURCE_GPU: self.cards or None,
-            names.RESOURCE_GPU_MEMORY: self.memory_mib,
-            names.RESOURCE_GPU_MEMORY_PERCENT: self.memory_percent,
-            names.RESOURCE_GPU_CORES: self.cores,
+            nvidia_names.RESOURCE_GPU: self.cards or None,
+            nvidia_names.RESOURCE_GPU_MEMORY: self.memory_mib,
+            nvidia_names.RESOURCE_GPU_MEMORY_PERCENT: self.memory_percent,
+            nvidia_names.RESOURCE_GPU_CORES: self.cores,
         }
         body: Json = {
             "name": self.name,
@@ -94,8 +95,8 @@ def reservation(text: str, *, to_allocate: str | None = None) -> dict[str, str]:
     """The annotations of a pod that is bound and waits."""
     return {
         names.POD_NODE: NODE,
-        names.POD_ALLOCATED: text,
-        names.POD_TO_ALLOCATE: text if to_allocate is None else to_allocate,
+        nvidia_names.POD_ALLOCATED: text,
+        nvidia_names.POD_TO_ALLOCATE: text if to_allocate is None else to_allocate,
         names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
     }
 

@@ -3,25 +3,14 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from hami_node.logs import EventFormatter, LogFormat, LogLevel, configure, kv
 
 
-@pytest.fixture
-def root_logger_restored() -> Iterator[None]:
-    root, product = logging.getLogger(), logging.getLogger("hami_node")
-    kept = (root.handlers[:], root.level, product.level)
-    yield
-    root.handlers[:] = kept[0]
-    root.setLevel(kept[1])
-    product.setLevel(kept[2])
-
-
 def record(
-    message: str, name: str = "hami_node.node.reporter", **fields: object
+    message: str, name: str = "hami_node.node.report.reporter", **fields: object
 ) -> logging.LogRecord:
     made = logging.LogRecord(name, logging.INFO, "x.py", 1, message, None, None)
     made.created = 1_700_000_000.123
@@ -33,7 +22,7 @@ def test_kv_line_has_time_level_event_fields_and_logger() -> None:
     line = EventFormatter(LogFormat.KV).format(record("node_registered", node="n1", devices=8))
     assert line == (
         "time=2023-11-14T22:13:20.123Z level=info event=node_registered node=n1 devices=8 "
-        "logger=hami_node.node.reporter"
+        "logger=hami_node.node.report.reporter"
     )
 
 
@@ -66,7 +55,7 @@ def test_json_line_parses_back() -> None:
         "uuid": "GPU-1",
         "ok": False,
         "n": 3,
-        "logger": "hami_node.node.reporter",
+        "logger": "hami_node.node.report.reporter",
     }
 
 
@@ -81,7 +70,6 @@ def test_library_text_becomes_a_message_field() -> None:
 
 
 @pytest.mark.parametrize("style", list(LogFormat))
-@pytest.mark.usefixtures("root_logger_restored")
 def test_exception_stays_on_one_line(style: LogFormat) -> None:
     stream = io.StringIO()
     configure(style, LogLevel.INFO, stream)
@@ -104,7 +92,6 @@ def test_exception_stays_on_one_line(style: LogFormat) -> None:
         pytest.param(LogLevel.ERROR, [], id="error"),
     ],
 )
-@pytest.mark.usefixtures("root_logger_restored")
 def test_level_selects_our_events_and_libraries_speak_from_warning(
     level: LogLevel, events: list[str]
 ) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.connection import Timeouts
-from hami_node.simulate.apiserver import ApiServer
+from hami_node.cluster.transport.connection import Timeouts
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 
 Requests = list[tuple[str, str, int]]
@@ -17,21 +17,21 @@ Connect = Callable[..., KubeClient]
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(bookmark_interval_s=0.1) as running:
+def server() -> Iterator[FaultyApiServer]:
+    with FaultyApiServer(bookmark_interval_s=0.1) as running:
         running.create("nodes", {"metadata": {"name": "n1", "annotations": {"theirs": "x"}}})
         running.create("pods", pod("ns", "p1", "n1"))
         yield running
 
 
 @pytest.fixture
-def told() -> Requests:
-    """What `on_request` was told."""
+def calls() -> Requests:
+    """The calls of `on_request`."""
     return []
 
 
 @pytest.fixture
-def connect_to(server: ApiServer, told: Requests, tmp_path: Path) -> Iterator[Connect]:
+def connect_to(server: FaultyApiServer, calls: Requests, tmp_path: Path) -> Iterator[Connect]:
     """Makes clients of the server; closes them in the end."""
     made: list[KubeClient] = []
 
@@ -42,7 +42,7 @@ def connect_to(server: ApiServer, told: Requests, tmp_path: Path) -> Iterator[Co
             clock=RealClock(),
             host_name="n1",
             timeouts=Timeouts(connect_s=2.0, read_s=read_s, total_s=10.0),
-            on_request=lambda *one: told.append(one),
+            on_request=lambda *call: calls.append(call),
         )
         made.append(client)
         return client

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.connection import Timeouts
-from hami_node.cluster.frames import read_list
+from hami_node.cluster.transport.connection import Timeouts
+from hami_node.cluster.watching.frames import read_list
 from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
 from hami_node.model import Pod
 from hami_node.ports import EventNote
-from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 from tests.fakes.http_servers import answering_server, dripping_server
 from tests.unit.cluster.conftest import Connect, Requests, pod
@@ -36,8 +36,8 @@ def test_merge_patch_node_keeps_foreign_annotations(kube: KubeClient) -> None:
     assert kube.merge_patch_node("n1", {"ours": None}).annotations == {"theirs": "x"}
 
 
-def test_merge_patch_pod_keeps_foreign_annotations(kube: KubeClient) -> None:
-    patched = kube.merge_patch_pod("ns", "p1", {"ours": "1"})
+def test_patch_pod_exactly_keeps_foreign_annotations(kube: KubeClient) -> None:
+    patched = kube.patch_pod_exactly(kube.read_pod("ns", "p1"), {"ours": "1"})
     assert patched.annotations == {"theirs": "x", "ours": "1"}
 
 
@@ -60,32 +60,32 @@ def test_json_patch_with_false_test_raises_conflict_and_changes_nothing(kube: Ku
     assert kube.read_pod("ns", "p1").annotations == {"theirs": "x"}
 
 
-def test_list_pods_of_a_node_leaves_others_out(server: ApiServer, kube: KubeClient) -> None:
+def test_list_pods_of_a_node_leaves_others_out(server: FaultyApiServer, kube: KubeClient) -> None:
     server.create("pods", pod("ns", "p2", "n2"))
-    assert [one.name for one in kube.list_pods("n1")] == ["p1"]
-    assert [one.name for one in kube.list_pods()] == ["p1", "p2"]
+    assert [pod.name for pod in kube.list_pods("n1")] == ["p1"]
+    assert [pod.name for pod in kube.list_pods()] == ["p1", "p2"]
 
 
-def test_list_skips_what_cannot_be_decoded(server: ApiServer, kube: KubeClient) -> None:
+def test_list_skips_what_cannot_be_decoded(server: FaultyApiServer, kube: KubeClient) -> None:
     server.create("nodes", {"metadata": {"name": "bad"}, "spec": {"unschedulable": "perhaps"}})
     assert [node.name for node in kube.list_nodes()] == ["n1"]
 
 
-def test_list_is_taken_from_the_servers_cache(server: ApiServer, kube: KubeClient) -> None:
+def test_list_is_taken_from_the_servers_cache(server: FaultyApiServer, kube: KubeClient) -> None:
     for number in range(501):  # more than a page: the cache answers in one piece
         server.create("pods", pod("many", f"p{number:04}"))
     assert len(kube.list_pods()) == 502
     assert len(server.requests(verb="list")) == 1
 
 
-def test_list_in_pages_returns_every_object_once(server: ApiServer, kube: KubeClient) -> None:
+def test_list_in_pages_returns_every_object_once(server: FaultyApiServer, kube: KubeClient) -> None:
     for number in range(1001):
         server.create("resourcequotas", {"metadata": {"namespace": "q", "name": f"q{number:04}"}})
     found: list[bytes] = []
     token = ""
     while True:
         query = (("limit", "300"), *((("continue", token),) if token else ()))
-        page = kube.list_page("/api/v1/resourcequotas", "resourcequotas", query)
+        page = kube.sender.list_page("/api/v1/resourcequotas", "resourcequotas", query)
         cut = read_list(page)
         found += cut.items
         token = cut.next_token
@@ -94,7 +94,7 @@ def test_list_in_pages_returns_every_object_once(server: ApiServer, kube: KubeCl
     assert len(set(found)) == 1001
 
 
-def test_bind_pod_sets_the_node_once(server: ApiServer, kube: KubeClient) -> None:
+def test_bind_pod_sets_the_node_once(server: FaultyApiServer, kube: KubeClient) -> None:
     server.create("pods", pod("ns", "free"))
     free = kube.read_pod("ns", "free")
     kube.bind_pod(free, "n1", {})
@@ -103,18 +103,22 @@ def test_bind_pod_sets_the_node_once(server: ApiServer, kube: KubeClient) -> Non
         kube.bind_pod(replace(free, resource_version=""), "n1", {})
 
 
-def test_bind_pod_sets_annotations_with_the_node(server: ApiServer, kube: KubeClient) -> None:
+def test_bind_pod_sets_annotations_with_the_node(server: FaultyApiServer, kube: KubeClient) -> None:
     server.create("pods", pod("ns", "free"))
-    free = kube.merge_patch_pod("ns", "free", {"team": "x", "phase": "old"})
+    server.annotate("pods", "free", {"team": "x", "phase": "old"}, "ns")
+    free = kube.read_pod("ns", "free")
     kube.bind_pod(free, "n1", {"phase": "new"})
-    told = kube.read_pod("ns", "free").annotations
-    assert (told["team"], told["phase"]) == ("x", "new")
+    annotations = kube.read_pod("ns", "free").annotations
+    assert (annotations["team"], annotations["phase"]) == ("x", "new")
 
 
-def test_bind_pod_in_another_version_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
+def test_bind_pod_in_another_version_raises_conflict(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     server.create("pods", pod("ns", "free"))
     before = kube.read_pod("ns", "free")
-    now = kube.merge_patch_pod("ns", "free", {"team": "x"})
+    server.annotate("pods", "free", {"team": "x"}, "ns")
+    now = kube.read_pod("ns", "free")
     with pytest.raises(Conflict):
         kube.bind_pod(before, "n1", {"phase": "new"})
     assert "phase" not in kube.read_pod("ns", "free").annotations
@@ -122,7 +126,9 @@ def test_bind_pod_in_another_version_raises_conflict(server: ApiServer, kube: Ku
     assert server.read("pods", "free", "ns")["spec"]["nodeName"] == "n1"
 
 
-def test_bind_pod_with_another_uid_raises_conflict(server: ApiServer, kube: KubeClient) -> None:
+def test_bind_pod_with_another_uid_raises_conflict(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     server.create("pods", pod("ns", "free"))
     older = replace(kube.read_pod("ns", "free"), uid="an-older-pod", resource_version="")
     with pytest.raises(Conflict):
@@ -130,7 +136,9 @@ def test_bind_pod_with_another_uid_raises_conflict(server: ApiServer, kube: Kube
     assert kube.read_pod("ns", "free").node_name == ""
 
 
-def test_create_event_says_who_what_and_about_whom(server: ApiServer, kube: KubeClient) -> None:
+def test_create_event_says_who_what_and_about_whom(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     kube.create_event(NOTE)
     (event,) = server.list("events")
     assert event["metadata"]["namespace"] == "ns"
@@ -139,7 +147,9 @@ def test_create_event_says_who_what_and_about_whom(server: ApiServer, kube: Kube
     assert event["source"] == {"component": "hami-node", "host": "n1"}
 
 
-def test_create_event_about_a_node_stands_in_default(server: ApiServer, kube: KubeClient) -> None:
+def test_create_event_about_a_node_stands_in_default(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     note = EventNote(
         kind="Node", namespace="", name="n1", uid="n1", reason="R", message="m", is_warning=False
     )
@@ -149,7 +159,7 @@ def test_create_event_about_a_node_stands_in_default(server: ApiServer, kube: Ku
 
 
 def test_create_event_cuts_a_message_that_the_server_would_refuse(
-    server: ApiServer, kube: KubeClient
+    server: FaultyApiServer, kube: KubeClient
 ) -> None:
     note = EventNote(kind="Pod", namespace="ns", name="p1", uid="u", reason="R", message="é" * 4000)
     kube.create_event(note)
@@ -167,41 +177,45 @@ def test_lease_is_created_read_and_updated_with_its_version(kube: KubeClient) ->
         kube.update_lease("kube-system", "l", {**made, "spec": {"x": 3}})
 
 
-def test_list_resource_quotas_returns_all_namespaces(server: ApiServer, kube: KubeClient) -> None:
+def test_list_resource_quotas_returns_all_namespaces(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     for namespace in ("a", "b"):
         server.create("resourcequotas", {"metadata": {"namespace": namespace, "name": "q"}})
     assert len(kube.list_resource_quotas()) == 2
 
 
-def test_request_sends_any_method_and_path(server: ApiServer, kube: KubeClient) -> None:
+def test_request_sends_any_method_and_path(server: FaultyApiServer, kube: KubeClient) -> None:
     assert b"simulated" in kube.request("GET", "/version")
     kube.request("DELETE", "/api/v1/namespaces/ns/pods/p1")
     assert server.list("pods") == []
 
 
-def test_every_request_carries_the_user_agent(server: ApiServer, connect_to: Connect) -> None:
+def test_every_request_carries_the_user_agent(server: FaultyApiServer, connect_to: Connect) -> None:
     connect_to(component="extender").read_node("n1")
     assert len(server.requests(user_agent="hami-node/")) == 1
     assert server.requests()[0].user_agent.endswith("(extender)")
 
 
-def test_on_request_is_told_verb_resource_and_status(
-    server: ApiServer, kube: KubeClient, told: Requests
+def test_on_request_gets_verb_resource_and_status(
+    server: FaultyApiServer, kube: KubeClient, calls: Requests
 ) -> None:
     kube.read_node("n1")
     server.fail_next("patch", "pods", 500)
     with pytest.raises(KubeError):
-        kube.merge_patch_pod("ns", "p1", {"a": "b"})
+        kube.patch_pod_exactly(P1, {"a": "b"})
     server.fail_next("list", "pods", "reset")
     with pytest.raises(KubeError):
         kube.list_pods()
-    assert told == [("get", "nodes", 200), ("patch", "pods", 500), ("list", "pods", 0)]
+    assert calls == [("get", "nodes", 200), ("patch", "pods", 500), ("list", "pods", 0)]
 
 
-def test_a_name_with_a_slash_reaches_the_server_whole(server: ApiServer, kube: KubeClient) -> None:
+def test_a_name_with_a_slash_reaches_the_server_whole(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     with pytest.raises(NotFound):
         kube.read_node("../pods")
-    assert [one.name for one in server.requests()] == ["../pods"]
+    assert [request.name for request in server.requests()] == ["../pods"]
 
 
 P1 = Pod(uid="", namespace="ns", name="p1")
@@ -212,7 +226,7 @@ CALLS: dict[str, tuple[str, str, Callable[[KubeClient], object]]] = {
     "json_patch_node": ("patch", "nodes", lambda kube: kube.json_patch_node("n1", ())),
     "read_pod": ("get", "pods", lambda kube: kube.read_pod("ns", "p1")),
     "list_pods": ("list", "pods", lambda kube: kube.list_pods("n1")),
-    "merge_patch_pod": ("patch", "pods", lambda kube: kube.merge_patch_pod("ns", "p1", {"a": "b"})),
+    "patch_pod_exactly": ("patch", "pods", lambda kube: kube.patch_pod_exactly(P1, {"a": "b"})),
     "json_patch_pod": ("patch", "pods", lambda kube: kube.json_patch_pod("ns", "p1", ())),
     "bind_pod": ("create", "pods", lambda kube: kube.bind_pod(P1, "n1", {})),
     "create_event": ("create", "events", lambda kube: kube.create_event(NOTE)),
@@ -235,7 +249,7 @@ STATUSES: dict[int, tuple[type[KubeError], bool]] = {
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_maps_every_status(
-    server: ApiServer, kube: KubeClient, call: str, status: int
+    server: FaultyApiServer, kube: KubeClient, call: str, status: int
 ) -> None:
     verb, resource, send = CALLS[call]
     server.fail_next(verb, resource, status)
@@ -249,28 +263,28 @@ def test_every_call_maps_every_status(
 @pytest.mark.parametrize("outcome", ["reset", "reset-after", "hang"])
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_without_an_answer_is_transient(
-    server: ApiServer, connect_to: Connect, call: str, outcome: str
+    server: FaultyApiServer, connect_to: Connect, call: str, outcome: str
 ) -> None:
     verb, resource, send = CALLS[call]
     if call == "read_lease":
         server.create("leases", {"metadata": {"namespace": "ns", "name": "l"}})
     if call == "bind_pod":
-        server.edit("pods", "p1", lambda one: one["spec"].pop("nodeName"), "ns")
+        server.edit("pods", "p1", lambda pod: pod["spec"].pop("nodeName"), "ns")
     server.fail_next(verb, resource, outcome)
     with pytest.raises(KubeError, match=r"did not answer in time|can't be reached") as caught:
-        send(connect_to(read_s=0.3))
+        send(connect_to(read_s=0.15))
     assert caught.value.is_transient
     assert caught.value.status == 0
 
 
-def test_forbidden_names_verb_and_resource(server: ApiServer, kube: KubeClient) -> None:
+def test_forbidden_names_verb_and_resource(server: FaultyApiServer, kube: KubeClient) -> None:
     server.fail_next("patch", "nodes", 403)
     with pytest.raises(Forbidden, match="service account may patch nodes"):
         kube.merge_patch_node("n1", {"a": "b"})
 
 
 def test_refused_connection_is_transient_and_over_when_the_server_is_back(
-    server: ApiServer, kube: KubeClient
+    server: FaultyApiServer, kube: KubeClient
 ) -> None:
     kube.read_node("n1")
     server.go_down()
@@ -281,14 +295,14 @@ def test_refused_connection_is_transient_and_over_when_the_server_is_back(
     assert kube.read_node("n1").name == "n1"
 
 
-def test_reset_connection_says_so_in_plain_words(server: ApiServer, kube: KubeClient) -> None:
+def test_reset_connection_says_so_in_plain_words(server: FaultyApiServer, kube: KubeClient) -> None:
     server.fail_next("get", "nodes", "reset")
     with pytest.raises(KubeError, match=r"can't be reached: Connection reset by peer$"):
         kube.read_node("n1")
 
 
 def test_without_retries_a_transient_failure_is_raised_at_once(
-    server: ApiServer, kube: KubeClient
+    server: FaultyApiServer, kube: KubeClient
 ) -> None:
     server.fail_next("get", "nodes", 500)
     with pytest.raises(KubeError):
@@ -298,14 +312,16 @@ def test_without_retries_a_transient_failure_is_raised_at_once(
 
 @pytest.mark.parametrize("outcome", [429, 500, "reset"])
 def test_with_retries_transient_failures_are_tried_again(
-    server: ApiServer, kube: KubeClient, outcome: int | str
+    server: FaultyApiServer, kube: KubeClient, outcome: int | str
 ) -> None:
     server.fail_next("get", "nodes", outcome, times=1)
     assert kube.with_retries(3).read_node("n1").name == "n1"
     assert len(server.requests()) == 2
 
 
-def test_with_retries_gives_up_after_the_last_attempt(server: ApiServer, kube: KubeClient) -> None:
+def test_with_retries_gives_up_after_the_last_attempt(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
     server.fail_next("get", "nodes", 500, times=9)
     with pytest.raises(KubeError, match="500"):
         kube.with_retries(3).read_node("n1")
@@ -314,7 +330,7 @@ def test_with_retries_gives_up_after_the_last_attempt(server: ApiServer, kube: K
 
 @pytest.mark.parametrize("status", [403, 404, 409])
 def test_with_retries_final_answers_are_not_tried_again(
-    server: ApiServer, kube: KubeClient, status: int
+    server: FaultyApiServer, kube: KubeClient, status: int
 ) -> None:
     server.fail_next("get", "nodes", status)
     with pytest.raises(KubeError):
@@ -323,7 +339,7 @@ def test_with_retries_final_answers_are_not_tried_again(
 
 
 def test_too_many_requests_carries_the_wait_that_the_server_asked_for(
-    server: ApiServer, kube: KubeClient
+    server: FaultyApiServer, kube: KubeClient
 ) -> None:
     server.fail_next("get", "nodes", 429)
     with pytest.raises(KubeError) as caught:
@@ -332,15 +348,15 @@ def test_too_many_requests_carries_the_wait_that_the_server_asked_for(
 
 
 def test_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path) -> None:
-    with ApiServer(token="first") as server:
+    with FaultyApiServer(token="first") as server:
         server.create("nodes", {"metadata": {"name": "n1"}})
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
         kube = connect(kubeconfig, component="daemon", clock=RealClock())
         assert kube.read_node("n1").name == "n1"
-        server.token = "second"
+        server.state.token = "second"
         server.write_kubeconfig(kubeconfig)
         assert kube.read_node("n1").name == "n1"
-        server.token = "third"
+        server.state.token = "third"
         with pytest.raises(Forbidden, match="does not accept our credentials"):
             kube.read_node("n1")
         kube.close()

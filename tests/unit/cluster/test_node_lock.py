@@ -10,9 +10,9 @@ from hami_node.cluster.client import KubeClient
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import Conflict, KubeError, LockHeld
 from hami_node.model import Node
-from hami_node.simulate.apiserver import ApiServer
 from hami_node.wire.lock import encode_lock
 from hami_node.wire.names import NODE_LOCK
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock
 
 NOW_S = 1_800_000_000.0
@@ -28,11 +28,11 @@ def lock(kube: KubeClient, clock: FakeClock) -> NodeLock:
     return NodeLock(kube, clock)
 
 
-def put(server: ApiServer, text: str | None) -> None:
+def put(server: FaultyApiServer, text: str | None) -> None:
     server.annotate("nodes", "n1", {NODE_LOCK: text})
 
 
-def standing(server: ApiServer) -> str | None:
+def standing(server: FaultyApiServer) -> str | None:
     text: str | None = server.read("nodes", "n1")["metadata"]["annotations"].get(NODE_LOCK)
     return text
 
@@ -48,7 +48,9 @@ def everybody(_namespace: str, _name: str) -> bool:
 # -- release ---------------------------------------------------------------------------------------
 
 
-def test_release_own_lock_removes_it_and_nothing_else(server: ApiServer, lock: NodeLock) -> None:
+def test_release_own_lock_removes_it_and_nothing_else(
+    server: FaultyApiServer, lock: NodeLock
+) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     assert lock.release("n1", "ns", "abc")
     assert server.read("nodes", "n1")["metadata"]["annotations"] == {"theirs": "x"}
@@ -68,30 +70,30 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
-def test_release_leaves_a_foreign_lock(server: ApiServer, lock: NodeLock, text: str) -> None:
+def test_release_leaves_a_foreign_lock(server: FaultyApiServer, lock: NodeLock, text: str) -> None:
     put(server, text)
     assert not lock.release("n1", "ns", "abc")
     assert standing(server) == text
     assert server.requests(verb="patch") == ()
 
 
-def test_release_without_a_lock_is_fine(server: ApiServer, lock: NodeLock) -> None:
+def test_release_without_a_lock_is_fine(server: FaultyApiServer, lock: NodeLock) -> None:
     assert not lock.release("n1", "ns", "abc")
     assert server.requests(verb="patch") == ()
 
 
 def test_release_of_a_lock_that_the_watch_shows_costs_one_request(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     seen = kube.read_node("n1")
     server.forget_requests()
     assert lock.release("n1", "ns", "abc", seen=seen)
-    assert [one.verb for one in server.requests()] == ["patch"]
+    assert [request.verb for request in server.requests()] == ["patch"]
 
 
 def test_release_reads_the_node_when_the_watch_is_late(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     seen = kube.read_node("n1")
     put(server, encode_lock(NOW_S, "ns", "abc"))
@@ -100,7 +102,7 @@ def test_release_reads_the_node_when_the_watch_is_late(
 
 
 def test_release_does_not_remove_a_lock_that_changed_hands(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     seen = kube.read_node("n1")
@@ -111,7 +113,7 @@ def test_release_does_not_remove_a_lock_that_changed_hands(
 
 
 def test_release_removes_its_own_lock_that_was_written_anew(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     seen = kube.read_node("n1")
@@ -120,7 +122,7 @@ def test_release_removes_its_own_lock_that_was_written_anew(
     assert standing(server) is None
 
 
-def test_release_whose_answer_was_lost_ends_well(server: ApiServer, kube: KubeClient) -> None:
+def test_release_whose_answer_was_lost_ends_well(server: FaultyApiServer, kube: KubeClient) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     server.fail_next("patch", "nodes", "reset-after")
     lock = NodeLock(kube.with_retries(3), FakeClock(NOW_S))
@@ -130,7 +132,7 @@ def test_release_whose_answer_was_lost_ends_well(server: ApiServer, kube: KubeCl
 
 @pytest.mark.parametrize("status", [403, 429, 500])
 def test_release_tells_failures_of_the_server(
-    server: ApiServer, lock: NodeLock, status: int
+    server: FaultyApiServer, lock: NodeLock, status: int
 ) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     server.fail_next("patch", "nodes", status)
@@ -138,38 +140,42 @@ def test_release_tells_failures_of_the_server(
         lock.release("n1", "ns", "abc")
 
 
-def test_release_gives_up_when_the_node_never_rests(server: ApiServer, lock: NodeLock) -> None:
+def test_release_gives_up_when_the_node_never_rests(
+    server: FaultyApiServer, lock: NodeLock
+) -> None:
     put(server, encode_lock(NOW_S, "ns", "abc"))
     server.fail_next("patch", "nodes", 409, times=99)
-    with pytest.raises(Conflict, match="faster than it can be freed"):
+    with pytest.raises(Conflict, match="faster than it can be released"):
         lock.release("n1", "ns", "abc")
 
 
 # -- acquire ---------------------------------------------------------------------------------------
 
 
-def test_acquire_a_free_lock_writes_time_and_pod(server: ApiServer, lock: NodeLock) -> None:
+def test_acquire_a_free_lock_writes_time_and_pod(server: FaultyApiServer, lock: NodeLock) -> None:
     text = lock.acquire("n1", "ns", "abc", nobody)
     assert text == standing(server) == "2027-01-15T08:00:00Z,ns,abc"
 
 
-def test_acquire_on_a_node_without_annotations(server: ApiServer, lock: NodeLock) -> None:
+def test_acquire_on_a_node_without_annotations(server: FaultyApiServer, lock: NodeLock) -> None:
     server.create("nodes", {"metadata": {"name": "bare"}})
     assert lock.acquire("bare", "ns", "abc", nobody).endswith(",ns,abc")
 
 
-def test_acquire_own_lock_keeps_it_without_a_write(server: ApiServer, lock: NodeLock) -> None:
+def test_acquire_own_lock_keeps_it_without_a_write(server: FaultyApiServer, lock: NodeLock) -> None:
     put(server, encode_lock(NOW_S - 10, "ns", "abc"))
     assert lock.acquire("n1", "ns", "abc", nobody) == encode_lock(NOW_S - 10, "ns", "abc")
     assert server.requests(verb="patch") == ()
 
 
-def test_acquire_own_expired_lock_renews_it(server: ApiServer, lock: NodeLock) -> None:
+def test_acquire_own_expired_lock_renews_it(server: FaultyApiServer, lock: NodeLock) -> None:
     put(server, encode_lock(NOW_S - 301, "ns", "abc"))
     assert lock.acquire("n1", "ns", "abc", nobody) == encode_lock(NOW_S, "ns", "abc")
 
 
-def test_acquire_a_held_lock_raises_and_names_the_holder(server: ApiServer, lock: NodeLock) -> None:
+def test_acquire_a_held_lock_raises_and_names_the_holder(
+    server: FaultyApiServer, lock: NodeLock
+) -> None:
     put(server, encode_lock(NOW_S - 299, "ns", "other"))
     with pytest.raises(LockHeld, match="n1 is locked by pod ns/other"):
         lock.acquire("n1", "ns", "abc", nobody)
@@ -182,7 +188,7 @@ def test_acquire_a_held_lock_raises_and_names_the_holder(server: ApiServer, lock
     ids=["expired", "its pod is gone"],
 )
 def test_acquire_takes_over(
-    server: ApiServer, lock: NodeLock, age_s: float, is_gone: Callable[[str, str], bool]
+    server: FaultyApiServer, lock: NodeLock, age_s: float, is_gone: Callable[[str, str], bool]
 ) -> None:
     put(server, encode_lock(NOW_S - age_s, "ns", "other"))
     assert lock.acquire("n1", "ns", "abc", is_gone) == encode_lock(NOW_S, "ns", "abc")
@@ -191,7 +197,7 @@ def test_acquire_takes_over(
 
 @pytest.mark.parametrize("text", ["nonsense", "a,b,c,d", "2027-13-45T99:00:00Z", ""])
 def test_malformed_lock_is_foreign_until_it_has_been_seen_for_five_minutes(
-    server: ApiServer, lock: NodeLock, clock: FakeClock, text: str
+    server: FaultyApiServer, lock: NodeLock, clock: FakeClock, text: str
 ) -> None:
     put(server, text)
     for _ in range(2):
@@ -203,7 +209,7 @@ def test_malformed_lock_is_foreign_until_it_has_been_seen_for_five_minutes(
 
 
 def test_ownerless_lock_is_foreign_until_its_own_time_is_over(
-    server: ApiServer, lock: NodeLock, clock: FakeClock
+    server: FaultyApiServer, lock: NodeLock, clock: FakeClock
 ) -> None:
     put(server, "2027-01-15T08:00:00Z")
     with pytest.raises(LockHeld):
@@ -213,7 +219,7 @@ def test_ownerless_lock_is_foreign_until_its_own_time_is_over(
 
 
 def test_lock_from_the_future_ends_five_minutes_after_it_was_seen(
-    server: ApiServer, lock: NodeLock, clock: FakeClock
+    server: FaultyApiServer, lock: NodeLock, clock: FakeClock
 ) -> None:
     put(server, encode_lock(NOW_S + 86_400, "ns", "other"))
     with pytest.raises(LockHeld):
@@ -232,7 +238,7 @@ def test_first_sight_counts_anew_for_a_new_text(kube: KubeClient, clock: FakeClo
 
 
 def test_acquire_loses_against_a_faster_one(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     seen = kube.read_node("n1")  # free, as the watch has it
     put(server, encode_lock(NOW_S, "ns", "faster"))
@@ -242,7 +248,7 @@ def test_acquire_loses_against_a_faster_one(
 
 
 def test_acquire_does_not_believe_a_late_watch_that_the_lock_is_held(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     put(server, encode_lock(NOW_S, "ns", "done"))
     seen = kube.read_node("n1")
@@ -251,14 +257,14 @@ def test_acquire_does_not_believe_a_late_watch_that_the_lock_is_held(
 
 
 def test_acquire_goes_on_when_kubelet_writes_the_node_in_between(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     seen = kube.read_node("n1")
     server.annotate("nodes", "n1", {"kubelet": "wrote"})
     assert lock.acquire("n1", "ns", "abc", nobody, seen=seen).endswith(",ns,abc")
 
 
-def test_two_pods_never_both_get_the_lock(server: ApiServer, lock: NodeLock) -> None:
+def test_two_pods_never_both_get_the_lock(server: FaultyApiServer, lock: NodeLock) -> None:
     lock.acquire("n1", "ns", "first", nobody)
     with pytest.raises(LockHeld, match="ns/first"):
         lock.acquire("n1", "ns", "second", nobody)
@@ -282,7 +288,7 @@ def test_two_pods_never_both_get_the_lock(server: ApiServer, lock: NodeLock) -> 
     ids=["young", "pod gone", "expired", "ownerless and old", "malformed and new", "free"],
 )
 def test_clear_stale(
-    server: ApiServer,
+    server: FaultyApiServer,
     kube: KubeClient,
     lock: NodeLock,
     text: str | None,
@@ -295,7 +301,7 @@ def test_clear_stale(
 
 
 def test_clear_stale_leaves_a_lock_that_was_taken_in_between(
-    server: ApiServer, kube: KubeClient, lock: NodeLock
+    server: FaultyApiServer, kube: KubeClient, lock: NodeLock
 ) -> None:
     put(server, encode_lock(NOW_S - 301, "ns", "old"))
     node = kube.read_node("n1")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.views import ClusterView
+from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError
 from hami_node.model import Node
-from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
 
@@ -42,21 +42,21 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def secure(certificate: tuple[Path, Path]) -> Iterator[ApiServer]:
+def secure(certificate: tuple[Path, Path]) -> Iterator[FaultyApiServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
-    with ApiServer(tls=context, token="t") as server:
+    with FaultyApiServer(tls=context, token="t") as server:
         server.create("nodes", {"metadata": {"name": "n1"}})
         yield server
 
 
-def client_of(server: ApiServer, folder: Path, authority: Path | None) -> KubeClient:
+def client_of(server: FaultyApiServer, folder: Path, authority: Path | None) -> KubeClient:
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig", ca_file=authority)
     return connect(kubeconfig, component="daemon", clock=RealClock())
 
 
 def test_right_authority_is_accepted_also_after_an_outage(
-    secure: ApiServer, certificate: tuple[Path, Path], tmp_path: Path
+    secure: FaultyApiServer, certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     kube = client_of(secure, tmp_path, certificate[0])
     assert kube.read_node("n1").name == "n1"
@@ -66,22 +66,22 @@ def test_right_authority_is_accepted_also_after_an_outage(
     kube.close()
 
 
-def test_watch_over_tls_follows_and_ends_when_told(
-    secure: ApiServer, certificate: tuple[Path, Path], tmp_path: Path
+def test_watch_over_tls_follows_and_ends_when_stopped(
+    secure: FaultyApiServer, certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     kube = client_of(secure, tmp_path, certificate[0])
-    view, stop = ClusterView.of_node(kube, "n1", RealClock()), threading.Event()
+    view, stop = WatchedCluster.of_node(kube, "n1", RealClock()), threading.Event()
     view.start(stop)
     eventually(view.is_synced)
     secure.annotate("nodes", "n1", {"new": "1"})
     eventually(lambda: "new" in (view.node() or Node(name="")).annotations)
     stop.set()
     view.close(timeout_s=10.0)
-    assert not [one for one in threading.enumerate() if one.name.startswith("watch-")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
     kube.close()
 
 
-def test_another_authority_is_refused_and_said(secure: ApiServer, tmp_path: Path) -> None:
+def test_another_authority_is_refused_and_said(secure: FaultyApiServer, tmp_path: Path) -> None:
     other, _ = make_certificate(tmp_path, "other")
     kube = client_of(secure, tmp_path, other)
     with pytest.raises(KubeError, match=r"TLS with https://127\.0\.0\.1:\d+ failed.*certificate"):

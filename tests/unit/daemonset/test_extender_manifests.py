@@ -12,13 +12,18 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node import __version__
-from hami_node.cli import Parts, main
-from hami_node.config import ConfigSources, Settings
-from hami_node.extender.admission import OPT_OUT
-from hami_node.extender.certify import service_names
-from hami_node.simulate.apiserver import ApiServer
+from hami_node.cli.main import Parts, main
+from hami_node.config.sources import ConfigSources, Settings
+from hami_node.extender.http.certify import service_names
+from hami_node.extender.webhook.admission import OPT_OUT
+from hami_node.vendors.holding import reservation_keys
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.spec import protocols_of
 from hami_node.wire import names
-from hami_node.wire.reservation import RESERVATION_KEYS
+from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.settings import settings as default_settings
 from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 
 EXTENDER: Final = FOLDER / "extender"
@@ -26,14 +31,15 @@ ALL: Final = [one for path in sorted(EXTENDER.glob("*.yaml")) for one in documen
 NAME, SPACE = "hami-node-extender", "hami-system"
 SCHEDULER, CERTIFICATE = "hami-scheduler", "hami-node-certificate"
 SECRET = "hami-node-extender-tls"
+RESERVATION_KEYS: Final = reservation_keys(protocols_of(VENDORS, default_settings()))
 RESOURCES: Final = {
-    names.RESOURCE_GPU,
-    names.RESOURCE_GPU_MEMORY,
-    names.RESOURCE_GPU_MEMORY_PERCENT,
-    names.RESOURCE_GPU_CORES,
-    names.RESOURCE_GPU_PRIORITY,
-    names.RESOURCE_NEURON,
-    names.RESOURCE_NEURON_CORE,
+    nvidia_names.RESOURCE_GPU,
+    nvidia_names.RESOURCE_GPU_MEMORY,
+    nvidia_names.RESOURCE_GPU_MEMORY_PERCENT,
+    nvidia_names.RESOURCE_GPU_CORES,
+    nvidia_names.RESOURCE_GPU_PRIORITY,
+    neuron_names.RESOURCE_NEURON,
+    neuron_names.RESOURCE_NEURON_CORE,
 }
 
 
@@ -370,7 +376,7 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     assert allowed_by(pods[1]["expression"]) == ([], [names.POD_NODE] * 2)
     prefixes, keys = allowed_by(policies["nodes"]["spec"]["validations"][0]["expression"])
     assert (prefixes, keys) == (["hami.io/"] * 2, [])
-    for key in (names.NODE_LOCK, names.NODE_HANDSHAKE, names.NODE_NEURON_HANDSHAKE):
+    for key in (names.NODE_LOCK, nvidia_names.NODE_HANDSHAKE, neuron_names.NODE_NEURON_HANDSHAKE):
         assert key.startswith("hami.io/")
     bindings = policies["pods/binding"]["spec"]["validations"]
     assert allowed_by(bindings[0]["expression"]) == (
@@ -392,8 +398,8 @@ def allowed_by(expression: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
+def server() -> Iterator[FaultyApiServer]:
+    with FaultyApiServer() as running:
         running.create("secrets", one("Secret", SECRET))
         running.create(
             "mutatingwebhookconfigurations", one("MutatingWebhookConfiguration", "hami-node")
@@ -402,7 +408,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def test_certificate_job_serves_the_manifests_and_needs_no_more_than_its_rights(
-    server: ApiServer, tmp_path: Path
+    server: FaultyApiServer, tmp_path: Path
 ) -> None:
     file = server.write_kubeconfig(tmp_path / "kubeconfig")
     arguments = [*container("Job", CERTIFICATE)["args"], f"--kubeconfig={file}"]

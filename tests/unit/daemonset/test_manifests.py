@@ -10,10 +10,15 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node import __version__
-from hami_node.cli import Parts, main
-from hami_node.config import ConfigSources, Settings, load
-from hami_node.config_files import read_device_config, read_node_config
+from hami_node.cli.main import Parts, main
+from hami_node.config.files import read_device_config, read_node_config
+from hami_node.config.sources import ConfigSources, Settings, load
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.registry import SETTINGS_BLOCKS
 from hami_node.wire import names
+from tests.fakes.settings import settings
 from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 
 USER: Final = "system:serviceaccount:hami-system:hami-node"
@@ -110,12 +115,12 @@ def test_host_folders_are_only_the_needed_ones(pod_spec: Object, container: Obje
 
 def test_default_paths_are_the_mounted_ones(container: Object) -> None:
     mounted = {one["mountPath"] for one in container["volumeMounts"]}
-    settings = Settings()
-    assert str(settings.plugin_dir) in mounted
-    assert str(settings.pod_resources_socket.parent) in mounted
+    found = settings()
+    assert str(found.plugin_dir) in mounted
+    assert str(found.pod_resources_socket.parent) in mounted
     env = {one["name"]: one.get("value") for one in container["env"]}
     assert f"{env['HOOK_PATH']}/vgpu" in mounted
-    assert str(settings.hook_path) == env["HOOK_PATH"]
+    assert str(found.of(NvidiaSettings).hook_path) == env["HOOK_PATH"]
 
 
 def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) -> None:
@@ -129,7 +134,7 @@ def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) 
 
 def test_probes_ask_the_metrics_port(container: Object) -> None:
     (port,) = container["ports"]
-    assert Settings().metrics_address == f":{port['containerPort']}"
+    assert settings().metrics_address == f":{port['containerPort']}"
     probes = {container[one]["httpGet"]["path"] for one in ("livenessProbe", "readinessProbe")}
     assert probes == {"/healthz", "/readyz"}
     for one in ("livenessProbe", "readinessProbe"):
@@ -162,12 +167,14 @@ def test_shipped_configuration_is_accepted_and_means_the_defaults(
 ) -> None:
     (config,) = every("ConfigMap")
     data = config["data"]
-    found = read_device_config(data["device-config.yaml"].encode(), "device-config.yaml")
+    text = data["device-config.yaml"].encode()
+    found = read_device_config(text, "device-config.yaml", SETTINGS_BLOCKS)
     assert (found.errors, found.ignored) == ((), ())
-    assert read_node_config(data["config.json"].encode(), "config.json", None).errors == ()
+    text = data["config.json"].encode()
+    assert read_node_config(text, "config.json", None, SETTINGS_BLOCKS).errors == ()
     file = tmp_path / "device-config.yaml"
     file.write_text(data["device-config.yaml"])
-    defaults = load(ConfigSources(env={"NODE_NAME": "n1"}))
+    defaults = load(ConfigSources(blocks=SETTINGS_BLOCKS, env={"NODE_NAME": "n1"}))
     assert started_with(container["args"], file) == defaults
 
 
@@ -186,12 +193,13 @@ def overlay_arguments(name: str) -> list[str]:
 def test_simulated_overlay_starts_the_simulated_backend(container: Object, tmp_path: Path) -> None:
     file = tmp_path / "device-config.yaml"
     file.write_text("nvidia: {}")
-    settings = started_with([*container["args"], *overlay_arguments("simulated")], file)
-    assert settings.backend == "simulated"
-    assert settings.limiter == "optional"
+    found = started_with([*container["args"], *overlay_arguments("simulated")], file)
+    nvidia = found.of(NvidiaSettings)
+    assert nvidia.backend == "simulated"
+    assert nvidia.limiter == "optional"
     (config,) = documents(FOLDER / "overlays" / "simulated" / "config.yaml")
-    assert settings.simulated_file is not None
-    assert settings.simulated_file.name in config["data"]
+    assert nvidia.simulated_file is not None
+    assert nvidia.simulated_file.name in config["data"]
     assert config["metadata"]["name"] == every("ConfigMap")[0]["metadata"]["name"]
 
 
@@ -221,7 +229,8 @@ def test_admission_policies_allow_every_annotation_that_the_daemon_writes() -> N
             assert text.count(f"key.startsWith('{prefix}')") == 2
     written = [
         value
-        for name, value in vars(names).items()
+        for module in (names, nvidia_names, neuron_names)
+        for name, value in vars(module).items()
         if name.startswith(("NODE_", "POD_")) and isinstance(value, str)
     ]
     assert len(written) > 15

@@ -1,21 +1,22 @@
-"""Cards for the tests: the default card of the worked examples, and MIG cards."""
+"""Cards for the tests: the default card of the worked examples, MIG cards, Neuron devices."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import (
-    Ask,
-    Device,
-    Grant,
+from hami_node.model import Ask, CardWishes, Device, Grant, PodWishes, Uuid, Vendor
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.placement import NeuronDetail
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig import (
+    MigInstance,
+    MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
-    Mode,
-    Uuid,
-    Vendor,
 )
+from hami_node.vendors.nvidia.mode import Mode
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -25,7 +26,7 @@ def device(index: int = 0, **changes: Any) -> Device:
     values: dict[str, Any] = {
         "uuid": Uuid(f"GPU-{index}"),
         "index": index,
-        "vendor": Vendor.NVIDIA,
+        "vendor": NVIDIA,
         "model": A100,
         "numa": 0,
         "slots": 10,
@@ -49,7 +50,7 @@ def card(index: int = 0, used: tuple[int, int, int] = (0, 0, 0), **changes: Any)
 def ask(count: int = 1, memory_mib: int | None = 4096, cores: int = 30, **changes: Any) -> Ask:
     """The ask of the worked examples."""
     values: dict[str, Any] = {
-        "vendor": Vendor.NVIDIA,
+        "vendor": NVIDIA,
         "count": count,
         "memory_mib": memory_mib,
         "cores": cores,
@@ -60,11 +61,16 @@ def ask(count: int = 1, memory_mib: int | None = 4096, cores: int = 30, **change
 def grant(uuid: str = "GPU-0", memory_mib: int = 4096, cores: int = 30, **changes: Any) -> Grant:
     values: dict[str, Any] = {
         "uuid": Uuid(uuid),
-        "vendor": Vendor.NVIDIA,
+        "vendor": NVIDIA,
         "memory_mib": memory_mib,
         "cores": cores,
     }
     return Grant(**(values | changes))
+
+
+def wishes_for(vendor: Vendor = NVIDIA, **card_wishes: Any) -> PodWishes:
+    """A pod's wishes for cards of one vendor."""
+    return PodWishes(cards=((vendor, CardWishes(**card_wishes)),))
 
 
 def profile(name: str, memory_mib: int, cores: int, size: int, *starts: int) -> MigProfile:
@@ -103,11 +109,30 @@ def mig_card(index: int = 0, **changes: Any) -> DeviceUsage:
         "mode": Mode.MIG,
         "slots": 7,
         "memory_mib": 40960,
-        "mig_profiles": A100_PROFILES,
+        "detail": MigLayout(profiles=A100_PROFILES),
     }
     return card(index, **(values | changes))
 
 
 def template_card(index: int = 0, **changes: Any) -> DeviceUsage:
     """An idle A100 in MIG mode with geometries (2.8)."""
-    return mig_card(index, **({"mig_profiles": (), "mig_templates": A100_TEMPLATES} | changes))
+    return mig_card(index, **({"detail": MigLayout(templates=A100_TEMPLATES)} | changes))
+
+
+def instance(start: int, size: int, name: str = "x") -> MigInstance:
+    """An instance at a placement (2.10)."""
+    return MigInstance(profile=name, placement=MigPlacement(start=start, size=size))
+
+
+def neuron_card(used: int = 0, **changes: Any) -> DeviceUsage:
+    """A Neuron device `n-0` of two cores, with a mask of cores taken."""
+    values: dict[str, Any] = {
+        "uuid": Uuid("n-0"),
+        "vendor": NEURON,
+        "mode": "",
+        "slots": 2,
+        "memory_mib": 0,
+        "cores": 3,
+        "detail": NeuronDetail(),
+    }
+    return card(0, (used.bit_count(), 0, used), **(values | changes))

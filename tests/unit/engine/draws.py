@@ -6,7 +6,19 @@ import random
 from typing import Any
 
 from hami_node.engine.place import ContainerAsks, PodRequest
-from hami_node.model import Ask, ContainerKind, Device, PodWishes, Uuid, UuidWish, Vendor
+from hami_node.model import (
+    Ask,
+    CardWishes,
+    ContainerKind,
+    Device,
+    PodWishes,
+    Uuid,
+    UuidWish,
+)
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.placement import NeuronDetail
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig import MigLayout
 from tests.unit.engine.cards import A100_PROFILES, A100_TEMPLATES, ask, device
 
 
@@ -16,52 +28,60 @@ class Draw:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def one(self, *choices: Any) -> Any:
+    def pick(self, *choices: Any) -> Any:
         return self.random.choice(choices)
 
     def number(self, most: int) -> int:
         return self.random.randint(0, most)
 
     def devices(self, node: int) -> list[Device]:
-        kind = self.one("gpu", "gpu", "gpu", "mixed", "neuron")
+        kind = self.pick("gpu", "gpu", "gpu", "mixed", "neuron")
         return [
             self._device(Uuid(f"{node}-{index}"), index, kind) for index in range(self.number(4))
         ]
 
     def _device(self, uuid: Uuid, index: int, kind: str) -> Device:
         if kind == "mixed":
-            kind = self.one("gpu", "mig", "old-mig", "neuron")
+            kind = self.pick("gpu", "mig", "old-mig", "neuron")
         values: dict[str, Any] = {
             "uuid": uuid,
-            "model": self.one("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "Tesla T4"),
-            "numa": self.one(0, 0, 1, None),
-            "slots": self.one(1, 2, 10, 10),
-            "memory_mib": self.one(8192, 16384, 16384),
-            "cores": self.one(0, 100, 100, 100, 200),
+            "model": self.pick("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "Tesla T4"),
+            "numa": self.pick(0, 0, 1, None),
+            "slots": self.pick(1, 2, 10, 10),
+            "memory_mib": self.pick(8192, 16384, 16384),
+            "cores": self.pick(0, 100, 100, 100, 200),
             "healthy": self.number(9) > 0,
         }
         if kind == "mig":
-            values |= {"mode": "mig", "mig_profiles": A100_PROFILES, "memory_mib": 40960}
+            values |= {
+                "mode": "mig",
+                "detail": MigLayout(profiles=A100_PROFILES),
+                "memory_mib": 40960,
+            }
             values |= {"slots": 7}
         if kind == "old-mig":
-            values |= {"mode": "mig", "mig_templates": A100_TEMPLATES, "memory_mib": 40960}
+            values |= {
+                "mode": "mig",
+                "detail": MigLayout(templates=A100_TEMPLATES),
+                "memory_mib": 40960,
+            }
             values |= {"slots": 7}
         if kind == "neuron":
-            values |= {"vendor": Vendor.AWS_NEURON, "mode": "", "cores": 3, "memory_mib": 0}
-            values |= {"instance_type": "inf2.24xlarge", "slots": 2}
+            values |= {"vendor": NEURON, "mode": "", "cores": 3, "memory_mib": 0}
+            values |= {"detail": NeuronDetail(instance_type="inf2.24xlarge"), "slots": 2}
         return device(index, **values)
 
     def _gpu(self) -> Ask:
         return ask(
-            self.one(1, 1, 1, 2, 3),
-            self.one(None, 1, 2000, 4096, 8192, 8193, 16384, 20000),
-            self.one(0, 0, 1, 30, 50, 100),
-            memory_percent=self.one(None, 25, 50, 100),
+            self.pick(1, 1, 1, 2, 3),
+            self.pick(None, 1, 2000, 4096, 8192, 8193, 16384, 20000),
+            self.pick(0, 0, 1, 30, 50, 100),
+            memory_percent=self.pick(None, 25, 50, 100),
         )
 
     def _asks(self) -> tuple[Ask, ...]:
-        cores = Ask(vendor=Vendor.AWS_NEURON, count=self.one(1, 1, 2), cores=self.one(1, 2))
-        asks: tuple[Ask, ...] = self.one(
+        cores = Ask(vendor=NEURON, count=self.pick(1, 1, 2), cores=self.pick(1, 2))
+        asks: tuple[Ask, ...] = self.pick(
             (), *([(self._gpu(),)] * 6), (cores,), (self._gpu(), cores)
         )
         return asks
@@ -70,26 +90,29 @@ class Draw:
         return frozenset(f"{self.number(5)}-{self.number(2)}" for _ in range(3))
 
     def wishes(self) -> PodWishes:
-        return PodWishes(
-            use_types=self.one((), (), (), (), ("a100",)),
-            nouse_types=self.one((), (), (), (), ("t4",)),
-            modes=self.one(None, None, None, frozenset({"hami-core"})),
-            nvidia=UuidWish(
-                use=self.one(None, None, None, None, self._uuids()),
-                nouse=self.one(frozenset(), frozenset(), frozenset(), self._uuids()),
+        cards = CardWishes(
+            use_types=self.pick((), (), (), (), ("a100",)),
+            nouse_types=self.pick((), (), (), (), ("t4",)),
+            modes=self.pick(None, None, None, frozenset({"hami-core"})),
+            uuids=UuidWish(
+                use=self.pick(None, None, None, None, self._uuids()),
+                nouse=self.pick(frozenset(), frozenset(), frozenset(), self._uuids()),
             ),
             is_numa_bound=self.number(4) == 0,
-            gpu_policy=self.one(None, "binpack", "mutex", "topology-aware", "numa,spread"),
-            node_policy=self.one(None, "spread"),
+        )
+        return PodWishes(
+            cards=((NVIDIA, cards),),
+            gpu_policy=self.pick(None, "binpack", "mutex", "topology-aware", "numa,spread"),
+            node_policy=self.pick(None, "spread"),
         )
 
     def request(self) -> PodRequest:
         kinds = (ContainerKind.APP,) * 4 + tuple(ContainerKind)
         return PodRequest(
-            namespace=self.one("team", "free", "free"),
+            namespace=self.pick("team", "free", "free"),
             containers=tuple(
-                ContainerAsks(kind=self.one(*kinds), asks=self._asks())
-                for _ in range(self.one(1, 1, 1, 2, 3))
+                ContainerAsks(kind=self.pick(*kinds), asks=self._asks())
+                for _ in range(self.pick(1, 1, 1, 2, 3))
             ),
             wishes=self.wishes(),
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hami_node.engine.topology import PairScores
-from hami_node.model import Uuid
+from hami_node.model import PairScores, Uuid
 
 Link = Callable[[int, int], int]
 """Score of a pair; called with the lower card first."""
@@ -19,27 +18,27 @@ NVLINKS_DGX1 = {
 def _tree(*levels: int) -> Link:
     """PCIe tree: cards with the same `card // level` hang on one bridge; the first match counts."""
 
-    def link(one: int, other: int) -> int:
-        same = (60 - 10 * i for i, level in enumerate(levels) if one // level == other // level)
+    def link(a: int, b: int) -> int:
+        same = (60 - 10 * i for i, level in enumerate(levels) if a // level == b // level)
         return next(same, 10)
 
     return link
 
 
-def _dgx1(one: int, other: int) -> int:
-    return 100 * NVLINKS_DGX1.get((one, other), 0) + _tree(2, 4)(one, other)
+def _dgx1(a: int, b: int) -> int:
+    return 100 * NVLINKS_DGX1.get((a, b), 0) + _tree(2, 4)(a, b)
 
 
-def _two_boards(one: int, other: int) -> int:
-    return _dgx1(one % 8, other % 8) if one // 8 == other // 8 else 10
+def _two_boards(a: int, b: int) -> int:
+    return _dgx1(a % 8, b % 8) if a // 8 == b // 8 else 10
 
 
-def _bridged(one: int, other: int) -> int:
-    return _tree(2, 4, 8)(one, other) + (400 if (one, other) in ((0, 9), (3, 4)) else 0)
+def _bridged(a: int, b: int) -> int:
+    return _tree(2, 4, 8)(a, b) + (400 if (a, b) in ((0, 9), (3, 4)) else 0)
 
 
-def _torus(one: int, other: int) -> int:
-    rows, columns = abs(one // 4 - other // 4), abs(one % 4 - other % 4)
+def _torus(a: int, b: int) -> int:
+    rows, columns = abs(a // 4 - b // 4), abs(a % 4 - b % 4)
     return 100 if min(rows, 4 - rows) + min(columns, 4 - columns) == 1 else 10
 
 

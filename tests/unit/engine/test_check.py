@@ -7,34 +7,18 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.check import Doubt, Objection, check_reservation, is_covered
+from hami_node.engine.check import check_reservation, is_covered
 from hami_node.engine.compat import V2_8
 from hami_node.engine.filters import Reason
+from hami_node.engine.objection import Amounts, Doubt, Objection
 from hami_node.engine.usage import DeviceUsage, PodGrants
-from hami_node.model import (
-    Ask,
-    ContainerKind,
-    Grant,
-    MigPlacement,
-    MigReservation,
-    PodWishes,
-    Uuid,
-    UuidWish,
-    Vendor,
-)
-from tests.unit.engine.cards import ask, card, grant, mig_card, template_card
-
-NEURON: dict[str, Any] = {
-    "vendor": Vendor.AWS_NEURON,
-    "mode": "",
-    "cores": 3,
-    "memory_mib": 0,
-    "slots": 2,
-}
+from hami_node.model import Ask, ContainerKind, Grant, PodWishes, Uuid, UuidWish
+from hami_node.vendors.nvidia.mig import TemplateSlot
+from tests.unit.engine.cards import ask, card, grant, wishes_for
 
 
 def _cards(*cards: DeviceUsage) -> Mapping[Uuid, DeviceUsage]:
-    return {one.device.uuid: one for one in cards}
+    return {usage.device.uuid: usage for usage in cards}
 
 
 def _check(
@@ -80,14 +64,20 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
             [card(0), card(1)],
             [grant("GPU-0"), grant("GPU-1")],
             ask(1),
-            Objection(reason=Doubt.COUNT_DIFFERS, free=1, asked=2, unit="cards"),
+            Objection(
+                reason=Doubt.COUNT_DIFFERS,
+                amounts=Amounts(left=1, asked=2, unit="cards", is_allowance=True),
+            ),
             id="more-cards-than-asked",
         ),
         pytest.param(
             [card(0)],
             [grant("GPU-0")],
             ask(2),
-            Objection(reason=Doubt.COUNT_DIFFERS, free=2, asked=1, unit="cards"),
+            Objection(
+                reason=Doubt.COUNT_DIFFERS,
+                amounts=Amounts(left=2, asked=1, unit="cards", is_allowance=True),
+            ),
             id="fewer-cards-than-asked",
         ),
         pytest.param(
@@ -112,9 +102,7 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
                 reason=Doubt.MEMORY_ABOVE_ASK,
                 uuid=Uuid("GPU-0"),
                 index=0,
-                free=4096,
-                asked=4097,
-                unit="MiB",
+                amounts=Amounts(left=4096, asked=4097, unit="MiB", is_allowance=True),
             ),
             id="memory-one-over",
         ),
@@ -126,9 +114,7 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
                 reason=Doubt.MEMORY_ABOVE_ASK,
                 uuid=Uuid("GPU-0"),
                 index=0,
-                free=5406,
-                asked=5407,
-                unit="MiB",
+                amounts=Amounts(left=5406, asked=5407, unit="MiB", is_allowance=True),
             ),
             id="percentage-one-over",
         ),
@@ -140,9 +126,7 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
                 reason=Doubt.CORES_ABOVE_ASK,
                 uuid=Uuid("GPU-0"),
                 index=0,
-                free=30,
-                asked=31,
-                unit="percent",
+                amounts=Amounts(left=30, asked=31, unit="percent", is_allowance=True),
             ),
             id="cores-one-over",
         ),
@@ -154,9 +138,7 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
                 reason=Reason.TOO_LITTLE_MEMORY,
                 uuid=Uuid("GPU-0"),
                 index=0,
-                free=4095,
-                asked=4096,
-                unit="MiB",
+                amounts=Amounts(left=4095, asked=4096, unit="MiB"),
             ),
             id="free-memory-one-short",
         ),
@@ -168,9 +150,7 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
                 reason=Reason.TOO_FEW_CORES,
                 uuid=Uuid("GPU-0"),
                 index=0,
-                free=29,
-                asked=30,
-                unit="percent",
+                amounts=Amounts(left=29, asked=30, unit="percent"),
             ),
             id="free-cores-one-short",
         ),
@@ -179,7 +159,10 @@ def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
             [grant()],
             ask(),
             Objection(
-                reason=Reason.NO_SLOT, uuid=Uuid("GPU-0"), index=0, free=0, asked=1, unit="slots"
+                reason=Reason.NO_SLOT,
+                uuid=Uuid("GPU-0"),
+                index=0,
+                amounts=Amounts(left=0, asked=1, unit="slots"),
             ),
             id="no-slot",
         ),
@@ -254,7 +237,7 @@ def test_refuses_with_card_and_numbers(
             [card()],
             [grant()],
             ask(),
-            PodWishes(use_types=("h100",)),
+            wishes_for(use_types=("h100",)),
             Reason.TYPE_MISMATCH,
             id="type-wish",
         ),
@@ -262,7 +245,7 @@ def test_refuses_with_card_and_numbers(
             [card()],
             [grant()],
             ask(),
-            PodWishes(modes=frozenset({"mps"})),
+            wishes_for(modes=frozenset({"mps"})),
             Reason.TYPE_MISMATCH,
             id="mode-wish",
         ),
@@ -270,13 +253,13 @@ def test_refuses_with_card_and_numbers(
             [card()],
             [grant()],
             ask(),
-            PodWishes(nvidia=UuidWish(nouse=frozenset({"GPU-0"}))),
+            wishes_for(uuids=UuidWish(nouse=frozenset({"GPU-0"}))),
             Reason.UUID_MISMATCH,
             id="uuid-wish",
         ),
         pytest.param(
             [card()],
-            [grant("GPU-0[0-0]")],
+            [grant(part=TemplateSlot(template=0, slot=0))],
             ask(),
             None,
             Doubt.CONTRADICTION,
@@ -314,80 +297,6 @@ def test_earlier_containers_of_the_pod_count_unless_they_have_ended(
 def test_earlier_containers_on_other_nodes_cards_are_left_out() -> None:
     own = _own((ContainerKind.APP, grant("GPU-9", 99999)))
     assert _check([card()], [grant()], ask(), own=own) is None
-
-
-def test_grants_of_one_container_are_charged_together() -> None:
-    grants = [grant("GPU-0[1-1]", 10240, 28), grant("GPU-0[1-1]", 10240, 28)]
-    objection = _check([template_card()], grants, ask(2, 9000, 0))
-    assert objection is not None
-    assert objection.reason is Doubt.CONTRADICTION
-
-
-def _reserved(place: int, start: int, size: int) -> MigReservation:
-    return MigReservation(
-        container_index=0,
-        device_index=place,
-        uuid=Uuid("GPU-0"),
-        profile="x",
-        placement=MigPlacement(start=start, size=size),
-    )
-
-
-def test_instances_are_accepted_where_they_are_real_and_free() -> None:
-    assert _check([template_card()], [grant("GPU-0[1-1]", 10240, 28)], ask(1, 9000, 0)) is None
-    grants = [grant("GPU-0", 9856, 29), grant("GPU-0", 9856, 29)]
-    reserved = (_reserved(0, 0, 2), _reserved(1, 2, 2))
-    assert _check([mig_card()], grants, ask(2, 9000, 0), reserved=reserved) is None
-
-
-@pytest.mark.parametrize(
-    ("target", "given", "reserved", "reason"),
-    [
-        (template_card(), grant("GPU-0[1-0]", 10240, 28), (), Doubt.NO_INSTANCE),
-        (template_card(), grant("GPU-0[1-0]", 5120, 14), (), Doubt.NO_INSTANCE),
-        (template_card(), grant("GPU-0", 10240, 28), (), Doubt.CONTRADICTION),
-        (mig_card(), grant("GPU-0", 9856, 29), (), Doubt.CONTRADICTION),
-        (mig_card(), grant("GPU-0", 9856, 29), (_reserved(0, 1, 2),), Doubt.NO_INSTANCE),
-        (mig_card(healthy=False), grant("GPU-0", 9856), (_reserved(0, 0, 2),), Reason.NOT_HEALTHY),
-    ],
-    ids=["wrong-size", "below-the-ask", "no-slot", "no-reservation", "odd-placement", "unhealthy"],
-)
-def test_instances_are_refused(
-    target: DeviceUsage, given: Grant, reserved: Any, reason: Reason | Doubt
-) -> None:
-    objection = _check([target], [given], ask(1, 9000, 0), reserved=reserved)
-    assert objection is not None
-    assert objection.reason is reason
-
-
-def _neuron(mask: int, uuid: str = "n-0") -> Grant:
-    return grant(uuid, 0, mask, vendor=Vendor.AWS_NEURON)
-
-
-@pytest.mark.parametrize(
-    ("used", "mask", "cores", "reason"),
-    [
-        (0, 0b11, 2, None),
-        (0b01, 0b10, 1, None),
-        (0b01, 0b01, 1, Doubt.CORES_TAKEN),
-        (0, 0b100, 1, Doubt.CORES_TAKEN),
-        (0, 0, 1, Doubt.CORES_TAKEN),
-        (0, 0b11, 1, Doubt.CORES_ABOVE_ASK),
-    ],
-)
-def test_neuron_cores(used: int, mask: int, cores: int, reason: Doubt | None) -> None:
-    target = card(0, (used.bit_count(), 0, used), uuid=Uuid("n-0"), **NEURON)
-    wanted = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=cores)
-    objection = _check([target], [_neuron(mask)], wanted)
-    assert (objection.reason if objection else None) is reason
-
-
-def test_neuron_device_that_is_unhealthy_is_refused() -> None:
-    target = card(0, uuid=Uuid("n-0"), healthy=False, **NEURON)
-    wanted = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=1)
-    objection = _check([target], [_neuron(1)], wanted)
-    assert objection is not None
-    assert objection.reason is Reason.NOT_HEALTHY
 
 
 def test_is_covered_ignores_live_use() -> None:

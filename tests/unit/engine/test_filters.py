@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
+from hami_node.engine.card_rules import filters_after_numa
 from hami_node.engine.compat import V2_8, V2_10, Compat, FilterName
 from hami_node.engine.filters import (
     BEFORE_NUMA,
@@ -13,14 +15,15 @@ from hami_node.engine.filters import (
     FitContext,
     Reason,
     Rejection,
-    after_numa,
     context,
     first_failing,
 )
 from hami_node.engine.quota import Quota, QuotaTally
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Mode, PodWishes, Uuid, UuidWish, Vendor
-from tests.unit.engine.cards import ask, card, mig_card, template_card
+from hami_node.model import NO_CARD_WISHES, Ask, CardWishes, Uuid, UuidWish, Vendor
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.nvidia.cards import NVIDIA
+from tests.unit.engine.cards import ask, card
 
 IDLE = card()
 FULL_QUOTA = Quota(memory_limit_mib=1000)
@@ -28,7 +31,7 @@ FULL_QUOTA = Quota(memory_limit_mib=1000)
 
 def _ctx(
     wanted: Ask | None = None,
-    wishes: PodWishes | None = None,
+    wishes: CardWishes = NO_CARD_WISHES,
     compat: Compat = V2_10,
     policy: str = "",
     cordoned: tuple[str, ...] = (),
@@ -36,7 +39,7 @@ def _ctx(
 ) -> FitContext:
     return context(
         wanted or ask(),
-        wishes or PodWishes(),
+        wishes,
         compat,
         policy=policy,
         cordoned=frozenset(Uuid(uuid) for uuid in cordoned),
@@ -44,11 +47,9 @@ def _ctx(
     )
 
 
-def _uuids(use: set[str] | None = None, nouse: set[str] | None = None) -> PodWishes:
-    return PodWishes(
-        nvidia=UuidWish(
-            use=None if use is None else frozenset(use), nouse=frozenset(nouse or set())
-        )
+def _uuids(use: set[str] | None = None, nouse: set[str] | None = None) -> CardWishes:
+    return CardWishes(
+        uuids=UuidWish(use=None if use is None else frozenset(use), nouse=frozenset(nouse or set()))
     )
 
 
@@ -58,20 +59,25 @@ CASES: list[tuple[FilterName, DeviceUsage, FitContext, Reason | None]] = [
     (FilterName.HEALTH, replace(IDLE, contradiction="twice"), _ctx(), Reason.NOT_HEALTHY),
     (FilterName.CORDON, IDLE, _ctx(cordoned=("GPU-1",)), None),
     (FilterName.CORDON, IDLE, _ctx(cordoned=("GPU-0",)), Reason.CORDONED),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(use_types=("v100", "a100"))), None),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(use_types=("h100",))), Reason.TYPE_MISMATCH),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(nouse_types=("a100",))), Reason.TYPE_MISMATCH),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(nouse_types=("t4",))), None),
+    (FilterName.TYPE, IDLE, _ctx(wishes=CardWishes(use_types=("v100", "a100"))), None),
+    (FilterName.TYPE, IDLE, _ctx(wishes=CardWishes(use_types=("h100",))), Reason.TYPE_MISMATCH),
+    (FilterName.TYPE, IDLE, _ctx(wishes=CardWishes(nouse_types=("a100",))), Reason.TYPE_MISMATCH),
+    (FilterName.TYPE, IDLE, _ctx(wishes=CardWishes(nouse_types=("t4",))), None),
     (
         FilterName.TYPE,
         IDLE,
-        _ctx(wishes=PodWishes(use_types=("a100",), nouse_types=("sxm4",))),
+        _ctx(wishes=CardWishes(use_types=("a100",), nouse_types=("sxm4",))),
         Reason.TYPE_MISMATCH,
     ),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(modes=frozenset({"mig"}))), Reason.TYPE_MISMATCH),
-    (FilterName.TYPE, IDLE, _ctx(wishes=PodWishes(modes=frozenset({"mig", "hami-core"}))), None),
-    (FilterName.TYPE, card(mode=""), _ctx(wishes=PodWishes(modes=frozenset({"mig"}))), None),
-    (FilterName.TYPE, card(vendor=Vendor.AWS_NEURON), _ctx(), Reason.TYPE_MISMATCH),
+    (
+        FilterName.TYPE,
+        IDLE,
+        _ctx(wishes=CardWishes(modes=frozenset({"mig"}))),
+        Reason.TYPE_MISMATCH,
+    ),
+    (FilterName.TYPE, IDLE, _ctx(wishes=CardWishes(modes=frozenset({"mig", "hami-core"}))), None),
+    (FilterName.TYPE, card(mode=""), _ctx(wishes=CardWishes(modes=frozenset({"mig"}))), None),
+    (FilterName.TYPE, card(vendor=NEURON), _ctx(), Reason.TYPE_MISMATCH),
     (FilterName.UUID, IDLE, _ctx(), None),
     (FilterName.UUID, IDLE, _ctx(wishes=_uuids(use={"GPU-0", "GPU-9"})), None),
     (FilterName.UUID, IDLE, _ctx(wishes=_uuids(use={"GPU-9"})), Reason.UUID_MISMATCH),
@@ -106,12 +112,6 @@ CASES: list[tuple[FilterName, DeviceUsage, FitContext, Reason | None]] = [
     (FilterName.NO_CORES_LEFT, card(used=(1, 0, 100)), _ctx(ask(cores=1)), None),
     (FilterName.NO_CORES_LEFT, card(cores=0), _ctx(ask(cores=0)), None),
     (FilterName.NO_CORES_LEFT, card(used=(1, 0, 100)), _ctx(ask(cores=0)), Reason.NO_CORES_LEFT),
-    (FilterName.MIG, IDLE, _ctx(ask(memory_mib=90000)), None),
-    (FilterName.MIG, mig_card(), _ctx(ask(memory_mib=40192)), None),
-    (FilterName.MIG, mig_card(), _ctx(ask(memory_mib=40193)), Reason.NO_MIG_PLACEMENT),
-    (FilterName.MIG, template_card(), _ctx(ask(memory_mib=40960)), None),
-    (FilterName.MIG, template_card(), _ctx(ask(memory_mib=40961)), Reason.NO_MIG_TEMPLATE),
-    (FilterName.MIG, card(mode=Mode.MIG), _ctx(), Reason.NO_MIG_PLACEMENT),
 ]
 
 
@@ -150,23 +150,31 @@ def test_memory_of_an_ask_on_a_card(wanted: Ask, memory_mib: int, expected: int)
 )
 def test_first_failing_follows_the_generations_order(compat: Compat, reason: Reason) -> None:
     ctx = _ctx(compat=compat, quota=FULL_QUOTA)
-    assert first_failing(card(used=(1, 16000, 90)), ctx, after_numa(compat)) is reason
+    assert (
+        first_failing(card(used=(1, 16000, 90)), ctx, filters_after_numa(NVIDIA, compat)) is reason
+    )
 
 
 def test_first_failing_in_2_10_names_memory_before_cores() -> None:
     ctx = _ctx(compat=V2_10)
     used_up = card(used=(1, 16000, 90))
-    assert first_failing(used_up, ctx, after_numa(V2_10)) is Reason.TOO_LITTLE_MEMORY
+    assert (
+        first_failing(used_up, ctx, filters_after_numa(NVIDIA, V2_10)) is Reason.TOO_LITTLE_MEMORY
+    )
 
 
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 def test_every_generation_runs_every_filter_once(compat: Compat) -> None:
-    rules = (*BEFORE_NUMA, *after_numa(compat))
+    rules = (*BEFORE_NUMA, *filters_after_numa(Vendor("any"), compat))
     assert sorted(map(id, rules)) == sorted(map(id, FILTERS.values()))
 
 
 def test_rejection_text_is_sorted_as_strings() -> None:
-    counts = {Reason.TOO_LITTLE_MEMORY: 3, Reason.TYPE_MISMATCH: 1, Reason.NO_SLOT: 10}
+    counts: dict[StrEnum, int] = {
+        Reason.TOO_LITTLE_MEMORY: 3,
+        Reason.TYPE_MISMATCH: 1,
+        Reason.NO_SLOT: 10,
+    }
     text = Rejection(counts=counts, total=14).text()
     assert (
         text == "1/14 CardTypeMismatch, 10/14 CardTimeSlicingExhausted, 3/14 CardInsufficientMemory"

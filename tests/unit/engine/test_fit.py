@@ -1,4 +1,4 @@
-"""Which cards serve an ask: order, NUMA groups, linked sets, MIG, reasons."""
+"""Which cards serve an ask: order, NUMA groups, linked sets, reasons."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Any
 
 import pytest
 
+from hami_node.engine.card_rules import Placement
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import context
-from hami_node.engine.fit import NO_SCORES, PairScores, Placement, fit
+from hami_node.engine.fit import fit
 from hami_node.engine.quota import Quota, QuotaTally
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, PodWishes, Uuid
-from tests.unit.engine.cards import ask, card, mig_card
+from hami_node.model import NO_CARD_WISHES, NO_SCORES, Ask, CardWishes, PairScores, Uuid
+from tests.unit.engine.cards import ask, card
 
-BOUND = PodWishes(is_numa_bound=True)
+BOUND = CardWishes(is_numa_bound=True)
 
 
 def _fit(
     cards: Sequence[DeviceUsage],
     wanted: Ask,
     *,
-    wishes: PodWishes | None = None,
+    wishes: CardWishes = NO_CARD_WISHES,
     compat: Compat = V2_10,
     policy: str = "spread",
     scores: PairScores = NO_SCORES,
@@ -31,7 +32,7 @@ def _fit(
     """Indexes in the order taken, or the reasons."""
     ctx = context(
         wanted,
-        wishes or PodWishes(),
+        wishes,
         compat,
         policy=policy,
         quota=None if quota is None else QuotaTally.start(quota, compat),
@@ -53,7 +54,7 @@ def test_takes_the_first_cards_that_fit() -> None:
 
 
 def test_takes_what_was_asked_of_each_card() -> None:
-    ctx = context(ask(memory_mib=None, memory_percent=33, cores=250), PodWishes(), V2_10)
+    ctx = context(ask(memory_mib=None, memory_percent=33, cores=250), NO_CARD_WISHES, V2_10)
     answer = fit([card()], ctx)
     assert isinstance(answer, Placement)
     assert (answer.taken[0].memory_mib, answer.taken[0].cores) == (5406, 100)
@@ -125,9 +126,9 @@ SEED_PAIRS = {(0, 1): 80, (0, 2): 45, (0, 3): 30, (1, 2): 50, (1, 3): 35, (2, 3)
 
 def _scores(pairs: dict[tuple[int, int], int]) -> dict[Uuid, dict[Uuid, int]]:
     scores: dict[Uuid, dict[Uuid, int]] = {}
-    for (one, other), score in pairs.items():
-        for a, b in ((one, other), (other, one)):
-            scores.setdefault(Uuid(f"GPU-{a}"), {})[Uuid(f"GPU-{b}")] = score
+    for (a, b), score in pairs.items():
+        for first, other in ((a, b), (b, a)):
+            scores.setdefault(Uuid(f"GPU-{first}"), {})[Uuid(f"GPU-{other}")] = score
     return scores
 
 
@@ -162,19 +163,6 @@ def test_topology_aware_without_scores_takes_the_first(count: int, expected: lis
 def test_topology_aware_may_stand_in_a_chain() -> None:
     answer = _fit(FOUR, ask(2), policy="binpack,topology-aware", scores=_scores(SEED_PAIRS))
     assert answer == [1, 0]
-
-
-def test_card_in_mig_mode_serves_several_cards_of_one_ask() -> None:
-    assert _fit([mig_card()], ask(3, 9000, 0)) == [0, 0, 0]
-
-
-def test_card_in_mig_mode_that_is_full_counts_once_more() -> None:
-    expected = "1/1 CardMigTopologyInfeasible, 3/1 AllocatedCardsInsufficientRequest"
-    assert _fit([mig_card()], ask(4, 9000, 0)) == expected
-
-
-def test_mig_and_whole_cards_serve_one_ask_together() -> None:
-    assert _fit([mig_card(0), card(1)], ask(3, 16000, 0)) == [0, 0, 1]
 
 
 def test_quota_counts_cards_taken_for_the_same_ask() -> None:

@@ -1,7 +1,8 @@
 """Hazards of the original engine that must not come back, each by its number in the list.
 
-C12 and C13 are in test_neuron.py. C6 to C8, C16, C17, C21, C22, C25, C26 and C29 are not the
-engine's. C23 and C24 stay as executed, because recorded answers say so; they are pinned here.
+C12 and C13 are in the tests of vendors/neuron/placement.py. C6 to C8, C16, C17, C21, C22, C25, C26
+and C29 are not the engine's. C23 and C24 stay as executed, because recorded answers say so; they
+are pinned here.
 """
 
 from __future__ import annotations
@@ -11,33 +12,39 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine import mig
+from hami_node.engine.card_rules import Placement, Taken
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Reason, context, has_type
-from hami_node.engine.fit import Placement, fit
-from hami_node.engine.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fit import fit
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.ranking import device_score
 from hami_node.engine.usage import NodeUsage, PodGrants, collapse
 from hami_node.errors import WireError
 from hami_node.model import (
+    NO_CARD_WISHES,
     Ask,
+    CardWishes,
     Container,
     ContainerKind,
     Grant,
-    MigPlacement,
-    MigReservation,
+    Node,
     PodWishes,
     Uuid,
-    Vendor,
 )
-from hami_node.wire import names
-from hami_node.wire.placement_codec import encode_placement
-from hami_node.wire.pod_codec import decode_grants, encode_grants
-from hami_node.wire.requests import checked_asks_of
-from tests.unit.engine.cards import ask, card, device, grant, mig_card
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.nvidia import mig
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA, MigReason
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.placement import encode_placement
+from hami_node.vendors.request import asks_of
+from hami_node.wire.grants import decode_grants, encode_grants
+from tests.unit.engine.cards import ask, card, device, grant, instance, mig_card
 
+VENDORS = (nvidia_protocol(), neuron_protocol())
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 COMPATS = pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 
@@ -69,8 +76,8 @@ def test_hazard_c1_container_without_cards_keeps_its_slot_whatever_the_model(
     answer = fleet.place(_request((INIT, ()), (APP, ()), (APP, (ask(),))))
     assert isinstance(answer, Placed)
     containers = tuple(Container(name=name) for name in "iab")
-    texts = encode_placement("n", containers, answer.grants.containers, answer.grants.mig, {})
-    assert texts[names.POD_ALLOCATED] == ";;GPU-0,NVIDIA,4096,30:;"
+    texts = encode_placement(Node(name="n"), containers, answer.grants.containers, {}, VENDORS)
+    assert texts[nvidia_names.POD_ALLOCATED] == ";;GPU-0,NVIDIA,4096,30:;"
 
 
 @COMPATS
@@ -96,7 +103,7 @@ def test_hazard_c4_memory_that_cannot_be_read_is_an_error_not_an_empty_request(m
     """Such a pod asked for nothing and passed on every node."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": memory}
     with pytest.raises(WireError, match=re.escape("nvidia.com/gpumem")):
-        checked_asks_of(Container(name="c", limits=limits))
+        asks_of(Container(name="c", limits=limits), VENDORS)
 
 
 def test_hazard_c5_cordon_holds_at_once() -> None:
@@ -120,7 +127,7 @@ def test_hazard_c10_topology_aware_with_numa_bind_keeps_every_group() -> None:
     scores: dict[Uuid, dict[Uuid, int]] = {
         Uuid("GPU-3"): {Uuid("GPU-1"): 60, Uuid("GPU-2"): 10, Uuid("GPU-0"): 90}
     }
-    ctx = context(ask(2), PodWishes(is_numa_bound=True), V2_10, policy="topology-aware")
+    ctx = context(ask(2), CardWishes(is_numa_bound=True), V2_10, policy="topology-aware")
     answer = fit(cards, ctx, policy="topology-aware", pair_scores=scores)
     assert isinstance(answer, Placement)
     assert [taken.device.index for taken in answer.taken] == [3, 1]
@@ -141,8 +148,7 @@ def test_hazard_c11_sidecars_count_with_the_apps_and_end_with_them() -> None:
 def test_hazard_c14_neuron_masks_are_united() -> None:
     """Bit masks were added or compared like amounts: 1 and 2 gave 2."""
     masks = tuple(
-        (Grant(uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, memory_mib=0, cores=mask),)
-        for mask in (1, 2)
+        (Grant(uuid=Uuid("n-0"), vendor=NEURON, memory_mib=0, cores=mask),) for mask in (1, 2)
     )
     assert collapse(PodGrants(containers=masks))[0].cores == 3
 
@@ -154,7 +160,7 @@ def test_hazard_c15_mig_reservation_counts_from_the_moment_of_the_grant() -> Non
     for number, start in enumerate((0, 2, 4)):
         answer = fleet.place(request)
         assert isinstance(answer, Placed)
-        assert answer.grants.mig[0].placement == MigPlacement(start=start, size=2)
+        assert answer.grants.containers[0][0].part == instance(start, 2, "2g.10gb")
         fleet.add_pod(f"p{number}", "team", "n", answer.grants)
     assert fleet.place(request) == NoNode()
 
@@ -204,7 +210,7 @@ def test_hazard_c23_whole_card_percentage_on_mig_stays_as_executed() -> None:
         _request((APP, (ask(1, None, 0, memory_percent=100),)))
     )
     assert isinstance(answer, dict)
-    assert answer["n"].counts == {Reason.NO_MIG_PLACEMENT: 1}
+    assert answer["n"].counts == {MigReason.NO_PLACEMENT: 1}
 
 
 def test_hazard_c24_mig_placement_stays_as_executed() -> None:
@@ -213,21 +219,22 @@ def test_hazard_c24_mig_placement_stays_as_executed() -> None:
     for memory_mib in (4000, 9000):
         choice = mig.choose(usage, memory_mib)
         assert choice is not None
-        usage = mig.account(usage, choice)
+        taken = Taken(device=usage.device, memory_mib=memory_mib, cores=0)
+        _, usage = NVIDIA.grant(usage, taken)
     assert mig.choose(usage, 19000) is None
 
 
 @pytest.mark.parametrize(
     ("usage", "wishes", "reason"),
     [
-        (card(vendor=Vendor.AWS_NEURON, model="NVIDIA"), PodWishes(), Reason.TYPE_MISMATCH),
-        (card(mode="mig"), PodWishes(modes=frozenset({"mig-mixed"})), Reason.TYPE_MISMATCH),
-        (card(model="GeForce"), PodWishes(), None),
+        (card(vendor=NEURON, model="NVIDIA"), NO_CARD_WISHES, Reason.TYPE_MISMATCH),
+        (card(mode="mig"), CardWishes(modes=frozenset({"mig-mixed"})), Reason.TYPE_MISMATCH),
+        (card(model="GeForce"), NO_CARD_WISHES, None),
     ],
     ids=["vendor-not-by-name", "mode-not-by-part", "no-NVIDIA-in-the-name"],
 )
 def test_hazard_c27_vendor_and_mode_are_compared_whole(
-    usage: Any, wishes: PodWishes, reason: Reason | None
+    usage: Any, wishes: CardWishes, reason: Reason | None
 ) -> None:
     """Parts of words were searched for."""
     assert has_type(usage, context(ask(), wishes, V2_10)) is reason
@@ -237,7 +244,7 @@ def test_hazard_c27_vendor_and_mode_are_compared_whole(
 def test_hazard_c28_card_without_pair_scores_counts_0(compat: Compat) -> None:
     """A card that the node's table does not name crashed the original."""
     scores = {Uuid("GPU-0"): {Uuid("GPU-1"): 10}}
-    ctx = context(ask(2), PodWishes(), compat, policy="topology-aware")
+    ctx = context(ask(2), NO_CARD_WISHES, compat, policy="topology-aware")
     answer = fit([card(2), card(1), card(0)], ctx, policy="topology-aware", pair_scores=scores)
     assert isinstance(answer, Placement)
     assert [taken.device.index for taken in answer.taken] == [1, 0]
@@ -246,34 +253,21 @@ def test_hazard_c28_card_without_pair_scores_counts_0(compat: Compat) -> None:
 def test_hazard_c30_decoding_and_encoding_does_not_grow() -> None:
     """Every round added a `;`."""
     text = "GPU-0,NVIDIA,1,2:;;GPU-1,NVIDIA,3,4:;;"
-    assert encode_grants(decode_grants(text)) == text
+    assert encode_grants(decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)) == text
 
 
 @COMPATS
 def test_hazard_c30_whole_card_is_exclusive_whatever_the_core_scaling(compat: Compat) -> None:
     """The rule was off on cards that offer 200 cores."""
-    ctx = context(ask(cores=100), PodWishes(), compat)
+    ctx = context(ask(cores=100), NO_CARD_WISHES, compat)
     assert not isinstance(fit([card(0, (1, 0, 10), cores=200)], ctx), Placement)
     assert isinstance(fit([card(0, cores=200)], ctx), Placement)
 
 
 def test_hazard_c30_unknown_numa_node_is_no_group() -> None:
     """Unknown was registered as node 0, so strangers looked like neighbours."""
-    ctx = context(ask(2), PodWishes(is_numa_bound=True), V2_10)
+    ctx = context(ask(2), CardWishes(is_numa_bound=True), V2_10)
     cards = [card(0, numa=None), card(1, numa=None), card(2, numa=0), card(3, numa=0)]
     answer = fit(cards, ctx)
     assert isinstance(answer, Placement)
     assert [taken.device.index for taken in answer.taken] == [2, 3]
-
-
-def test_reservation_of_another_container_is_not_charged() -> None:
-    """Only containers that hold something count their instances."""
-    reserved = MigReservation(
-        container_index=1,
-        device_index=0,
-        uuid=Uuid("GPU-0"),
-        profile="2g.10gb",
-        placement=MigPlacement(start=0, size=2),
-    )
-    pod = PodGrants(containers=((grant("GPU-1"),), ()), mig=(reserved,))
-    assert all(not charge.mig_placements for charge in collapse(pod))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
-from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.compat import V2_10, Compat
 from hami_node.engine.filters import Rejection
 from hami_node.engine.place import (
     ContainerAsks,
@@ -20,8 +18,9 @@ from hami_node.engine.place import (
 )
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
-from hami_node.model import Ask, ContainerKind, MigPlacement, PodWishes, Uuid, Vendor
-from tests.unit.engine.cards import ask, card, mig_card, template_card
+from hami_node.model import Ask, ContainerKind, PodWishes, Uuid
+from hami_node.vendors.neuron.cards import NEURON
+from tests.unit.engine.cards import ask, card, neuron_card
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
@@ -49,11 +48,11 @@ def _place(
     quota: Quota | None = None,
 ) -> list[list[tuple[str, int]]] | str:
     """(uuid, MiB) by container, or the reasons."""
-    node = NodeOffer(cards={one.device.uuid: one for one in cards})
+    node = NodeOffer(cards={usage.device.uuid: usage for usage in cards})
     answer = place_on(node, _ready(request, compat, quota))
     if isinstance(answer, Rejection):
         return answer.text()
-    return [[(one.uuid, one.memory_mib) for one in grants] for grants in answer.containers]
+    return [[(grant.uuid, grant.memory_mib) for grant in grants] for grants in answer.containers]
 
 
 def test_containers_without_an_ask_have_an_empty_place() -> None:
@@ -98,63 +97,12 @@ def test_more_cards_than_the_node_has() -> None:
 
 
 def test_more_cards_than_the_node_has_counts_the_asks_vendor() -> None:
-    neuron = card(1, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="")
-    assert _place([card(), neuron], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
-
-
-@pytest.mark.parametrize(
-    ("modes", "expected"),
-    [
-        (None, [[("GPU-0", 9856), ("GPU-0", 9856)]]),
-        (frozenset({"mig"}), [[("GPU-0", 9856), ("GPU-0", 9856)]]),
-        (frozenset({"hami-core"}), "NodeInsufficientDevice"),
-    ],
-    ids=["any-mode", "mig", "not-mig"],
-)
-def test_one_card_in_mig_mode_may_be_several(
-    modes: frozenset[str] | None, expected: object
-) -> None:
-    request = _request((APP, [ask(2, 9000, 0)]), wishes=PodWishes(modes=modes))
-    assert _place([mig_card()], request) == expected
-
-
-def test_mig_grants_carry_their_reservations() -> None:
-    request = _request((APP, [ask(2, 9000, 0)]), (APP, [ask(1, 3000, 0)]))
-    node = NodeOffer(cards={Uuid("GPU-0"): mig_card()})
-    answer = place_on(node, _ready(request))
-    assert isinstance(answer, PodGrants)
-    rows = [
-        (one.container_index, one.device_index, one.profile, one.placement) for one in answer.mig
-    ]
-    assert rows == [
-        (0, 0, "2g.10gb", MigPlacement(start=0, size=2)),
-        (0, 1, "2g.10gb", MigPlacement(start=2, size=2)),
-        (1, 0, "1g.5gb", MigPlacement(start=6, size=1)),
-    ]
-
-
-def test_mig_grants_of_2_8_name_their_slots() -> None:
-    request = _request((APP, [ask(2, 9000, 0)]))
-    answer = _place([template_card()], request, V2_8)
-    assert answer == [[("GPU-0[1-1]", 10240), ("GPU-0[1-2]", 10240)]]
-
-
-def test_app_container_keeps_the_geometry_of_an_init_container() -> None:
-    request = _request((INIT, [ask(1, 5000, 0)]), (APP, [ask(1, 9000, 0)]))
-    assert _place([template_card()], request, V2_8) == "1/1 CardNotFoundCustomFilterRule"
-    small = _request((INIT, [ask(1, 5000, 0)]), (APP, [ask(1, 5000, 0)]))
-    assert _place([template_card()], small, V2_8) == [
-        [("GPU-0[0-0]", 5120)],
-        [("GPU-0[0-1]", 5120)],
-    ]
+    assert _place([card(), neuron_card()], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
 
 
 def test_two_vendors_in_one_container() -> None:
-    neuron = card(
-        0, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="", memory_mib=0, slots=2
-    )
-    cores = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=1)
-    answer = _place([card(), neuron], _request((APP, [ask(), cores])))
+    cores = Ask(vendor=NEURON, count=1, cores=1)
+    answer = _place([card(), neuron_card()], _request((APP, [ask(), cores])))
     assert answer == [[("n-0", 0), ("GPU-0", 4096)]]
 
 
@@ -162,12 +110,9 @@ def test_quota_spans_containers_and_spares_neuron() -> None:
     request = _request((APP, [ask(memory_mib=6000)]), (APP, [ask(memory_mib=6000)]))
     quota = Quota(memory_limit_mib=10000)
     assert _place([card(0), card(1)], request, V2_10, quota) == "2/2 ResourceQuotaNotFit"
-    neuron = card(
-        0, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="", memory_mib=0, slots=2
-    )
-    cores = Ask(vendor=Vendor.AWS_NEURON, count=1, cores=1)
+    cores = Ask(vendor=NEURON, count=1, cores=1)
     blocked = Quota(memory_limit_mib=0, core_limit=0)
-    assert _place([neuron], _request((APP, [cores])), V2_10, blocked) == [[("n-0", 0)]]
+    assert _place([neuron_card()], _request((APP, [cores])), V2_10, blocked) == [[("n-0", 0)]]
 
 
 def test_pods_policy_wins_over_the_default() -> None:

@@ -10,28 +10,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_node.engine.card_rules import Placement, rules_of
 from hami_node.engine.check import check_reservation
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection, context
-from hami_node.engine.fit import Placement, fit
-from hami_node.engine.fleet import Fleet, Placed
+from hami_node.engine.fit import fit
+from hami_node.engine.fleet.fleet import Fleet, Placed
 from hami_node.engine.place import NodeOffer, Plan, PodRequest, Rules, place_on, plan
 from hami_node.engine.ranking import device_score
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import (
+    NO_CARD_WISHES,
     Ask,
+    CardWishes,
     ContainerKind,
     Device,
     Grant,
-    MigPlacement,
-    MigProfile,
-    MigTemplate,
-    Mode,
     PodWishes,
     Uuid,
     UuidWish,
     Vendor,
 )
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.placement import WHOLE_DEVICES, NeuronDetail
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig import (
+    MigLayout,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
+    MigUse,
+)
+from hami_node.vendors.nvidia.mode import Mode
 from tests.unit.engine.cards import ask, card
 from tests.unit.engine.draws import Draw
 
@@ -47,13 +57,13 @@ def _fleet(draw: Draw, compat: Compat) -> Fleet:
 
 
 def _requests(draw: Draw, count: int) -> list[PodRequest]:
-    return [one for one in (draw.request() for _ in range(count)) if not one.is_empty]
+    return [request for request in (draw.request() for _ in range(count)) if not request.is_empty]
 
 
 # -- never more than a card has -------------------------------------------------------------------
 def _is_within(usage: DeviceUsage) -> bool:
     device = usage.device
-    if device.vendor is Vendor.AWS_NEURON:
+    if device.vendor is NEURON:
         return not usage.cores_used & ~device.cores
     # Profiles round their cores up: seven of 15 % stand on one card, as their vendor has it.
     has_cores = device.mode == Mode.MIG or usage.cores_used <= device.cores
@@ -79,8 +89,8 @@ def test_no_card_is_ever_over_committed(seeds: range, compat: Compat) -> None:
                 fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
             if number % 4 == 3:
                 fleet.remove_pod(f"pod-{draw.number(number)}")
-            for seat in fleet.nodes.values():
-                assert all(_is_within(usage) for usage in seat.usage.cards.values())
+            for node in fleet.nodes.values():
+                assert all(_is_within(usage) for usage in node.usage.cards.values())
     assert placed > 100
 
 
@@ -96,7 +106,7 @@ def test_whole_card_asks_never_share_a_card(seeds: range, compat: Compat) -> Non
                 continue
             before = fleet.nodes[answer.node].usage.cards
             for grant in _steady(answer.grants):
-                if grant.vendor is Vendor.NVIDIA and grant.cores == 100 and "[" not in grant.uuid:
+                if grant.vendor is NVIDIA and grant.cores == 100 and grant.part is None:
                     assert before[grant.uuid].slots_used == 0
             fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
 
@@ -140,11 +150,28 @@ def test_answers_are_independent_of_the_order_of_nodes_and_pods(seed: int, compa
 NUMBERS = st.integers(0, 2**31 - 1) | st.integers(0, 200)
 TEXTS = st.text(max_size=8)
 PLACES = st.builds(MigPlacement, start=NUMBERS, size=NUMBERS)
+VENDORS = st.sampled_from([NVIDIA, NEURON, Vendor("other")])
+PROFILES = st.builds(
+    MigProfile,
+    name=TEXTS,
+    memory_mib=NUMBERS,
+    cores=NUMBERS,
+    slice_count=NUMBERS,
+    placements=st.lists(PLACES, max_size=3).map(tuple),
+)
+TEMPLATES = st.builds(MigTemplate, name=TEXTS, memory_mib=NUMBERS, cores=NUMBERS, count=NUMBERS)
+LAYOUTS = st.builds(
+    MigLayout,
+    profiles=st.lists(PROFILES, max_size=2).map(tuple),
+    templates=st.lists(st.lists(TEMPLATES, max_size=2).map(tuple), max_size=2).map(tuple),
+)
+TYPES = st.sampled_from(["", "inf2.xlarge", "trn1.32xlarge", "odd"])
+DETAILS = st.none() | LAYOUTS | st.builds(NeuronDetail, instance_type=TYPES)
 DEVICES = st.builds(
     Device,
     uuid=st.sampled_from(["a", "b", ""]).map(Uuid),
     index=NUMBERS,
-    vendor=st.sampled_from(Vendor),
+    vendor=VENDORS,
     model=TEXTS,
     mode=st.sampled_from(["", "mig", "hami-core", "odd"]),
     numa=st.none() | st.integers(0, 3),
@@ -152,25 +179,7 @@ DEVICES = st.builds(
     slots=NUMBERS,
     memory_mib=NUMBERS,
     cores=NUMBERS,
-    instance_type=st.sampled_from(["", "inf2.xlarge", "trn1.32xlarge", "odd"]),
-    mig_profiles=st.lists(
-        st.builds(
-            MigProfile,
-            name=TEXTS,
-            memory_mib=NUMBERS,
-            cores=NUMBERS,
-            slice_count=NUMBERS,
-            placements=st.lists(PLACES, max_size=3).map(tuple),
-        ),
-        max_size=2,
-    ).map(tuple),
-    mig_templates=st.lists(
-        st.lists(
-            st.builds(MigTemplate, name=TEXTS, memory_mib=NUMBERS, cores=NUMBERS, count=NUMBERS),
-            max_size=2,
-        ).map(tuple),
-        max_size=2,
-    ).map(tuple),
+    detail=DETAILS,
 )
 USAGES = st.builds(
     DeviceUsage,
@@ -178,26 +187,34 @@ USAGES = st.builds(
     slots_used=NUMBERS,
     memory_used_mib=NUMBERS,
     cores_used=NUMBERS,
-    mig_template=st.none() | st.integers(0, 3),
-    mig_slots=st.frozensets(st.integers(0, 9), max_size=3),
-    mig_placements=st.lists(PLACES, max_size=3).map(tuple),
+    parts=st.none()
+    | st.builds(
+        MigUse,
+        template=st.none() | st.integers(0, 3),
+        slots=st.frozensets(st.integers(0, 9), max_size=3),
+        placements=st.lists(PLACES, max_size=3).map(tuple),
+    ),
 )
 ASKS = st.builds(
     Ask,
-    vendor=st.sampled_from(Vendor),
+    vendor=VENDORS,
     count=st.integers(1, 2**31 - 1) | st.integers(1, 4),
     memory_mib=st.none() | NUMBERS,
     memory_percent=st.none() | st.integers(0, 100),
     cores=NUMBERS,
-    is_whole_device=st.booleans(),
+    detail=st.none() | st.just(WHOLE_DEVICES),
 )
 POLICIES = st.none() | TEXTS | st.sampled_from(["mutex", "topology-aware", "numa,binpack", ","])
-WISHES = st.builds(
-    PodWishes,
+CARD_WISHES = st.builds(
+    CardWishes,
     use_types=st.lists(TEXTS, max_size=2).map(tuple),
     modes=st.none() | st.frozensets(TEXTS, max_size=2),
-    nvidia=st.builds(UuidWish, use=st.none() | st.frozensets(TEXTS)),
+    uuids=st.builds(UuidWish, use=st.none() | st.frozensets(TEXTS)),
     is_numa_bound=st.booleans(),
+)
+WISHES = st.builds(
+    PodWishes,
+    cards=st.lists(st.tuples(VENDORS, CARD_WISHES), max_size=2).map(tuple),
     gpu_policy=POLICIES,
     node_policy=POLICIES,
     scoring_weights=st.none() | TEXTS | st.just("slot=1,core=2,memory=3"),
@@ -210,20 +227,23 @@ def test_fit_answers_whatever_a_node_registers(
     cards: list[DeviceUsage], wanted: Ask, wishes: PodWishes, compat: Compat
 ) -> None:
     policy = wishes.gpu_policy or ""
-    answer = fit(cards, context(wanted, wishes, compat, policy=policy), policy=policy)
+    answer = fit(
+        cards, context(wanted, wishes.of(wanted.vendor), compat, policy=policy), policy=policy
+    )
     assert isinstance(answer, Placement | Rejection)
     if isinstance(answer, Placement):
-        assert len(answer.taken) == wanted.count
+        devices = [usage.device for usage in cards]
+        assert len(answer.taken) == rules_of(wanted.vendor).cards_wanted(wanted, devices)
 
 
 @settings(deadline=None)
 @given(st.lists(DEVICES, max_size=4), ASKS, ASKS, WISHES, st.sampled_from([V2_8, V2_10]))
 def test_fleet_answers_whatever_a_node_registers(
-    devices: list[Device], one: Ask, other: Ask, wishes: PodWishes, compat: Compat
+    devices: list[Device], first: Ask, other: Ask, wishes: PodWishes, compat: Compat
 ) -> None:
     fleet = Fleet(Rules(compat=compat))
     fleet.set_node("n", devices)
-    request = _pod(one, other, wishes)
+    request = _pod(first, other, wishes)
     answer = fleet.place(request)
     reasons = fleet.explain(request)
     if isinstance(answer, Placed):
@@ -234,13 +254,13 @@ def test_fleet_answers_whatever_a_node_registers(
         assert fleet.place(request) == answer
 
 
-def _pod(one: Ask, other: Ask, wishes: PodWishes) -> PodRequest:
+def _pod(first: Ask, other: Ask, wishes: PodWishes) -> PodRequest:
     containers = Draw(0).request().containers[:1]
     return PodRequest(
         namespace="ns",
         containers=tuple(
             replace(containers[0], kind=kind, asks=(wanted,))
-            for kind, wanted in ((ContainerKind.INIT, one), (ContainerKind.APP, other))
+            for kind, wanted in ((ContainerKind.INIT, first), (ContainerKind.APP, other))
         ),
         wishes=wishes,
     )
@@ -257,15 +277,15 @@ def test_policy_picks_the_fullest_or_emptiest_card_that_fits(
     cards = [card(index, used) for index, used in enumerate(loads)]
     wanted = ask()
     scores = {
-        one.device.uuid: device_score(one, [wanted], V2_10)
-        for one in cards
-        if isinstance(fit([one], context(wanted, PodWishes(), V2_10)), Placement)
+        usage.device.uuid: device_score(usage, [wanted], V2_10)
+        for usage in cards
+        if isinstance(fit([usage], context(wanted, NO_CARD_WISHES, V2_10)), Placement)
     }
     request = replace(_pod(wanted, wanted, PodWishes(gpu_policy=policy)))
     request = replace(request, containers=request.containers[1:])
     ready = plan(request, Rules(compat=V2_10))
     assert isinstance(ready, Plan)
-    answer = place_on(NodeOffer(cards={one.device.uuid: one for one in cards}), ready)
+    answer = place_on(NodeOffer(cards={usage.device.uuid: usage for usage in cards}), ready)
     if not scores:
         assert isinstance(answer, Rejection)
         return
@@ -303,21 +323,10 @@ def _check_pod(
     for index, container in enumerate(request.containers):
         own = replace(pod, containers=pod.containers[:index], kinds=pod.kinds[:index])
         for wanted in container.asks:
-            grants = tuple(one for one in pod.containers[index] if one.vendor is wanted.vendor)
-            first = pod.containers[index].index(grants[0])
-            objection = check_reservation(
-                cards,
-                grants,
-                wanted,
-                request.wishes,
-                compat,
-                own=own,
-                reserved=[
-                    replace(one, device_index=one.device_index - first)
-                    for one in pod.mig
-                    if one.container_index == index
-                ],
+            grants = tuple(
+                grant for grant in pod.containers[index] if grant.vendor is wanted.vendor
             )
+            objection = check_reservation(cards, grants, wanted, request.wishes, compat, own=own)
             assert objection is None, (objection, container)
             checked += 1
     return checked
@@ -348,13 +357,11 @@ def test_each_limit_one_step_over_is_refused_by_fit_and_by_the_check(
     memory_mib: int, cores: int, used: Any, compat: Compat
 ) -> None:
     wanted, usage = ask(1, memory_mib, cores), card(0, used)
-    given_grant = Grant(
-        uuid=usage.device.uuid, vendor=Vendor.NVIDIA, memory_mib=memory_mib, cores=cores
-    )
+    given_grant = Grant(uuid=usage.device.uuid, vendor=NVIDIA, memory_mib=memory_mib, cores=cores)
 
-    def both(one: DeviceUsage, grant: Grant) -> tuple[bool, bool]:
-        fits = isinstance(fit([one], context(wanted, PodWishes(), compat)), Placement)
-        cards = {one.device.uuid: one}
+    def both(usage: DeviceUsage, grant: Grant) -> tuple[bool, bool]:
+        fits = isinstance(fit([usage], context(wanted, NO_CARD_WISHES, compat)), Placement)
+        cards = {usage.device.uuid: usage}
         return fits, check_reservation(cards, (grant,), wanted, PodWishes(), compat) is None
 
     fits, accepted = both(usage, given_grant)
@@ -362,10 +369,10 @@ def test_each_limit_one_step_over_is_refused_by_fit_and_by_the_check(
     for short in _one_over(usage, wanted):
         assert both(short, given_grant) == (False, False)
     changes: list[Change] = [
-        lambda one: replace(one, memory_mib=one.memory_mib + 1),
-        lambda one: replace(one, cores=one.cores + 1),
-        lambda one: replace(one, memory_mib=0),
-        lambda one: replace(one, uuid=Uuid("GPU-9")),
+        lambda grant: replace(grant, memory_mib=grant.memory_mib + 1),
+        lambda grant: replace(grant, cores=grant.cores + 1),
+        lambda grant: replace(grant, memory_mib=0),
+        lambda grant: replace(grant, uuid=Uuid("GPU-9")),
     ]
     for change in changes:
         assert both(usage, change(given_grant))[1] is False

@@ -19,7 +19,8 @@ from hami_node.engine.ranking import (
     visit_order,
 )
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Vendor
+from hami_node.model import Ask
+from hami_node.vendors.neuron.cards import NEURON
 from tests.unit.engine.cards import ask, card
 
 BUSY = (3, 6144, 40)
@@ -58,7 +59,7 @@ def test_device_score_without_a_total_is_0(total: str) -> None:
     ("compat", "score"), [(V2_10, 10.75), (V2_8, 16.25)], ids=["2.10", "2.8-counts-all"]
 )
 def test_device_score_with_an_ask_of_another_vendor(compat: Compat, score: float) -> None:
-    other = ask(1, 4096, 20, vendor=Vendor.AWS_NEURON)
+    other = ask(1, 4096, 20, vendor=NEURON)
     assert device_score(card(used=BUSY), [other], compat) == score
 
 
@@ -208,7 +209,8 @@ def test_binpack_visits_fullest_first_and_spread_emptiest(
 
 def _scored(cards: list[DeviceUsage], compat: Compat) -> list[Scored]:
     return [
-        Scored(one, device_score(one, [ask()], compat), place) for place, one in enumerate(cards)
+        Scored(usage, device_score(usage, [ask()], compat), place)
+        for place, usage in enumerate(cards)
     ]
 
 

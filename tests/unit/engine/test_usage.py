@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.engine.usage import Charge, NodeUsage, PodGrants, collapse, split_mig_uuid
-from hami_node.model import (
-    ContainerGrants,
-    ContainerKind,
-    Grant,
-    MigPlacement,
-    MigReservation,
-    Uuid,
-    Vendor,
-)
-from tests.unit.engine.cards import A100_PROFILES, A100_TEMPLATES, device, grant
+from hami_node.engine.usage import Charge, NodeUsage, PodGrants, collapse
+from hami_node.model import ContainerGrants, ContainerKind, Grant, Uuid
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig import TemplateSlot, use_of
+from tests.unit.engine.cards import device, grant, neuron_card
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
@@ -36,7 +31,7 @@ def _one(memory_mib: int, cores: int, uuid: str = "GPU-0") -> ContainerGrants:
 
 
 def _sums(charges: tuple[Charge, ...]) -> list[tuple[str, int, int, int]]:
-    return [(one.uuid, one.memory_mib, one.cores, one.slots) for one in charges]
+    return [(item.uuid, item.memory_mib, item.cores, item.slots) for item in charges]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def test_collapse(
 
 
 def test_collapse_unites_neuron_masks() -> None:
-    first, second = (grant("n-0", 0, mask, vendor=Vendor.AWS_NEURON) for mask in (0b01, 0b10))
+    first, second = (grant("n-0", 0, mask, vendor=NEURON) for mask in (0b01, 0b10))
     (charge,) = collapse(_pod((APP, (first,)), (APP, (second,))))
     assert charge.cores == 0b11
 
@@ -106,23 +101,6 @@ def test_collapse_unites_neuron_masks() -> None:
 def test_collapse_treats_containers_beyond_the_kinds_as_apps() -> None:
     pod = PodGrants(containers=(_one(1, 1), _one(2, 2)))
     assert _sums(collapse(pod)) == [("GPU-0", 3, 3, 2)]
-
-
-@pytest.mark.parametrize(
-    ("text", "card", "instance"),
-    [
-        ("GPU-0", "GPU-0", None),
-        ("GPU-0[1-3]", "GPU-0", (1, 3)),
-        ("GPU-0[1-3", "GPU-0[1-3", None),
-        ("GPU-0[a-3]", "GPU-0[a-3]", None),
-        ("GPU-0[1]", "GPU-0[1]", None),
-        ("GPU-0[1-²]", "GPU-0[1-²]", None),
-        ("GPU-0[1-99999999999]", "GPU-0[1-99999999999]", None),
-        ("", "", None),
-    ],
-)
-def test_split_mig_uuid(text: str, card: str, instance: tuple[int, int] | None) -> None:
-    assert split_mig_uuid(text) == (card, instance)
 
 
 def _used(usage: NodeUsage, uuid: str = "GPU-0") -> tuple[int, int, int]:
@@ -188,87 +166,20 @@ def test_over_committed_card_shows_negative_room() -> None:
 
 
 def test_neuron_masks_of_two_pods_are_taken_back_one_by_one() -> None:
-    neuron = device(0, uuid=Uuid("n-0"), vendor=Vendor.AWS_NEURON, cores=3, mode="")
-    usage = NodeUsage([neuron])
+    usage = NodeUsage([neuron_card().device])
     for key, mask in (("a", 1), ("b", 3)):
-        usage.add(key, _pod((APP, (grant("n-0", 0, mask, vendor=Vendor.AWS_NEURON),))))
+        usage.add(key, _pod((APP, (grant("n-0", 0, mask, vendor=NEURON),))))
     usage.remove("b")
     card = usage.cards[Uuid("n-0")]
     assert (card.cores_used, card.cores_free) == (1, 2)
 
 
-MIG_28 = device(0, mode="mig", mig_templates=A100_TEMPLATES)
-MIG_210 = device(0, mode="mig", mig_profiles=A100_PROFILES)
-
-
-def _reserved(start: int, size: int) -> MigReservation:
-    return MigReservation(
-        container_index=0,
-        device_index=0,
-        uuid=Uuid("GPU-0"),
-        profile="x",
-        placement=MigPlacement(start=start, size=size),
-    )
-
-
-def test_template_instances_are_marked() -> None:
-    usage = NodeUsage([MIG_28])
-    usage.add("a", _pod((APP, _one(10240, 28, "GPU-0[1-1]"))))
-    card = usage.cards[Uuid("GPU-0")]
-    assert (card.mig_template, card.mig_slots, card.contradiction) == (
-        1,
-        frozenset({1}),
-        "",
-    )
-    assert usage.charges("a")[0].uuid == "GPU-0"
-
-
-def test_profile_instances_are_marked() -> None:
-    usage = NodeUsage([MIG_210])
-    usage.add("a", _pod((APP, _one(9856, 29)), mig=(_reserved(2, 2),)))
-    card = usage.cards[Uuid("GPU-0")]
-    assert card.mig_placements == (MigPlacement(start=2, size=2),)
-    assert not card.contradiction
-
-
-@pytest.mark.parametrize(
-    ("card", "pods"),
-    [
-        pytest.param(device(0), [_pod((APP, _one(1, 1, "GPU-0[0-0]")))], id="not-in-mig-mode"),
-        pytest.param(MIG_28, [_pod((APP, _one(1, 1)))], id="whole-card-in-mig-mode"),
-        pytest.param(MIG_210, [_pod((APP, _one(1, 1)))], id="no-reservation"),
-        pytest.param(
-            MIG_28,
-            [_pod((APP, _one(1, 1, "GPU-0[0-0]"))), _pod((APP, _one(1, 1, "GPU-0[1-1]")))],
-            id="two-geometries",
-        ),
-        pytest.param(MIG_28, [_pod((APP, _one(1, 1, "GPU-0[0-0]")))] * 2, id="slot-twice"),
-        pytest.param(
-            MIG_210,
-            [
-                _pod((APP, _one(1, 1)), mig=(_reserved(0, 4),)),
-                _pod((APP, _one(1, 1)), mig=(_reserved(2, 2),)),
-            ],
-            id="placements-overlap",
-        ),
-    ],
-)
-def test_contradicting_grants_close_the_card_until_they_go(
-    card: Any, pods: list[PodGrants]
-) -> None:
-    usage = NodeUsage([card])
-    for number, pod in enumerate(pods):
-        usage.add(str(number), pod)
-    assert usage.cards[Uuid("GPU-0")].contradiction
-    usage.remove(str(len(pods) - 1))
-    assert not usage.cards[Uuid("GPU-0")].contradiction
-
-
-UUIDS = st.sampled_from(["GPU-0", "GPU-1", "GPU-9", "GPU-0[0-1]", "GPU-0[1-1]"])
+PARTS = st.sampled_from([None, TemplateSlot(template=0, slot=1), TemplateSlot(template=1, slot=1)])
 GRANTS = st.builds(
     Grant,
-    uuid=UUIDS.map(Uuid),
-    vendor=st.just(Vendor.NVIDIA),
+    uuid=st.sampled_from(["GPU-0", "GPU-1", "GPU-9"]).map(Uuid),
+    part=PARTS,
+    vendor=st.just(NVIDIA),
     memory_mib=st.integers(0, 2**40),
     cores=st.integers(0, 200),
 )
@@ -299,13 +210,13 @@ def test_remove_undoes_add_exactly(stay: list[PodGrants], go: list[PodGrants], d
 def test_sums_are_independent_of_the_order_of_pods(pods: list[PodGrants], draw: Any) -> None:
     shuffled = list(enumerate(pods))
     draw.shuffle(shuffled)
-    one, other = NodeUsage([device(0), device(1)]), NodeUsage([device(1), device(0)])
+    first, other = NodeUsage([device(0), device(1)]), NodeUsage([device(1), device(0)])
     for number, pod in enumerate(pods):
-        one.add(str(number), pod)
+        first.add(str(number), pod)
     for number, pod in shuffled:
         other.add(str(number), pod)
-    for uuid, usage in one.cards.items():
+    for uuid, usage in first.cards.items():
         twin = other.cards[uuid]
-        assert _used(one, uuid) == _used(other, uuid)
-        assert usage.mig_slots == twin.mig_slots
+        assert _used(first, uuid) == _used(other, uuid)
+        assert use_of(usage).slots == use_of(twin).slots
         assert bool(usage.contradiction) == bool(twin.contradiction)

@@ -31,7 +31,7 @@ def _answer(wanted: Ask, policy: str, compat: Compat) -> str:
     )
     ready = plan(request, Rules(compat=compat, gpu_policy=policy))
     assert isinstance(ready, Plan)
-    answer = place_on(NodeOffer(cards={one.device.uuid: one for one in CARDS}), ready)
+    answer = place_on(NodeOffer(cards={usage.device.uuid: usage for usage in CARDS}), ready)
     if isinstance(answer, Rejection):
         return f"`{answer.text()}`"
     return answer.containers[0][0].uuid
@@ -39,7 +39,7 @@ def _answer(wanted: Ask, policy: str, compat: Compat) -> str:
 
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 def test_scores_of_the_page(compat: Compat) -> None:
-    scores = [device_score(one, [ask(1, 4096, 20)], compat) for one in CARDS]
+    scores = [device_score(usage, [ask(1, 4096, 20)], compat) for usage in CARDS]
     assert scores == [16.25, 5.5]
     assert f"10 x (4/10 + 60/100 + 10240/16384) = **{scores[0]}**" in PAGE
     assert f"10 x (1/10 + 20/100 + 4096/16384) = **{scores[1]}**" in PAGE

@@ -8,18 +8,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami_node.cluster.node_lock import NodeLock
+from hami_node.config.settings import make_settings
 from hami_node.errors import NotLeading
 from hami_node.extender.bind import BindParts, PodBinder
 from hami_node.extender.filter import Outlets, PodFilter
-from hami_node.extender.reservations import ReservationWriter
 from hami_node.extender.rules import rules_of
-from hami_node.extender.state import ClusterState
-from hami_node.model import Device, Node, Pod, Uuid, Vendor
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.model import Device, Node, Pod, Uuid
 from hami_node.ports import EventNote
-from hami_node.settings import Settings
 from hami_node.simulate.store import Json
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.codec import encode_json
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.spec import AnyVendor
 from hami_node.wire import names
-from hami_node.wire.node_codec import encode_json
 from hami_node.wire.objects import decode_node, decode_pod
 from tests.fakes.clock import FakeClock
 from tests.fakes.extender_kube import FakeExtenderKube
@@ -33,7 +37,7 @@ def card(node: str, index: int, **fields: Any) -> Device:
     given: dict[str, Any] = {
         "uuid": Uuid(f"GPU-{node}-{index}"),
         "index": index,
-        "vendor": Vendor.NVIDIA,
+        "vendor": NVIDIA,
         "model": "NVIDIA H100",
         "numa": 0,
         "slots": 10,
@@ -45,14 +49,22 @@ def card(node: str, index: int, **fields: Any) -> Device:
 class Desk:
     """`sync` is the watch: until it is called, the state does not know what others did."""
 
-    def __init__(self, *nodes: str, cards: int = 1, lock_wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *nodes: str,
+        cards: int = 1,
+        lock_wait_s: float = 0.0,
+        vendors: Sequence[AnyVendor] = VENDORS,
+    ) -> None:
         self.clock, self.kube = FakeClock(), FakeExtenderKube()
         self.results: list[str] = []
         self.notes: list[EventNote] = []
         self.shown_pods: dict[str, Pod] = {}
         self.shown_nodes: dict[str, Node] = {}
-        self.state = ClusterState(rules_of(Settings()), self.clock)
-        self.writer = ReservationWriter(self.kube, self.clock)
+        blocks = tuple(vendor.settings for vendor in vendors)
+        rules = rules_of(make_settings({}, blocks), vendors)
+        self.state = ClusterState(rules, self.clock)
+        self.writer = ReservationWriter(self.kube, self.clock, rules.vendors)
         self.is_leading = True
         outlets = Outlets(
             notify=self.notes.append, on_result=self.results.append, require_lead=self.require_lead
@@ -78,12 +90,14 @@ class Desk:
 
     # -- the cluster -------------------------------------------------------------------------------
     def add_node(self, name: str, *, cards: int = 1, has_identity: bool = True) -> None:
-        notes = {names.NODE_REGISTER: encode_json(tuple(card(name, at) for at in range(cards)))}
+        notes = {
+            nvidia_names.NODE_REGISTER: encode_json(tuple(card(name, at) for at in range(cards)))
+        }
         if has_identity:
             notes[names.NODE_IDENTITY] = names.IDENTITY_POD_RESOURCES
         body = {
             "metadata": {"name": name, "annotations": notes},
-            "status": {"allocatable": {names.RESOURCE_GPU: str(10 * cards)}},
+            "status": {"allocatable": {nvidia_names.RESOURCE_GPU: str(10 * cards)}},
         }
         self.kube.store.create("nodes", "", body)
 
@@ -111,6 +125,13 @@ class Desk:
 
     def delete_pod(self, name: str) -> None:
         self.kube.store.delete("pods", "default", name)
+
+    def begin_deletion(self, name: str) -> None:
+        """As a deletion with a grace period does: the pod is there until that is over."""
+        when = {"deletionTimestamp": "2026-01-01"}
+        self.kube.store.change(
+            "pods", "default", name, lambda body: body | {"metadata": body["metadata"] | when}
+        )
 
     def pod(self, name: str) -> Pod:
         return decode_pod(self.kube.store.read("pods", "default", name))

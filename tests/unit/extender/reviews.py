@@ -7,22 +7,36 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami_node.extender.webhook import Webhook, WebhookRules
+from hami_node.extender.webhook.rules import WebhookRules, webhook_rules_of
+from hami_node.extender.webhook.webhook import Webhook
 from hami_node.simulate.patches import json_patch
-from hami_node.wire import names
+from hami_node.vendors.holding import reservation_keys
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.registry import VENDORS
+from tests.fakes.reviews import review_of
+from tests.fakes.settings import settings
 
 GPU, MEM, PCT, CORES, PRIO = (
-    names.RESOURCE_GPU,
-    names.RESOURCE_GPU_MEMORY,
-    names.RESOURCE_GPU_MEMORY_PERCENT,
-    names.RESOURCE_GPU_CORES,
-    names.RESOURCE_GPU_PRIORITY,
+    nvidia_names.RESOURCE_GPU,
+    nvidia_names.RESOURCE_GPU_MEMORY,
+    nvidia_names.RESOURCE_GPU_MEMORY_PERCENT,
+    nvidia_names.RESOURCE_GPU_CORES,
+    nvidia_names.RESOURCE_GPU_PRIORITY,
 )
-NEURON, NEURON_CORE = names.RESOURCE_NEURON, names.RESOURCE_NEURON_CORE
+NEURON, NEURON_CORE = neuron_names.RESOURCE_NEURON, neuron_names.RESOURCE_NEURON_CORE
 SHARE = {GPU: "1", MEM: "3000", CORES: "30"}
-RULES = WebhookRules()
 Limits = Mapping[str, object]
 Json = dict[str, Any]
+
+
+def webhook_rules(**values: object) -> WebhookRules:
+    """The rules under these settings."""
+    return webhook_rules_of(settings(**values), VENDORS)
+
+
+RULES = webhook_rules()
+RESERVATION_KEYS = reservation_keys(vendor.protocol for vendor in RULES.vendors)
 
 
 def container(
@@ -44,23 +58,6 @@ def pod(*containers: Json, annotations: Mapping[str, str] | None = None, **spec:
         "kind": "Pod",
         "metadata": {"name": "p", "namespace": "ns", "annotations": dict(annotations or {})},
         "spec": {"schedulerName": "default-scheduler", "containers": list(containers), **spec},
-    }
-
-
-def review_of(obj: object, **request: object) -> Json:
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "705ab4f5",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "operation": "CREATE",
-            "namespace": "ns",
-            "dryRun": False,
-            "object": obj,
-            **request,
-        },
     }
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
 from hami_node.extender.filter import FAILED as FILTER_FAILED
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
 from tests.fakes.pods import Box
@@ -29,7 +30,7 @@ def desk() -> Desk:
 
 def assert_undone(desk: Desk, name: str) -> None:
     assert name not in desk.held()
-    assert names.POD_ALLOCATED not in desk.notes_of(name)
+    assert nvidia_names.POD_ALLOCATED not in desk.notes_of(name)
     assert names.POD_BIND_PHASE not in desk.notes_of(name)
     assert desk.pod(name).node_name == ""
     assert desk.lock("n2") == ""
@@ -38,9 +39,9 @@ def assert_undone(desk: Desk, name: str) -> None:
 def test_pod_is_bound_and_daemon_told(desk: Desk) -> None:
     assert desk.bind("a", "n1") == ""
     assert desk.pod("a").node_name == "n1"
-    told = desk.notes_of("a")
-    assert told[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
-    assert told[names.POD_BIND_TIME] == str(int(desk.clock.now()))
+    annotations = desk.notes_of("a")
+    assert annotations[names.POD_BIND_PHASE] == names.PHASE_ALLOCATING
+    assert annotations[names.POD_BIND_TIME] == str(int(desk.clock.now()))
     assert desk.kube.calls == ["bind_pod"]
 
 
@@ -92,9 +93,9 @@ def test_binding_whose_answer_was_lost_is_a_binding(desk: Desk) -> None:
 def test_binding_that_nobody_can_tell_keeps_everything(desk: Desk) -> None:
     desk.kube.fail("bind_pod", LOST, is_served=True)
     desk.kube.fail("read_pod", LOST)
-    assert "can't be told" in desk.bind("b", "n2")
+    assert "is unknown" in desk.bind("b", "n2")
     assert desk.held()["b"] == 6000
-    assert desk.notes_of("b")[names.POD_ALLOCATED]
+    assert desk.notes_of("b")[nvidia_names.POD_ALLOCATED]
     assert desk.lock("n2").endswith(",default,b")
 
 
@@ -147,7 +148,7 @@ def test_bind_without_reservation_is_refused(desk: Desk) -> None:
 
 
 def test_bind_of_another_uid_is_refused(desk: Desk) -> None:
-    assert "another one" in desk.bind("a", "n1", uid="older")
+    assert "replaced by another pod" in desk.bind("a", "n1", uid="older")
     assert desk.held()["a"] == 6000
 
 
@@ -158,15 +159,10 @@ def test_bind_of_a_deleted_pod_is_refused(desk: Desk) -> None:
     assert "a" not in desk.held()
 
 
-def test_bind_of_a_pod_that_is_leaving_is_refused(desk: Desk) -> None:
-    desk.kube.store.change(
-        "pods",
-        "default",
-        "b",
-        lambda body: body | {"metadata": body["metadata"] | {"deletionTimestamp": "2026-01-01"}},
-    )
+def test_bind_of_a_pod_that_is_being_deleted_is_refused(desk: Desk) -> None:
+    desk.begin_deletion("b")
     desk.sync()
-    assert "is leaving" in desk.bind("b", "n2")
+    assert "is being deleted" in desk.bind("b", "n2")
     assert "b" not in desk.held()
     assert desk.lock("n2") == ""
 
@@ -175,7 +171,7 @@ def test_bind_on_a_card_that_is_over_committed_is_refused(desk: Desk) -> None:
     foreign = {
         names.POD_NODE: "n1",
         names.POD_TIME: str(int(desk.clock.now())),
-        names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
+        nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
     }
     desk.add_pod("foreign", annotations=foreign)
     desk.edit_pod("foreign", spec={"nodeName": "n1"})
@@ -198,9 +194,9 @@ def test_bind_survives_a_write_of_somebody_else(desk: Desk) -> None:
 
 def test_bind_stops_where_another_scheduler_was_quicker(desk: Desk) -> None:
     desk.edit_pod("b", spec={"nodeName": "n1"})
-    assert "is bound to node n1 by now" in desk.bind("b", "n2")
+    assert "is now bound to node n1" in desk.bind("b", "n2")
     assert desk.lock("n2") == ""
-    assert names.POD_ALLOCATED in desk.notes_of("b")
+    assert nvidia_names.POD_ALLOCATED in desk.notes_of("b")
 
 
 def test_binding_survives_a_write_that_has_nothing_to_do_with_it(desk: Desk) -> None:
@@ -224,7 +220,7 @@ def test_binding_survives_a_write_that_has_nothing_to_do_with_it(desk: Desk) -> 
 def test_slow_binding_never_meets_another_reservation(
     desk: Desk, annotations: dict[str, str], why: str
 ) -> None:
-    # as after a long pause of this replica, in which another one took over
+    # as after a long pause of this replica, in which another replica took over
     desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", annotations=annotations)
     assert why in desk.bind("a", "n1")
     assert desk.pod("a").node_name == ""
@@ -234,7 +230,7 @@ def test_slow_binding_never_meets_another_reservation(
 def test_failed_bind_leaves_a_pod_that_was_bound_meanwhile_its_grants(desk: Desk) -> None:
     desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", spec={"nodeName": "n2"})
     assert desk.bind("a", "n1") != ""
-    assert names.POD_ALLOCATED in desk.notes_of("a")
+    assert nvidia_names.POD_ALLOCATED in desk.notes_of("a")
 
 
 def test_pod_without_cards_is_bound_as_it_is(desk: Desk) -> None:
@@ -312,7 +308,7 @@ def test_lost_lead_leaves_lock_and_reservation_to_the_next_leader(desk: Desk) ->
     with pytest.raises(NotLeading):
         desk.bind("b", "n2")
     assert desk.lock("n2").endswith(",default,b")
-    assert desk.notes_of("b")[names.POD_ALLOCATED]
+    assert desk.notes_of("b")[nvidia_names.POD_ALLOCATED]
     assert desk.pod("b").node_name == ""
     assert "b" not in desk.held()
 

@@ -10,10 +10,12 @@ import pytest
 from hami_node.errors import Conflict, Forbidden, KubeError
 from hami_node.model import ContainerKind, Device
 from hami_node.simulate.store import Json
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.wire import names
-from hami_node.wire.node_codec import encode_csv9, encode_json
-from tests.fakes.pods import Box
-from tests.unit.extender.desk import Desk, card
+from tests.fakes.pods import Box, pod_body
+from tests.unit.extender.desk import SCHEDULER, Desk, card
 
 
 @pytest.fixture
@@ -59,11 +61,11 @@ def test_slots_are_counted_as_the_nodes_plugin_counts_them(
 ) -> None:
     # a plugin of 2.7 ends its process at a slot beyond the last app container
     desk.add_node("old")
-    desk.kube.merge_patch_node("old", {names.NODE_REGISTER: encode((card("old", 0),))})
+    desk.kube.merge_patch_node("old", {nvidia_names.NODE_REGISTER: encode((card("old", 0),))})
     desk.add_pod("b", *boxes)
     desk.sync()
     assert desk.choose("b", "old") == "old"
-    assert desk.notes_of("b")[names.POD_ALLOCATED] == text
+    assert desk.notes_of("b")[nvidia_names.POD_ALLOCATED] == text
     held = desk.held()["b"]
     assert held == 1000
     desk.sync()
@@ -75,7 +77,7 @@ def test_decision_is_written_and_the_only_node_named(desk: Desk) -> None:
     node = desk.choose("a")
     notes = desk.notes_of("a")
     assert notes[names.POD_NODE] == node
-    assert notes[names.POD_ALLOCATED] == notes[names.POD_TO_ALLOCATE]
+    assert notes[nvidia_names.POD_ALLOCATED] == notes[nvidia_names.POD_TO_ALLOCATE]
     assert desk.pod("a").labels[names.POD_NODE] == node
     assert desk.kube.calls == ["patch_pod_exactly"]
 
@@ -105,7 +107,7 @@ def test_ask_that_no_card_can_ever_serve_is_unresolvable(desk: Desk) -> None:
 
 def test_nonsense_is_refused_with_its_name(desk: Desk) -> None:
     body = stored(desk, "pods", "a")
-    limits = {names.RESOURCE_GPU: "many"}
+    limits = {nvidia_names.RESOURCE_GPU: "many"}
     body = body | {"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
     why = desk.ask(body, "n1")["FailedAndUnresolvableNodes"]["n1"]
     assert "container c" in why
@@ -162,7 +164,7 @@ def test_pod_that_is_taken_meanwhile_gets_nothing(desk: Desk, what: str) -> None
 
 
 def test_pod_bound_meanwhile_with_grants_counts_at_once(desk: Desk) -> None:
-    grants = {names.POD_NODE: "n2", names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,6000,0:;"}
+    grants = {names.POD_NODE: "n2", nvidia_names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,6000,0:;"}
     desk.kube.before["patch_pod_exactly"] = lambda: desk.edit_pod(
         "a", spec={"nodeName": "n2"}, annotations=grants
     )
@@ -184,11 +186,12 @@ def test_overtaken_call_writes_nothing(desk: Desk) -> None:
 def test_new_decision_removes_all_of_the_old_one(desk: Desk) -> None:
     old = stored(desk, "pods", "a")
     desk.edit_pod(
-        "a", annotations={names.POD_BIND_PHASE: "allocating", names.POD_MIG_ALLOCATIONS: "{}"}
+        "a",
+        annotations={names.POD_BIND_PHASE: "allocating", nvidia_names.POD_MIG_ALLOCATIONS: "{}"},
     )
     assert desk.choose(old) != ""
     assert names.POD_BIND_PHASE not in desk.notes_of("a")
-    assert names.POD_MIG_ALLOCATIONS not in desk.notes_of("a")
+    assert nvidia_names.POD_MIG_ALLOCATIONS not in desk.notes_of("a")
 
 
 def test_pod_that_always_changes_is_given_up(desk: Desk) -> None:
@@ -218,3 +221,29 @@ def test_success_is_told_with_cards(desk: Desk) -> None:
     assert desk.notes[-1].reason == "FilteringSucceed"
     assert "GPU-n1-0 6000 MiB" in desk.notes[-1].message
     assert not desk.notes[-1].is_warning
+
+
+def test_neuron_cores_are_written_for_the_plugin_that_serves_them(desk: Desk) -> None:
+    allocatable = {neuron_names.RESOURCE_NEURON: "1", neuron_names.RESOURCE_NEURON_CORE: "2"}
+    node = {"metadata": {"name": "inf"}, "status": {"allocatable": allocatable}}
+    desk.kube.store.create("nodes", "", node)
+    body = pod_body("b", (Box(cards=0),), node="")
+    body["spec"]["schedulerName"] = SCHEDULER
+    limits = {neuron_names.RESOURCE_NEURON_CORE: "1"}
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    desk.kube.store.create("pods", "default", body)
+    desk.sync()
+    assert desk.choose("b", "inf") == "inf"
+    notes = desk.notes_of("b")
+    assert notes[neuron_names.NEURON_IDS] == "0"
+    assert notes[neuron_names.NEURON_RESOURCE_TYPE] == neuron_names.RESOURCE_NEURON_CORE
+    assert notes[neuron_names.NEURON_PREDICATE_NODE] == notes[names.POD_NODE] == "inf"
+    assert notes[neuron_names.NEURON_ALLOC_TIME] == str(int(desk.clock.now() * 1e9))
+    assert "1 cores" in desk.notes[-1].message
+    assert desk.bind("b", "inf") == ""
+    assert desk.lock("inf") == "", "that plugin knows no lock"
+
+
+def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
+    desk.choose("a")
+    assert not [key for key in desk.notes_of("a") if "NEURON" in key]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.connection import Timeouts
+from hami_node.cluster.transport.connection import Timeouts
 from hami_node.errors import Conflict, KubeError
 from hami_node.extender.leader import MAX_FOREIGN_DURATION_S, Leader, LeaseTimes
-from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.store import Json
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.leases import NAME, NAMESPACE, Hooks, StoreLeases
 from tests.fakes.waiting import eventually
@@ -25,14 +25,14 @@ TIMES = LeaseTimes()
 
 
 @dataclass
-class Told:
-    """What `on_change` was told."""
+class Recorder:
+    """The calls of `on_change`."""
 
     changes: list[bool] = field(default_factory=list)
 
 
 def replica(
-    leases: StoreLeases, identity: str, clock: FakeClock, told: Told | None = None
+    leases: StoreLeases, identity: str, clock: FakeClock, recorder: Recorder | None = None
 ) -> Leader:
     return Leader(
         leases,
@@ -41,7 +41,7 @@ def replica(
         identity=identity,
         clock=clock,
         times=TIMES,
-        on_change=(told or Told()).changes.append,
+        on_change=(recorder or Recorder()).changes.append,
         jitter=lambda: 0.5,
     )
 
@@ -72,12 +72,12 @@ def foreign(**changes: object) -> dict[str, object]:
 
 
 def test_missing_lease_is_created(leases: StoreLeases, clock: FakeClock) -> None:
-    told = Told()
-    leader = replica(leases, "a", clock, told)
+    recorder = Recorder()
+    leader = replica(leases, "a", clock, recorder)
     assert not leader.is_leading()
     leader.step()
     assert leader.is_leading()
-    assert (leader.holder(), told.changes) == ("a", [True])
+    assert (leader.holder(), recorder.changes) == ("a", [True])
     spec = leases.spec()
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("a", 8)
     assert spec["leaseTransitions"] == 0
@@ -244,20 +244,23 @@ def test_paused_replica_stops_believing_by_the_clock_alone(
 
 
 def test_renewal_counts_from_before_it_was_sent(leases: StoreLeases, clock: FakeClock) -> None:
-    told, hooks = Told(), Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock, told)
+    recorder, hooks = Recorder(), Hooks()
+    leader = replica(leases.shared_by(hooks), "a", clock, recorder)
     hooks.after = lambda _verb: clock.advance(TIMES.renew_deadline_s)
     leader.step()
     assert not leader.is_leading()
-    assert told.changes == []
+    assert recorder.changes == []
     assert leases.spec()["holderIdentity"] == "a"
 
 
 def test_outage_ends_leadership_before_another_can_take_over(
     leases: StoreLeases, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told, hooks = Told(), Hooks()
-    first, second = replica(leases.shared_by(hooks), "a", clock, told), replica(leases, "b", clock)
+    recorder, hooks = Recorder(), Hooks()
+    first, second = (
+        replica(leases.shared_by(hooks), "a", clock, recorder),
+        replica(leases, "b", clock),
+    )
     first.step()
     second.step()
     begin = clock.monotonic()
@@ -280,7 +283,7 @@ def test_outage_ends_leadership_before_another_can_take_over(
     assert ended is not None
     assert ended <= TIMES.renew_deadline_s + 0.1
     assert clock.monotonic() - begin < 12
-    assert told.changes == [True, False]
+    assert recorder.changes == [True, False]
     levels = {r.message: r.levelname for r in caplog.records}
     assert levels["leader_lost"] == levels["lease_not_renewed"] == "WARNING"
     hooks.before = lambda _verb: None
@@ -289,8 +292,8 @@ def test_outage_ends_leadership_before_another_can_take_over(
 
 
 def test_short_outage_is_survived_without_a_change(leases: StoreLeases, clock: FakeClock) -> None:
-    told, hooks = Told(), Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock, told)
+    recorder, hooks = Recorder(), Hooks()
+    leader = replica(leases.shared_by(hooks), "a", clock, recorder)
     leader.step()
 
     def fail(_verb: str) -> None:
@@ -303,7 +306,7 @@ def test_short_outage_is_survived_without_a_change(leases: StoreLeases, clock: F
     leader.step()
     clock.advance(TIMES.renew_deadline_s - 0.1)
     assert leader.is_leading()
-    assert told.changes == [True]
+    assert recorder.changes == [True]
 
 
 def test_lost_answer_is_recognised_as_our_own_write(leases: StoreLeases, clock: FakeClock) -> None:
@@ -371,12 +374,12 @@ def test_unexpected_errors_end_neither_loop_nor_election(
 def test_release_lets_the_other_take_over_within_two_retry_periods(
     leases: StoreLeases, clock: FakeClock
 ) -> None:
-    told = Told()
-    first, second = replica(leases, "a", clock, told), replica(leases, "b", clock)
+    recorder = Recorder()
+    first, second = replica(leases, "a", clock, recorder), replica(leases, "b", clock)
     first.step()
     wait_s = second.step()
     first.release()
-    assert (first.is_leading(), first.holder(), told.changes) == (False, "", [True, False])
+    assert (first.is_leading(), first.holder(), recorder.changes) == (False, "", [True, False])
     assert leases.spec()["holderIdentity"] == ""
     assert wait_s < 2 * TIMES.retry_s
     clock.advance(wait_s)
@@ -426,7 +429,7 @@ def test_release_without_the_lease_asks_nothing(leases: StoreLeases, clock: Fake
 # -- all together ----------------------------------------------------------------------------------
 
 
-class World:
+class TrueTime:
     """One true time; each replica's clock is wrong in its own way."""
 
     def __init__(self) -> None:
@@ -437,7 +440,7 @@ class World:
 class SkewedClock:
     """Other start and other wall time than the rest, and 1 % too fast or slow."""
 
-    world: World
+    world: TrueTime
     offset_s: float
     rate: float
 
@@ -453,7 +456,7 @@ class Contest:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world, self.store = World(), StoreLeases()
+        self.world, self.store = TrueTime(), StoreLeases()
         self.replicas: dict[str, Leader] = {}
         self.due: dict[str, float] = {}
         self.busy: set[str] = set()
@@ -503,7 +506,7 @@ class Contest:
         self.busy.discard(name)
 
     def check(self) -> None:
-        leading = [name for name, one in self.replicas.items() if one.is_leading()]
+        leading = [name for name, replica in self.replicas.items() if replica.is_leading()]
         assert len(leading) <= 1, f"{leading} lead at {self.world.time_s:.1f} s"
         self.led_s += 0.1 * len(leading)
         if leading and self.leaders[-1:] != leading:
@@ -523,13 +526,13 @@ def test_never_two_lead_whatever_happens(seed: int) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
+def server() -> Iterator[FaultyApiServer]:
+    with FaultyApiServer() as running:
         yield running
 
 
 @pytest.fixture
-def kube(server: ApiServer, tmp_path: Any) -> Iterator[KubeClient]:
+def kube(server: FaultyApiServer, tmp_path: Any) -> Iterator[KubeClient]:
     made = connect(
         server.write_kubeconfig(tmp_path / "kubeconfig"), component="extender", clock=RealClock(),
         timeouts=Timeouts(connect_s=1.0, read_s=1.0, total_s=1.5),
@@ -539,7 +542,7 @@ def kube(server: ApiServer, tmp_path: Any) -> Iterator[KubeClient]:
 
 
 def test_run_hands_over_when_stopped_and_outlives_an_outage(
-    server: ApiServer, kube: KubeClient
+    server: FaultyApiServer, kube: KubeClient
 ) -> None:
     times = LeaseTimes(duration_s=3.0, renew_deadline_s=2.0, retry_s=0.05)
     leaders = {
@@ -550,7 +553,8 @@ def test_run_hands_over_when_stopped_and_outlives_an_outage(
     }
     stops = {name: threading.Event() for name in leaders}
     threads = {
-        name: threading.Thread(target=one.run, args=(stops[name],)) for name, one in leaders.items()
+        name: threading.Thread(target=replica.run, args=(stops[name],))
+        for name, replica in leaders.items()
     }
     try:
         threads["a"].start()

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from hami_node.errors import WireError
 from hami_node.inspection.cluster import ClusterView, inspect
 from hami_node.inspection.saved import read_saved
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.saved_cluster import GPU, NOW_S, node_json, pod_json, saved
+from tests.unit.inspection.views import BASIS
 
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 CSV9 = f"{GPU},10,40960,100,NVIDIA-NVIDIA A100,1,true,0,hami-core:"
@@ -20,17 +23,17 @@ WAITING = f"{GPU},NVIDIA,1024,10:;"
 
 def seen(*items: dict[str, object]) -> ClusterView:
     found = read_saved(saved(*items), "file")
-    view = inspect(found.nodes, found.pods, names.RESOURCE_GPU, NOW_S)
+    view = inspect(found.nodes, found.pods, BASIS.vendors, NOW_S)
     assert found.problems == ()
     return view
 
 
 def card_node(**annotations: str) -> dict[str, object]:
-    return node_json("n1", {names.NODE_REGISTER: CSV9, **annotations})
+    return node_json("n1", {nvidia_names.NODE_REGISTER: CSV9, **annotations})
 
 
 def test_slices_of_pods_are_charged_to_their_card() -> None:
-    done = {names.POD_ALLOCATED: WAITING, names.POD_TO_ALLOCATE: ";"}
+    done = {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: ";"}
     view = seen(card_node(), pod_json("a", done), pod_json("b", done))
     (card,) = view.cards
     assert (card.slots_used, card.memory_used_mib, card.cores_used) == (2, 2048, 20)
@@ -39,61 +42,67 @@ def test_slices_of_pods_are_charged_to_their_card() -> None:
 
 
 def test_ended_pod_holds_nothing() -> None:
-    over = pod_json("a", {names.POD_ALLOCATED: WAITING}, phase="Succeeded")
+    over = pod_json("a", {nvidia_names.POD_ALLOCATED: WAITING}, phase="Succeeded")
     view = seen(card_node(), over)
     assert (view.holders, view.cards[0].slots_used) == ((), 0)
 
 
 def test_containers_are_told_apart_and_the_unserved_is_marked() -> None:
     annotations = {
-        names.POD_ALLOCATED: f"{GPU},NVIDIA,1024,10:;{GPU},NVIDIA,2048,20:;",
-        names.POD_TO_ALLOCATE: f";{GPU},NVIDIA,2048,20:;",
+        nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,1024,10:;{GPU},NVIDIA,2048,20:;",
+        nvidia_names.POD_TO_ALLOCATE: f";{GPU},NVIDIA,2048,20:;",
     }
     view = seen(card_node(), pod_json("a", annotations, counts={"first": 1, "second": 1}))
-    assert [(one.container, one.memory_mib, one.is_served) for one in view.holders] == [
+    assert [(holder.container, holder.memory_mib, holder.is_served) for holder in view.holders] == [
         ("first", 1024, True),
         ("second", 2048, False),
     ]
 
 
 def test_pod_chosen_for_a_node_but_not_bound_is_shown_there() -> None:
-    annotations = {names.POD_ALLOCATED: WAITING, names.POD_TO_ALLOCATE: WAITING}
+    annotations = {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: WAITING}
     annotations[names.POD_NODE] = "n1"
     view = seen(card_node(), pod_json("a", annotations, node="", phase="Pending"))
-    assert [(one.pod, one.is_served) for one in view.holders] == [("a", False)]
+    assert [(holder.pod, holder.is_served) for holder in view.holders] == [("a", False)]
 
 
 def test_grants_that_match_no_container_are_shown_by_slot_and_named() -> None:
-    annotations = {names.POD_ALLOCATED: WAITING, names.POD_TO_ALLOCATE: ";"}
+    annotations = {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: ";"}
     view = seen(card_node(), pod_json("a", annotations, counts={"x": 1, "y": 1}))
-    assert [one.container for one in view.holders] == ["slot 0"]
+    assert [holder.container for holder in view.holders] == ["slot 0"]
     assert "does not match its containers" in view.problems[0].why
     assert view.cards[0].memory_used_mib == 1024
 
 
 def test_grant_on_a_card_that_is_not_there_is_named() -> None:
-    annotations = {names.POD_ALLOCATED: f"{OTHER},NVIDIA,1,1:;", names.POD_TO_ALLOCATE: ";"}
+    annotations = {
+        nvidia_names.POD_ALLOCATED: f"{OTHER},NVIDIA,1,1:;",
+        nvidia_names.POD_TO_ALLOCATE: ";",
+    }
     view = seen(card_node(), pod_json("a", annotations))
     assert view.holders[0].index is None
     assert f"holds card {OTHER}, which node n1 does not have" in view.problems[0].why
 
 
 def test_over_committed_card_is_named() -> None:
-    annotations = {names.POD_ALLOCATED: f"{GPU},NVIDIA,50000,1:;", names.POD_TO_ALLOCATE: ";"}
+    annotations = {
+        nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,50000,1:;",
+        nvidia_names.POD_TO_ALLOCATE: ";",
+    }
     view = seen(card_node(), pod_json("a", annotations))
-    assert [one.why for one in view.problems] == [f"card 0 ({GPU}) is over-committed"]
+    assert [problem.why for problem in view.problems] == [f"card 0 ({GPU}) is over-committed"]
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        pytest.param(names.NODE_REGISTER, "[{]", id="register"),
-        pytest.param(names.NODE_NEURON_REGISTER, "nonsense", id="neuron_register"),
-        pytest.param(names.NODE_HANDSHAKE, "hello", id="handshake"),
+        pytest.param(nvidia_names.NODE_REGISTER, "[{]", id="register"),
+        pytest.param(neuron_names.NODE_NEURON_REGISTER, "nonsense", id="neuron_register"),
+        pytest.param(nvidia_names.NODE_HANDSHAKE, "hello", id="handshake"),
     ],
 )
 def test_broken_annotation_of_a_node_is_shown(key: str, text: str) -> None:
-    view = seen(node_json("n1", {key: text}), node_json("n2", {names.NODE_REGISTER: CSV9}))
+    view = seen(node_json("n1", {key: text}), node_json("n2", {nvidia_names.NODE_REGISTER: CSV9}))
     (problem,) = view.problems
     assert problem.where == "node n1"
     assert key in problem.why
@@ -101,19 +110,21 @@ def test_broken_annotation_of_a_node_is_shown(key: str, text: str) -> None:
 
 
 def test_broken_grants_of_a_pod_cost_only_that_pod() -> None:
-    broken = pod_json("a", {names.POD_ALLOCATED: f"{GPU},NVIDIA,x,1:;"})
-    good = pod_json("b", {names.POD_ALLOCATED: WAITING, names.POD_TO_ALLOCATE: ";"})
+    broken = pod_json("a", {nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,x,1:;"})
+    good = pod_json("b", {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: ";"})
     view = seen(card_node(), broken, good)
-    assert [one.where for one in view.problems] == ["pod default/a"]
-    assert [one.pod for one in view.holders] == ["b"]
+    assert [problem.where for problem in view.problems] == ["pod default/a"]
+    assert [holder.pod for holder in view.holders] == ["b"]
 
 
 def test_neuron_cores_are_counted_not_shown_as_a_mask() -> None:
     register = json.dumps(
         [{"id": "n1-AWSNeuron-0", "count": 2, "devcore": 3, "type": "AWSNeuron", "health": True}]
     )
-    pod = pod_json("a", {names.POD_NEURON_ALLOCATED: "n1-AWSNeuron-0,AWSNeuron,0,1:;"})
-    view = seen(node_json("n1", {names.NODE_NEURON_REGISTER: register}), pod)
+    pod = pod_json("a", {neuron_names.POD_NEURON_ALLOCATED: "n1-AWSNeuron-0,AWSNeuron,0,1:;"})
+    limits = {neuron_names.RESOURCE_NEURON_CORE: "1"}
+    pod["spec"]["containers"][0]["resources"]["limits"] = limits  # type: ignore[index]  # JSON
+    view = seen(node_json("n1", {neuron_names.NODE_NEURON_REGISTER: register}), pod)
     assert (view.cards[0].cores, view.cards[0].cores_used) == (2, 1)
     assert view.holders[0].cores == 1
 
@@ -121,7 +132,7 @@ def test_neuron_cores_are_counted_not_shown_as_a_mask() -> None:
 def test_node_shows_handshake_lock_and_who_it_is() -> None:
     node = card_node(
         **{
-            names.NODE_HANDSHAKE: "Reported 2023-11-14 22:12:50.5 +0000 UTC",
+            nvidia_names.NODE_HANDSHAKE: "Reported 2023-11-14 22:12:50.5 +0000 UTC",
             names.NODE_LOCK: "2023-11-14T22:13:00Z,default,p",
             names.NODE_IDENTITY: "pod-resources",
             names.NODE_SIMULATED: "true",
@@ -145,8 +156,8 @@ def test_node_without_cards_is_left_out() -> None:
 def test_broken_object_in_a_file_costs_only_itself() -> None:
     bad = {"kind": "Pod", "metadata": {"name": 7}}
     found = read_saved(saved(bad, card_node()), "dump.json")
-    assert [one.name for one in found.nodes] == ["n1"]
-    assert [one.where for one in found.problems] == ["dump.json"]
+    assert [node.name for node in found.nodes] == ["n1"]
+    assert [problem.where for problem in found.problems] == ["dump.json"]
 
 
 @pytest.mark.parametrize("kind", ["NodeList", "PodList"])
@@ -170,8 +181,19 @@ def test_any_bytes_give_objects_or_a_named_error(data: bytes) -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))
 def test_any_annotations_give_a_view(register: str, allocated: str, waiting: str) -> None:
-    node = node_json("n1", {names.NODE_REGISTER: register, names.NODE_LOCK: waiting})
-    pod = pod_json("a", {names.POD_ALLOCATED: allocated, names.POD_TO_ALLOCATE: waiting})
+    node = node_json("n1", {nvidia_names.NODE_REGISTER: register, names.NODE_LOCK: waiting})
+    pod = pod_json(
+        "a", {nvidia_names.POD_ALLOCATED: allocated, nvidia_names.POD_TO_ALLOCATE: waiting}
+    )
     found = read_saved(saved(node, pod), "file")
-    view = inspect(found.nodes, found.pods, names.RESOURCE_GPU, NOW_S)
+    view = inspect(found.nodes, found.pods, BASIS.vendors, NOW_S)
     assert not register or view.cards or view.problems or view.nodes == ()
+
+
+def test_part_of_a_divided_card_is_shown_as_it_is_written() -> None:
+    annotations = {
+        nvidia_names.POD_ALLOCATED: f"{GPU}[1-2],NVIDIA,1024,10:;",
+        nvidia_names.POD_TO_ALLOCATE: ";",
+    }
+    (holder,) = seen(card_node(), pod_json("a", annotations)).holders
+    assert (holder.uuid, holder.index) == (f"{GPU}[1-2]", 0)

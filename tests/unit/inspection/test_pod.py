@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hami_node.inspection.picture import Listed
 from hami_node.inspection.pod import PodState, Verdict, explain_pod
 from hami_node.inspection.saved import read_saved
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.saved_cluster import (
     NOW_S,
@@ -18,7 +19,7 @@ from tests.fakes.saved_cluster import (
     quota_json,
     saved,
 )
-from tests.unit.inspection.views import RULES, SCHEDULER, explained, held, with_memory_factor
+from tests.unit.inspection.views import BASIS, SCHEDULER, explained, held, with_memory_factor
 
 NODES = [
     card_node_json("sick", card_json("GPU-s", health=False)),
@@ -37,7 +38,7 @@ HELD = [
 def test_pending_pod_hears_from_every_node_with_cards_nearest_first() -> None:
     view = explained("p", *NODES, *HELD, pending_json("p", gpu=1, gpumem=30000))
     assert (view.state, view.asks, view.waits_s) == (PodState.WAITING, "1 x 30000 MiB", 3600)
-    assert [(one.node, one.verdict, one.why) for one in view.nodes] == [
+    assert [(node.node, node.verdict, node.why) for node in view.nodes] == [
         ("near", Verdict.NO_ROOM, "2/2 CardInsufficientMemory"),
         ("far", Verdict.NO_ROOM, "1/1 CardInsufficientMemory"),
         ("sick", Verdict.NEVER, "1/1 CardNotHealth"),
@@ -45,12 +46,12 @@ def test_pending_pod_hears_from_every_node_with_cards_nearest_first() -> None:
     ]
     assert view.other_nodes == 1
     assert "nearest: 20960 MiB free on GPU-b of near" in view.summary
-    assert view.basis == "as of now, computed from what nodes and pods say"
+    assert view.basis == "as of now, computed from the objects of nodes and pods"
 
 
 def test_best_card_is_the_usable_one_with_most_room() -> None:
     view = explained("p", *NODES, *HELD, pending_json("p", gpu=1, gpumem=30000))
-    best = {one.node: one.best for one in view.nodes}
+    best = {node.node: node.best for node in view.nodes}
     near, sick = best["near"], best["sick"]
     assert near is not None
     assert (near.index, near.slots_free, near.memory_free_mib, near.cores_free) == (1, 9, 20960, 70)
@@ -65,14 +66,14 @@ def test_pod_that_fits_says_where_and_what_else_to_look_at() -> None:
     assert view.nodes[0].verdict is Verdict.FITS
     assert view.nodes[0].why == ""
     assert view.summary.startswith("its cards are free on far, near: ")
-    assert view.cures == ("kubectl describe pod shows what kube-scheduler says beyond cards",)
+    assert view.cures == ("kubectl describe pod shows kube-scheduler's reasons other than cards",)
 
 
 def test_node_that_is_not_ready_does_not_fit() -> None:
     node = card_node_json("n1", card_json("GPU-a"))
     node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]  # type: ignore[index]  # JSON
     view = explained("p", node, pending_json("p", gpu=1, gpumem=1))
-    assert [(one.verdict, one.why) for one in view.nodes] == [
+    assert [(node.verdict, node.why) for node in view.nodes] == [
         (Verdict.NOT_OFFERED, "the node is not ready")
     ]
 
@@ -93,7 +94,7 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=1, gpumem=30000),
             [],
             (
-                "ask for nvidia.com/gpumem of at most 20960: that fits on near now",
+                "request at most 20960 of nvidia.com/gpumem: that fits on near now",
                 "or wait: when other pods have ended, it fits on far",
             ),
             id="memory",
@@ -102,8 +103,8 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=1, gpumem=90000),
             [],
             (
-                "ask for nvidia.com/gpumem of at most 20960: that fits on near now",
-                "waiting alone does not help: no node could take it even without other pods",
+                "request at most 20960 of nvidia.com/gpumem: that fits on near now",
+                "waiting alone does not help: it fits on no node even without other pods",
             ),
             id="more_than_any_card",
         ),
@@ -111,7 +112,7 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=1),
             [],
             (
-                "ask for nvidia.com/gpumem of at most 20960: that fits on near now",
+                "request at most 20960 of nvidia.com/gpumem: that fits on near now",
                 "or wait: when other pods have ended, it fits on far",
             ),
             id="whole_card_by_default",
@@ -120,7 +121,7 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=1, gpumem=100, gpucores=90),
             [],
             (
-                "ask for nvidia.com/gpucores of at most 70: that fits on far now",
+                "request at most 70 of nvidia.com/gpucores: that fits on far now",
                 "or wait: when other pods have ended, it fits on far",
             ),
             id="cores",
@@ -129,27 +130,27 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=3, gpumem=100),
             [],
             (
-                "ask for nvidia.com/gpu of at most 2: that fits on near now",
-                "waiting alone does not help: no node could take it even without other pods",
+                "request at most 2 of nvidia.com/gpu: that fits on near now",
+                "waiting alone does not help: it fits on no node even without other pods",
             ),
             id="count",
         ),
         pytest.param(
-            pending_json("p", {names.USE_GPU_TYPE: "H100"}, gpu=1, gpumem=100),
+            pending_json("p", {nvidia_names.USE_GPU_TYPE: "H100"}, gpu=1, gpumem=100),
             [],
             (
-                "leave out nvidia.com/use-gputype and nvidia.com/nouse-gputype: then it fits on "
+                "remove nvidia.com/use-gputype and nvidia.com/nouse-gputype: then it fits on "
                 "far now",
-                "waiting alone does not help: no node could take it even without other pods",
+                "waiting alone does not help: it fits on no node even without other pods",
             ),
             id="model",
         ),
         pytest.param(
-            pending_json("p", {names.USE_GPU_UUID: "GPU-c"}, gpu=1, gpumem=2000),
+            pending_json("p", {nvidia_names.USE_GPU_UUID: "GPU-c"}, gpu=1, gpumem=2000),
             [],
             (
-                "ask for nvidia.com/gpumem of at most 960: that fits on far now",
-                "leave out nvidia.com/use-gpuuuid and nvidia.com/nouse-gpuuuid: then it fits on "
+                "request at most 960 of nvidia.com/gpumem: that fits on far now",
+                "remove nvidia.com/use-gpuuuid and nvidia.com/nouse-gpuuuid: then it fits on "
                 "near now",
                 "or wait: when other pods have ended, it fits on far",
             ),
@@ -159,9 +160,9 @@ def test_silent_vendor_is_named_on_a_node_that_offers_another() -> None:
             pending_json("p", gpu=1, gpumem=2000),
             [quota_json("default", gpumem=90500)],
             (
-                "ask for nvidia.com/gpumem of at most 500: that fits on far now",
-                "the ResourceQuota of namespace default is what keeps it: without it the pod fits "
-                "on near now",
+                "request at most 500 of nvidia.com/gpumem: that fits on far now",
+                "the ResourceQuota of namespace default prevents it: without it the pod fits on "
+                "near now",
             ),
             id="quota",
         ),
@@ -175,15 +176,15 @@ def test_cures_are_changes_that_were_tried(
 
 def test_cure_is_in_units_of_the_resource() -> None:
     pod = pending_json("p", gpu=1, gpumem=30)
-    view = explained("p", *NODES, *HELD, pod, rules=with_memory_factor(1000))
-    assert view.cures[0] == "ask for nvidia.com/gpumem of at most 20: that fits on near now"
+    view = explained("p", *NODES, *HELD, pod, basis=with_memory_factor(1000))
+    assert view.cures[0] == "request at most 20 of nvidia.com/gpumem: that fits on near now"
 
 
 def test_pod_of_another_scheduler_is_told_so_first() -> None:
     pod = pending_json("p", gpu=1, gpumem=1)
     pod["spec"]["schedulerName"] = "other"  # type: ignore[index]  # JSON
     view = explained("p", *NODES, pod)
-    assert view.cures[0] == "its schedulerName is other, the extender is asked by hami-scheduler"
+    assert view.cures[0] == "its schedulerName is other, the extender serves hami-scheduler"
 
 
 def test_reserved_pod_shows_its_slice_and_does_not_stand_in_its_own_way() -> None:
@@ -191,8 +192,8 @@ def test_reserved_pod_shows_its_slice_and_does_not_stand_in_its_own_way() -> Non
     pod = pending_json("p", held("GPU-a", 100, on="n1", at_s=int(NOW_S)), gpu=1, gpumem=100)
     view = explained("p", node, pod)
     assert (view.state, view.node) == (PodState.RESERVED, "n1")
-    assert [(one.uuid, one.is_served) for one in view.held] == [("GPU-a", False)]
-    assert [one.verdict for one in view.nodes] == [Verdict.FITS]
+    assert [(holder.uuid, holder.is_served) for holder in view.held] == [("GPU-a", False)]
+    assert [node.verdict for node in view.nodes] == [Verdict.FITS]
     assert view.summary == "its cards are reserved on n1, and it is not yet bound"
 
 
@@ -209,13 +210,13 @@ def test_reservation_that_was_not_bound_in_time_is_told() -> None:
         pytest.param(
             pod_json("p", held("GPU-a", 100), node="near"),
             PodState.BOUND,
-            "bound, and every container was given its cards",
+            "bound, and every container has its cards",
             id="served",
         ),
         pytest.param(
             pod_json("p", held("GPU-a", 100, on="near"), node="near", phase="Pending"),
             PodState.BOUND,
-            "bound; kubelet has not yet asked for the cards of main",
+            "bound; kubelet has not yet requested the cards of main",
             id="to_be_served",
         ),
         pytest.param(
@@ -233,7 +234,7 @@ def test_reservation_that_was_not_bound_in_time_is_told() -> None:
         pytest.param(
             pod_json("p", {}, node="cpu", counts={"main": 0}),
             PodState.ASKS_NOTHING,
-            "it asks for no card: any node will do",
+            "it requests no card: any node fits",
             id="asks_nothing",
         ),
         pytest.param(
@@ -264,8 +265,8 @@ def test_state_of_a_pod_is_said(pod: dict[str, object], state: PodState, summary
 
 def test_bound_pod_shows_its_card_and_no_table_of_nodes() -> None:
     view = explained("p", *NODES, pod_json("p", held("GPU-b", 100, 10), node="near"))
-    (one,) = view.held
-    assert (one.node, one.index, one.uuid, one.memory_mib, one.cores) == (
+    (holder,) = view.held
+    assert (holder.node, holder.index, holder.uuid, holder.memory_mib, holder.cores) == (
         "near",
         1,
         "GPU-b",
@@ -276,8 +277,10 @@ def test_bound_pod_shows_its_card_and_no_table_of_nodes() -> None:
 
 
 def test_pod_with_a_broken_reservation_shows_it() -> None:
-    view = explained("p", *NODES, pod_json("p", {names.POD_ALLOCATED: "broken"}, node="near"))
-    assert [one.where for one in view.problems] == ["pod default/p"]
+    view = explained(
+        "p", *NODES, pod_json("p", {nvidia_names.POD_ALLOCATED: "broken"}, node="near")
+    )
+    assert [problem.where for problem in view.problems] == ["pod default/p"]
     assert "does not match its containers" in view.summary
 
 
@@ -297,13 +300,15 @@ def test_neuron_pod_is_explained_too() -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=10), st.text(max_size=20))
 def test_any_texts_give_an_answer(register: str, granted: str, gpu: str, said: str) -> None:
-    node = node_json("n1", {names.NODE_REGISTER: register, names.NODE_PAIR_SCORES: said})
+    node = node_json(
+        "n1", {nvidia_names.NODE_REGISTER: register, nvidia_names.NODE_PAIR_SCORES: said}
+    )
     pod = pending_json(
         "p",
-        {names.POD_ALLOCATED: granted, names.POD_NODE: "n1", names.POD_TIME: said},
+        {nvidia_names.POD_ALLOCATED: granted, names.POD_NODE: "n1", names.POD_TIME: said},
         gpu=gpu,
     )
     found = read_saved(saved(node, NODES[1], pod), "file")
     listed = Listed(nodes=found.nodes, pods=found.pods)
-    view = explain_pod(listed, found.pods[0], RULES, NOW_S, SCHEDULER)
+    view = explain_pod(listed, found.pods[0], BASIS, NOW_S, SCHEDULER)
     assert view.summary

@@ -28,12 +28,12 @@ def waiting(*items: dict[str, object]) -> tuple[WaitingView, ...]:
 
 
 def test_pod_that_fits_nowhere_says_why_and_since_when() -> None:
-    (one,) = waiting(NODE, *FULL, pending_json("big", gpu=1, gpumem=30000))
-    assert (one.namespace, one.pod, one.asks) == ("default", "big", "1 x 30000 MiB")
-    assert (one.waits_s, one.reserved_on) == (3600, "")
-    assert one.why == (
+    (view,) = waiting(NODE, *FULL, pending_json("big", gpu=1, gpumem=30000))
+    assert (view.namespace, view.pod, view.asks) == ("default", "big", "1 x 30000 MiB")
+    assert (view.waits_s, view.reserved_on) == (3600, "")
+    assert view.why == (
         "no available node, 1 nodes do not meet: 1 nodes CardInsufficientMemory(n1); "
-        "nearest: 20960 MiB free on GPU-b of n1, 30000 MiB asked"
+        "nearest: 20960 MiB free on GPU-b of n1, 30000 MiB requested"
     )
 
 
@@ -61,29 +61,29 @@ def test_pod_that_fits_nowhere_says_why_and_since_when() -> None:
     ],
 )
 def test_reason_of_a_waiting_pod_is_said(pod: dict[str, object], why: str) -> None:
-    (one,) = waiting(NODE, *FULL, pod)
-    assert why in one.why
-    assert (one.reserved_on == "n1") is (why == "reserved, and not yet bound")
+    (view,) = waiting(NODE, *FULL, pod)
+    assert why in view.why
+    assert (view.reserved_on == "n1") is (why == "reserved, and not yet bound")
 
 
 def test_pod_of_another_scheduler_is_told_so_first() -> None:
     pod = pending_json("p", gpu=1, gpumem=1)
     pod["spec"]["schedulerName"] = "default-scheduler"  # type: ignore[index]  # JSON
-    (one,) = waiting(NODE, pod)
-    assert one.why.startswith(
-        "its schedulerName is default-scheduler, the extender is asked by hami-scheduler; its cards"
+    (view,) = waiting(NODE, pod)
+    assert view.why.startswith(
+        "its schedulerName is default-scheduler, the extender serves hami-scheduler; its cards"
     )
 
 
 def test_quota_is_a_reason() -> None:
     quota = quota_json("default", gpumem=500)
-    (one,) = waiting(NODE, quota, pending_json("p", gpu=1, gpumem=1000))
-    assert "ResourceQuotaNotFit(n1)" in one.why
+    (view,) = waiting(NODE, quota, pending_json("p", gpu=1, gpumem=1000))
+    assert "ResourceQuotaNotFit(n1)" in view.why
 
 
 def test_cluster_without_cards_says_so() -> None:
-    (one,) = waiting(node_json("cpu", {}), pending_json("p"))
-    assert one.why == "no node has published cards"
+    (view,) = waiting(node_json("cpu", {}), pending_json("p"))
+    assert view.why == "no node has published cards"
 
 
 def test_only_pods_that_want_cards_and_have_no_node_wait() -> None:
@@ -99,7 +99,7 @@ def test_longest_waiting_pod_comes_first_and_unknown_ages_last() -> None:
     young["metadata"]["creationTimestamp"] = "2023-11-14T22:13:00Z"  # type: ignore[index]  # JSON
     ageless["metadata"]["creationTimestamp"] = "soon"  # type: ignore[index]  # JSON
     found = waiting(NODE, ageless, young, pending_json("old"))
-    assert [(one.pod, one.waits_s) for one in found] == [
+    assert [(view.pod, view.waits_s) for view in found] == [
         ("old", 3600),
         ("young", 20),
         ("ageless", None),
@@ -109,8 +109,8 @@ def test_longest_waiting_pod_comes_first_and_unknown_ages_last() -> None:
 def test_node_that_is_not_ready_is_no_room() -> None:
     node = card_node_json("n1", card_json("GPU-a"))
     node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]  # type: ignore[index]  # JSON
-    (one,) = waiting(node, pending_json("p", gpu=1, gpumem=1))
-    assert one.why.endswith("its cards are free on n1, which is not ready")
+    (view,) = waiting(node, pending_json("p", gpu=1, gpumem=1))
+    assert view.why.endswith("its cards are free on n1, which is not ready")
 
 
 def test_totals_count_what_the_next_pod_may_get() -> None:
@@ -135,4 +135,4 @@ def test_totals_of_neuron_count_cores() -> None:
         "allocatable": {"aws.amazon.com/neuron": "2", "aws.amazon.com/neuroncore": "4"}
     }
     totals = totals_of(picture(node))
-    assert (totals.cards, totals.neuron_cores_free, totals.slots) == (2, 4, 0)
+    assert (totals.cards, totals.cores_free, totals.slots) == (2, {"Neuron cores": 4}, 0)

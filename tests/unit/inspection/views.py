@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hami_node.extender.rules import ExtenderRules, rules_of
-from hami_node.inspection.picture import Listed, Picture, picture_of
+from hami_node.engine.place import Rules
+from hami_node.inspection.picture import Basis, Listed, Picture, picture_of
 from hami_node.inspection.pod import PodView, explain_pod
 from hami_node.inspection.saved import read_saved
-from hami_node.model import Grant, Uuid, Vendor
-from hami_node.settings import Settings
+from hami_node.model import Grant, Uuid
+from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.wire import names
-from hami_node.wire.pod_codec import encode_grants
+from hami_node.wire.grants import encode_grants
 from tests.fakes.saved_cluster import NOW_S, saved
 
-RULES = rules_of(Settings())
+BASIS = Basis(vendors=(nvidia_protocol(), neuron_protocol()), rules=Rules())
 SCHEDULER = "hami-scheduler"
 
 
@@ -28,26 +32,30 @@ def listed(*items: Mapping[str, object]) -> Listed:
 
 def picture(*items: Mapping[str, object]) -> Picture:
     """The same as the extender sees it."""
-    return picture_of(listed(*items), RULES, NOW_S)
+    return picture_of(listed(*items), BASIS, NOW_S)
 
 
-def explained(name: str, *items: Mapping[str, object], rules: ExtenderRules = RULES) -> PodView:
+def explained(name: str, *items: Mapping[str, object], basis: Basis = BASIS) -> PodView:
     """The pod `default/name` among these objects."""
     found = listed(*items)
-    (pod,) = (one for one in found.pods if one.key == f"default/{name}")
-    return explain_pod(found, pod, rules, NOW_S, SCHEDULER)
+    (pod,) = (pod for pod in found.pods if pod.key == f"default/{name}")
+    return explain_pod(found, pod, basis, NOW_S, SCHEDULER)
 
 
-def with_memory_factor(factor: int) -> ExtenderRules:
-    """Rules under which a unit of the memory resource is so many MiB."""
-    return replace(RULES, config=replace(RULES.config, memory_factor=factor))
+def with_memory_factor(factor: int) -> Basis:
+    """Settings under which a unit of the memory resource is so many MiB."""
+    nvidia = nvidia_protocol(NvidiaSettings(memory_factor=factor))
+    return replace(BASIS, vendors=(nvidia, *BASIS.vendors[1:]))
 
 
 def held(
     uuid: str, memory_mib: int, cores: int = 0, *, on: str = "", at_s: int = 0
 ) -> dict[str, str]:
     """Annotations of a pod with one slice; `on` a node that it is only reserved on."""
-    grant = Grant(uuid=Uuid(uuid), vendor=Vendor.NVIDIA, memory_mib=memory_mib, cores=cores)
+    grant = Grant(uuid=Uuid(uuid), vendor=NVIDIA, memory_mib=memory_mib, cores=cores)
     text = encode_grants(((grant,),))
-    said = {names.POD_ALLOCATED: text, names.POD_TO_ALLOCATE: text if on else ";"}
-    return {**said, names.POD_NODE: on, names.POD_TIME: str(at_s)} if on else said
+    annotations = {
+        nvidia_names.POD_ALLOCATED: text,
+        nvidia_names.POD_TO_ALLOCATE: text if on else ";",
+    }
+    return {**annotations, names.POD_NODE: on, names.POD_TIME: str(at_s)} if on else annotations

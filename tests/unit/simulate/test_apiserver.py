@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.waiting import eventually
 
 Json = dict[str, Any]
@@ -24,13 +24,13 @@ PATCH = "application/json-patch+json"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(bookmark_interval_s=0.05) as running:
+def server() -> Iterator[FaultyApiServer]:
+    with FaultyApiServer(bookmark_interval_s=0.05) as running:
         yield running
 
 
 def ask(
-    server: ApiServer,
+    server: FaultyApiServer,
     method: str,
     path: str,
     body: object = None,
@@ -55,13 +55,13 @@ def pod(name: str, node: str = "", **labels: str) -> Json:
 
 
 def names(answer: Json) -> list[str]:
-    return [one["metadata"]["name"] for one in answer["items"]]
+    return [item["metadata"]["name"] for item in answer["items"]]
 
 
 # -- objects ---------------------------------------------------------------------------------------
 
 
-def test_post_creates_with_identity_and_get_reads(server: ApiServer) -> None:
+def test_post_creates_with_identity_and_get_reads(server: FaultyApiServer) -> None:
     status, made = ask(server, "POST", PODS, pod("p"))
     assert status == 201
     assert (made["kind"], made["apiVersion"]) == ("Pod", "v1")
@@ -72,13 +72,13 @@ def test_post_creates_with_identity_and_get_reads(server: ApiServer) -> None:
     assert ask(server, "GET", f"{PODS}/p") == (200, made)
 
 
-def test_post_twice_is_409(server: ApiServer) -> None:
+def test_post_twice_is_409(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("p"))
-    status, said = ask(server, "POST", PODS, pod("p"))
-    assert (status, said["reason"], said["code"]) == (409, "AlreadyExists", 409)
+    status, answer = ask(server, "POST", PODS, pod("p"))
+    assert (status, answer["reason"], answer["code"]) == (409, "AlreadyExists", 409)
 
 
-def test_post_makes_a_name_from_generate_name(server: ApiServer) -> None:
+def test_post_makes_a_name_from_generate_name(server: FaultyApiServer) -> None:
     _, made = ask(server, "POST", PODS, {"metadata": {"generateName": "job-"}})
     assert made["metadata"]["name"].startswith("job-")
 
@@ -100,23 +100,23 @@ def test_post_makes_a_name_from_generate_name(server: ApiServer) -> None:
     ],
 )
 def test_what_is_wrong_gets_a_status_object(
-    server: ApiServer, method: str, path: str, body: object, status: int
+    server: FaultyApiServer, method: str, path: str, body: object, status: int
 ) -> None:
-    code, said = ask(server, method, path, body, MERGE)
-    assert (code, said["kind"], said["code"]) == (status, "Status", status)
-    assert said["message"]
+    code, answer = ask(server, method, path, body, MERGE)
+    assert (code, answer["kind"], answer["code"]) == (status, "Status", status)
+    assert answer["message"]
 
 
-def test_put_replaces_with_the_right_version_only(server: ApiServer) -> None:
+def test_put_replaces_with_the_right_version_only(server: FaultyApiServer) -> None:
     _, first = ask(server, "POST", LEASES, {"metadata": {"name": "l"}, "spec": {"x": 1}})
     status, second = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 2}})
     assert (status, second["spec"]) == (200, {"x": 2})
     assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
-    status, said = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 3}})
-    assert (status, said["reason"]) == (409, "Conflict")
+    status, answer = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 3}})
+    assert (status, answer["reason"]) == (409, "Conflict")
 
 
-def test_merge_patch_merges_and_checks_a_version_that_it_names(server: ApiServer) -> None:
+def test_merge_patch_merges_and_checks_a_version_that_it_names(server: FaultyApiServer) -> None:
     server.create("nodes", {"metadata": {"name": "n", "annotations": {"a": "1"}}})
     path = "/api/v1/nodes/n"
     status, merged = ask(server, "PATCH", path, {"metadata": {"annotations": {"b": "2"}}}, MERGE)
@@ -125,24 +125,24 @@ def test_merge_patch_merges_and_checks_a_version_that_it_names(server: ApiServer
     assert ask(server, "PATCH", path, stale, MERGE)[0] == 409
 
 
-def test_patch_that_changes_nothing_makes_no_version(server: ApiServer) -> None:
+def test_patch_that_changes_nothing_makes_no_version(server: FaultyApiServer) -> None:
     made = server.create("nodes", {"metadata": {"name": "n", "annotations": {"a": "1"}}})
     patch = {"metadata": {"annotations": {"a": "1"}}}
     assert ask(server, "PATCH", "/api/v1/nodes/n", patch, MERGE) == (200, made)
 
 
-def test_json_patch_with_false_test_is_422_and_changes_nothing(server: ApiServer) -> None:
+def test_json_patch_with_false_test_is_422_and_changes_nothing(server: FaultyApiServer) -> None:
     made = server.create("nodes", {"metadata": {"name": "n"}})
     patch = [
         {"op": "add", "path": "/metadata/labels", "value": {"x": "y"}},
         {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
     ]
-    status, said = ask(server, "PATCH", "/api/v1/nodes/n", patch, PATCH)
-    assert (status, said["reason"]) == (422, "Invalid")
+    status, answer = ask(server, "PATCH", "/api/v1/nodes/n", patch, PATCH)
+    assert (status, answer["reason"]) == (422, "Invalid")
     assert server.read("nodes", "n") == made
 
 
-def test_patch_cannot_change_identity(server: ApiServer) -> None:
+def test_patch_cannot_change_identity(server: FaultyApiServer) -> None:
     server.create("nodes", {"metadata": {"name": "n"}})
     patch = {"metadata": {"name": "other", "uid": None}}
     _, patched = ask(server, "PATCH", "/api/v1/nodes/n", patch, MERGE)
@@ -150,12 +150,12 @@ def test_patch_cannot_change_identity(server: ApiServer) -> None:
     assert patched["metadata"]["uid"]
 
 
-def test_unknown_patch_type_is_415(server: ApiServer) -> None:
+def test_unknown_patch_type_is_415(server: FaultyApiServer) -> None:
     server.create("nodes", {"metadata": {"name": "n"}})
     assert ask(server, "PATCH", "/api/v1/nodes/n", {}, "application/apply-patch+yaml")[0] == 415
 
 
-def test_binding_sets_the_node_once(server: ApiServer) -> None:
+def test_binding_sets_the_node_once(server: FaultyApiServer) -> None:
     server.create("pods", {"metadata": {"name": "p", "namespace": "ns"}})
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
     assert ask(server, "POST", f"{PODS}/p/binding", binding)[0] == 201
@@ -163,7 +163,7 @@ def test_binding_sets_the_node_once(server: ApiServer) -> None:
     assert ask(server, "POST", f"{PODS}/p/binding", binding)[0] == 409
 
 
-def test_delete_removes(server: ApiServer) -> None:
+def test_delete_removes(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("p"))
     assert ask(server, "DELETE", f"{PODS}/p")[0] == 200
     assert ask(server, "GET", f"{PODS}/p")[0] == 404
@@ -186,15 +186,15 @@ def test_delete_removes(server: ApiServer) -> None:
         ("labelSelector=!tier", ["c"]),
     ],
 )
-def test_selectors_choose(server: ApiServer, query: str, found: list[str]) -> None:
-    for one in (pod("a", "n1", tier="web"), pod("b", "n2", tier="db"), pod("c")):
-        ask(server, "POST", PODS, one)
+def test_selectors_choose(server: FaultyApiServer, query: str, found: list[str]) -> None:
+    for body in (pod("a", "n1", tier="web"), pod("b", "n2", tier="db"), pod("c")):
+        ask(server, "POST", PODS, body)
     status, answer = ask(server, "GET", f"/api/v1/pods?{query}")
     assert (status, answer["kind"], names(answer)) == (200, "PodList", found)
     assert names(ask(server, "GET", f"/api/v1/namespaces/other/pods?{query}")[1]) == []
 
 
-def test_list_comes_in_pages_unless_from_the_cache(server: ApiServer) -> None:
+def test_list_comes_in_pages_unless_from_the_cache(server: FaultyApiServer) -> None:
     for name in "abcde":
         ask(server, "POST", PODS, pod(name))
     seen: list[list[str]] = []
@@ -216,7 +216,7 @@ def test_list_comes_in_pages_unless_from_the_cache(server: ApiServer) -> None:
 class Watch:
     """An open watch; reads events one by one."""
 
-    def __init__(self, server: ApiServer, query: str) -> None:
+    def __init__(self, server: FaultyApiServer, query: str) -> None:
         self._connection = http.client.HTTPConnection(server.url[7:], timeout=10)
         self._connection.request("GET", f"/api/v1/pods?watch=true&{query}")
         self._answer = self._connection.getresponse()
@@ -244,7 +244,7 @@ class Watch:
         self._connection.close()
 
 
-def test_watch_from_a_version_sends_what_came_after(server: ApiServer) -> None:
+def test_watch_from_a_version_sends_what_came_after(server: FaultyApiServer) -> None:
     _, first = ask(server, "POST", PODS, pod("a", "n1"))
     ask(server, "POST", PODS, pod("b", "n1"))
     watch = Watch(server, f"resourceVersion={first['metadata']['resourceVersion']}")
@@ -259,7 +259,9 @@ def test_watch_from_a_version_sends_what_came_after(server: ApiServer) -> None:
     watch.close()
 
 
-def test_watch_with_a_selector_adds_and_removes_as_objects_come_and_go(server: ApiServer) -> None:
+def test_watch_with_a_selector_adds_and_removes_as_objects_come_and_go(
+    server: FaultyApiServer,
+) -> None:
     ask(server, "POST", PODS, pod("p"))
     version = server.store.version
     watch = Watch(server, f"resourceVersion={version}&fieldSelector=spec.nodeName%3Dn1")
@@ -270,7 +272,7 @@ def test_watch_with_a_selector_adds_and_removes_as_objects_come_and_go(server: A
     watch.close()
 
 
-def test_watch_without_a_version_starts_with_everything(server: ApiServer) -> None:
+def test_watch_without_a_version_starts_with_everything(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("a"))
     watch = Watch(server, "resourceVersion=0")
     event = watch.next()
@@ -279,7 +281,7 @@ def test_watch_without_a_version_starts_with_everything(server: ApiServer) -> No
     watch.close()
 
 
-def test_watch_sends_a_bookmark_when_there_is_something_newer(server: ApiServer) -> None:
+def test_watch_sends_a_bookmark_when_there_is_something_newer(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("a"))
     version = server.store.version
     watch = Watch(server, f"resourceVersion={version}&allowWatchBookmarks=true&timeoutSeconds=1")
@@ -291,14 +293,14 @@ def test_watch_sends_a_bookmark_when_there_is_something_newer(server: ApiServer)
     watch.close()
 
 
-def test_watch_sends_no_bookmark_that_was_not_asked_for(server: ApiServer) -> None:
+def test_watch_sends_no_bookmark_that_was_not_asked_for(server: FaultyApiServer) -> None:
     watch = Watch(server, f"resourceVersion={server.store.version}&timeoutSeconds=1")
     server.create("nodes", {"metadata": {"name": "n"}})
     assert watch.next() is None
     watch.close()
 
 
-def test_expired_watches_get_410_as_an_event(server: ApiServer) -> None:
+def test_expired_watches_get_410_as_an_event(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("a"))
     old = server.store.version
     running = Watch(server, f"resourceVersion={old}")
@@ -314,7 +316,7 @@ def test_expired_watches_get_410_as_an_event(server: ApiServer) -> None:
     again.close()
 
 
-def test_dropped_watch_ends_in_good_order_and_can_be_resumed(server: ApiServer) -> None:
+def test_dropped_watch_ends_in_good_order_and_can_be_resumed(server: FaultyApiServer) -> None:
     _, made = ask(server, "POST", PODS, pod("a"))
     version = made["metadata"]["resourceVersion"]
     watch = Watch(server, f"resourceVersion={version}")
@@ -332,13 +334,13 @@ def test_dropped_watch_ends_in_good_order_and_can_be_resumed(server: ApiServer) 
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def test_fail_next_counts_down_per_verb_and_resource(server: ApiServer) -> None:
+def test_fail_next_counts_down_per_verb_and_resource(server: FaultyApiServer) -> None:
     server.fail_next("list", "pods", 500, times=2)
     assert ask(server, "GET", "/api/v1/nodes")[0] == 200
     assert [ask(server, "GET", "/api/v1/pods")[0] for _ in range(3)] == [500, 500, 200]
 
 
-def test_429_asks_to_wait(server: ApiServer) -> None:
+def test_429_asks_to_wait(server: FaultyApiServer) -> None:
     server.fail_next("*", "*", 429)
     connection = http.client.HTTPConnection(server.url[7:], timeout=10)
     connection.request("GET", "/api/v1/pods")
@@ -348,7 +350,7 @@ def test_429_asks_to_wait(server: ApiServer) -> None:
     connection.close()
 
 
-def test_reset_happens_before_and_reset_after_behind_the_change(server: ApiServer) -> None:
+def test_reset_happens_before_and_reset_after_behind_the_change(server: FaultyApiServer) -> None:
     server.fail_next("create", "pods", "reset")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         ask(server, "POST", PODS, pod("a"))
@@ -359,7 +361,7 @@ def test_reset_happens_before_and_reset_after_behind_the_change(server: ApiServe
     assert len(server.list("pods")) == 1
 
 
-def test_hang_ends_when_faults_are_cleared(server: ApiServer) -> None:
+def test_hang_ends_when_faults_are_cleared(server: FaultyApiServer) -> None:
     server.fail_next("get", "pods", "hang")
     failed = threading.Event()
 
@@ -377,7 +379,7 @@ def test_hang_ends_when_faults_are_cleared(server: ApiServer) -> None:
     assert failed.is_set()
 
 
-def test_frozen_watch_opens_and_stays_silent(server: ApiServer) -> None:
+def test_frozen_watch_opens_and_stays_silent(server: FaultyApiServer) -> None:
     server.fail_next("watch", "pods", "freeze")
     watch = Watch(server, "resourceVersion=0&timeoutSeconds=1")
     ask(server, "POST", PODS, pod("a"))
@@ -393,12 +395,12 @@ def test_frozen_watch_opens_and_stays_silent(server: ApiServer) -> None:
     watch.close()
 
 
-def test_unknown_outcome_is_refused(server: ApiServer) -> None:
+def test_unknown_outcome_is_refused(server: FaultyApiServer) -> None:
     with pytest.raises(ValueError, match="explode"):
         server.fail_next("get", "pods", "explode")
 
 
-def test_outage_refuses_connections_and_keeps_address_and_objects(server: ApiServer) -> None:
+def test_outage_refuses_connections_and_keeps_address_and_objects(server: FaultyApiServer) -> None:
     ask(server, "POST", PODS, pod("a"))
     url = server.url
     server.go_down()
@@ -411,7 +413,7 @@ def test_outage_refuses_connections_and_keeps_address_and_objects(server: ApiSer
     assert names(ask(server, "GET", "/api/v1/pods")[1]) == ["a"]
 
 
-def test_outage_ends_idle_connections_and_watches(server: ApiServer) -> None:
+def test_outage_ends_idle_connections_and_watches(server: FaultyApiServer) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     idle = socket.create_connection((host, int(port)), timeout=10)
     watch = Watch(server, "resourceVersion=0")
@@ -428,7 +430,7 @@ def test_outage_ends_idle_connections_and_watches(server: ApiServer) -> None:
     watch.close()
 
 
-def test_latency_delays_answers(server: ApiServer) -> None:
+def test_latency_delays_answers(server: FaultyApiServer) -> None:
     server.faults.latency_s = 30.0
     connection = http.client.HTTPConnection(server.url[7:], timeout=0.2)
     connection.request("GET", "/api/v1/pods")
@@ -440,11 +442,14 @@ def test_latency_delays_answers(server: ApiServer) -> None:
 # -- the rest --------------------------------------------------------------------------------------
 
 
-def test_requests_are_listed_with_user_agent_and_status(server: ApiServer) -> None:
+def test_requests_are_listed_with_user_agent_and_status(server: FaultyApiServer) -> None:
     ask(server, "GET", "/api/v1/pods", headers={"User-Agent": "one"})
     ask(server, "GET", f"{PODS}/p", headers={"User-Agent": "two"})
     ask(server, "GET", "/version", headers={"User-Agent": "two"})
-    seen = [(one.verb, one.resource, one.name, one.status) for one in server.requests()]
+    seen = [
+        (request.verb, request.resource, request.name, request.status)
+        for request in server.requests()
+    ]
     assert seen == [("list", "pods", "", 200), ("get", "pods", "p", 404)]
     assert len(server.requests(user_agent="two")) == 1
     assert len(server.requests(verb="list", resource="pods")) == 1
@@ -452,21 +457,21 @@ def test_requests_are_listed_with_user_agent_and_status(server: ApiServer) -> No
     assert server.requests() == ()
 
 
-def test_version_and_health_say_that_it_is_simulated(server: ApiServer) -> None:
+def test_version_and_health_say_that_it_is_simulated(server: FaultyApiServer) -> None:
     assert "simulated" in ask(server, "GET", "/version")[1]["gitVersion"]
     assert "simulated" in ask(server, "GET", "/readyz")[1]["server"]
 
 
 def test_token_is_checked_when_there_is_one() -> None:
-    with ApiServer(token="t") as server:
+    with FaultyApiServer(token="t") as server:
         assert ask(server, "GET", "/api/v1/pods")[0] == 401
         assert ask(server, "GET", "/api/v1/pods", headers={"Authorization": "Bearer x"})[0] == 401
         assert ask(server, "GET", "/api/v1/pods", headers={"Authorization": "Bearer t"})[0] == 200
 
 
-def test_kubeconfig_leads_to_the_server(server: ApiServer, tmp_path: Path) -> None:
-    server.token = "t"
-    path = server.write_kubeconfig(tmp_path / "k", ca_file=tmp_path / "ca.crt")
+def test_kubeconfig_leads_to_the_server(tmp_path: Path) -> None:
+    with FaultyApiServer(token="t") as server:
+        path = server.write_kubeconfig(tmp_path / "k", ca_file=tmp_path / "ca.crt")
     config = yaml.safe_load(path.read_text())
     assert config["clusters"][0]["cluster"]["server"] == server.url
     assert config["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
@@ -474,7 +479,7 @@ def test_kubeconfig_leads_to_the_server(server: ApiServer, tmp_path: Path) -> No
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_edit_and_annotate_change_copies_and_bump_the_version(server: ApiServer) -> None:
+def test_edit_and_annotate_change_copies_and_bump_the_version(server: FaultyApiServer) -> None:
     first = server.create("nodes", {"metadata": {"name": "n"}})
     second = server.annotate("nodes", "n", {"a": "1", "b": None})
     assert "annotations" not in first["metadata"]

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.kube_scheduler import (
     Bound,
     CallFailed,
-    Extender,
+    ExtenderClient,
     PodDenied,
     Waiting,
     create_pod,
     schedule_pod,
 )
+from tests.fakes.api_server import FaultyApiServer
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "namespace": "default"},
@@ -31,7 +31,7 @@ Answer = dict[str, Any] | str
 FITS: Answer = {"NodeNames": ["n1"], "FailedNodes": {"n2": "full"}}
 
 
-class Recorder:
+class RequestRecorder:
     """An extender that answers what it was told to, and keeps what it was asked."""
 
     def __init__(self, answers: dict[str, Answer], status: int) -> None:
@@ -40,8 +40,10 @@ class Recorder:
 
 
 @contextmanager
-def served(answers: dict[str, Answer], status: int = 200) -> Iterator[tuple[Extender, Recorder]]:
-    recorder = Recorder(answers, status)
+def served(
+    answers: dict[str, Answer], status: int = 200
+) -> Iterator[tuple[ExtenderClient, RequestRecorder]]:
+    recorder = RequestRecorder(answers, status)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -61,7 +63,7 @@ def served(answers: dict[str, Answer], status: int = 200) -> Iterator[tuple[Exte
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield Extender(port=server.server_address[1]), recorder
+        yield ExtenderClient(port=server.server_address[1]), recorder
     finally:
         server.shutdown()
         server.server_close()
@@ -69,9 +71,9 @@ def served(answers: dict[str, Answer], status: int = 200) -> Iterator[tuple[Exte
 
 
 @pytest.fixture
-def api() -> ApiServer:
+def api() -> FaultyApiServer:
     """Objects only: it need not listen."""
-    server = ApiServer()
+    server = FaultyApiServer()
     for name in ("n1", "n2"):
         server.create("nodes", {"metadata": {"name": name}})
     return server
@@ -83,7 +85,7 @@ def patch_of(*operations: dict[str, Any]) -> dict[str, Any]:
 
 
 # -- creation --------------------------------------------------------------------------------------
-def test_create_pod_stores_what_the_webhook_leaves_of_it(api: ApiServer) -> None:
+def test_create_pod_stores_what_the_webhook_leaves_of_it(api: FaultyApiServer) -> None:
     replace = {"op": "replace", "path": "/spec/schedulerName", "value": "hami-scheduler"}
     with served({"/webhook": patch_of(replace)}) as (extender, recorder):
         stored = create_pod(api, extender, POD)
@@ -94,13 +96,13 @@ def test_create_pod_stores_what_the_webhook_leaves_of_it(api: ApiServer) -> None
     assert request["object"]["spec"]["schedulerName"] == "default-scheduler"
 
 
-def test_create_pod_without_a_patch_stores_it_as_given(api: ApiServer) -> None:
+def test_create_pod_without_a_patch_stores_it_as_given(api: FaultyApiServer) -> None:
     with served({"/webhook": {"response": {"allowed": True}}}) as (extender, _):
         stored = create_pod(api, extender, POD)
     assert stored["spec"] == {**POD["spec"], "schedulerName": "default-scheduler"}
 
 
-def test_create_pod_that_is_denied_is_not_stored(api: ApiServer) -> None:
+def test_create_pod_that_is_denied_is_not_stored(api: FaultyApiServer) -> None:
     denial = {"response": {"allowed": False, "status": {"message": "it is privileged"}}}
     with (
         served({"/webhook": denial}) as (extender, _),
@@ -122,7 +124,7 @@ def test_create_pod_that_is_denied_is_not_stored(api: ApiServer) -> None:
     ids=["empty", "a list", "broken", "no base64", "cut base64"],
 )
 def test_create_pod_with_an_answer_that_is_none_fails(
-    api: ApiServer, answer: Answer, why: str
+    api: FaultyApiServer, answer: Answer, why: str
 ) -> None:
     with served({"/webhook": answer}) as (extender, _), pytest.raises(CallFailed, match=why):
         create_pod(api, extender, POD)
@@ -130,7 +132,7 @@ def test_create_pod_with_an_answer_that_is_none_fails(
 
 
 # -- scheduling ------------------------------------------------------------------------------------
-def test_schedule_pod_binds_to_the_node_that_is_left(api: ApiServer) -> None:
+def test_schedule_pod_binds_to_the_node_that_is_left(api: FaultyApiServer) -> None:
     pod = api.create("pods", POD)
     with served({"/filter": FITS, "/bind": {"Error": ""}}) as (extender, recorder):
         assert schedule_pod(api, extender, "p", "default") == Bound(node="n1")
@@ -176,7 +178,7 @@ def test_schedule_pod_binds_to_the_node_that_is_left(api: ApiServer) -> None:
     ids=["no node", "filter failed", "bind failed"],
 )
 def test_schedule_pod_without_a_node_says_why_in_its_status(
-    api: ApiServer, answers: dict[str, Answer], wanted: Waiting, text: str
+    api: FaultyApiServer, answers: dict[str, Answer], wanted: Waiting, text: str
 ) -> None:
     api.create("pods", POD)
     with served(answers) as (extender, _):
@@ -185,7 +187,7 @@ def test_schedule_pod_without_a_node_says_why_in_its_status(
     assert (condition["reason"], condition["message"]) == ("Unschedulable", text)
 
 
-def test_call_with_an_http_error_fails_with_its_words(api: ApiServer) -> None:
+def test_call_with_an_http_error_fails_with_its_words(api: FaultyApiServer) -> None:
     api.create("pods", POD)
     with (
         served({"/filter": "replica b decides"}, status=503) as (extender, _),
@@ -194,7 +196,7 @@ def test_call_with_an_http_error_fails_with_its_words(api: ApiServer) -> None:
         schedule_pod(api, extender, "p", "default")
 
 
-def test_call_of_nobody_fails(api: ApiServer) -> None:
+def test_call_of_nobody_fails(api: FaultyApiServer) -> None:
     with served({}) as (extender, _):
         pass
     with pytest.raises(CallFailed, match=rf"POST http://127\.0\.0\.1:{extender.port}/webhook"):

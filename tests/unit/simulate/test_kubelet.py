@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from hami_node.model import ContainerKind
 from hami_node.simulate.kubelet import SimulatedKubelet
 from hami_node.wire.objects import decode_pod
 from tests.fakes.pods import Box, pod_body
+from tests.fakes.waiting import eventually
 
 GPU = "nvidia.com/gpu"
 LIMIT_S = 10.0
@@ -34,9 +33,12 @@ def listed(socket: Path) -> list[tuple[str, tuple[str, ...]]]:
             held_api.ListPodResourcesRequest(), timeout=LIMIT_S
         )
     return [
-        (f"{pod.name}/{one.name}", tuple(name for held in one.devices for name in held.device_ids))
+        (
+            f"{pod.name}/{container.name}",
+            tuple(name for held in container.devices for name in held.device_ids),
+        )
         for pod in answer.pod_resources
-        for one in pod.containers
+        for container in pod.containers
     ]
 
 
@@ -73,9 +75,9 @@ class Plugin(DevicePluginServicer):
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
-        (one,) = request.container_requests
-        self.preferences.append(one)
-        ids = sorted(one.available_deviceIDs, reverse=True)
+        (preference,) = request.container_requests
+        self.preferences.append(preference)
+        ids = sorted(preference.available_deviceIDs, reverse=True)
         return api.PreferredAllocationResponse(
             container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=ids)]
         )
@@ -101,26 +103,21 @@ class Plugin(DevicePluginServicer):
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="hn-"))
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def kubelet(folder: Path, request: pytest.FixtureRequest) -> Iterator[SimulatedKubelet]:
+def kubelet(short_folder: Path, request: pytest.FixtureRequest) -> Iterator[SimulatedKubelet]:
     ended = bool(getattr(request, "param", False))
-    made = SimulatedKubelet(folder / "p", folder / "r" / "k.sock", lists_ended_pods=ended)
+    made = SimulatedKubelet(
+        short_folder / "p", short_folder / "r" / "k.sock", lists_ended_pods=ended
+    )
     made.start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def plugin(folder: Path, kubelet: SimulatedKubelet) -> Iterator[Plugin]:
-    made = Plugin(folder / "p")
-    register(folder)
-    assert kubelet.wait_allocatable(GPU, 4, LIMIT_S)
+def plugin(short_folder: Path, kubelet: SimulatedKubelet) -> Iterator[Plugin]:
+    made = Plugin(short_folder / "p")
+    register(short_folder)
+    eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
     yield made
     made.close()
 
@@ -146,9 +143,9 @@ BOXES = [
 ]
 
 
-def test_version_that_is_unknown_is_refused(kubelet: SimulatedKubelet, folder: Path) -> None:
+def test_version_that_is_unknown_is_refused(kubelet: SimulatedKubelet, short_folder: Path) -> None:
     with pytest.raises(grpc.RpcError, match="version v9"):
-        register(folder, version="v9")
+        register(short_folder, version="v9")
     assert kubelet.devices(GPU) == {}
 
 
@@ -158,34 +155,34 @@ def test_admit_containers_are_served_in_order_and_reuse_init_ids(
     answer = kubelet.admit(decode_pod(pod_body("p", BOXES)), GPU)
     assert answer.is_admitted
     assert list(answer.device_ids) == ["i", "s", "a"]
-    must = [list(one.must_include_deviceIDs) for one in plugin.preferences]
+    must = [list(preference.must_include_deviceIDs) for preference in plugin.preferences]
     assert must[0] == []
     assert must[1] == plugin.calls[0][:1], "the sidecar gets an ID of the init container"
     assert set(must[2]) < set(plugin.calls[0])
 
 
 def test_list_shows_the_pod_under_admission_without_plain_init_containers(
-    kubelet: SimulatedKubelet, plugin: Plugin, folder: Path
+    kubelet: SimulatedKubelet, plugin: Plugin, short_folder: Path
 ) -> None:
-    plugin.list_socket = folder / "r" / "k.sock"
+    plugin.list_socket = short_folder / "r" / "k.sock"
     answer = kubelet.admit(decode_pod(pod_body("p", BOXES)), GPU)
     assert plugin.seen == [("p/s", answer.device_ids["s"]), ("p/none", ()), ("p/a", ())]
 
 
 @pytest.mark.parametrize("kubelet", [False, True], indirect=True, ids=["1.34", "before"])
 def test_refused_pod_is_listed_only_by_old_kubelets_and_holds_nothing(
-    kubelet: SimulatedKubelet, folder: Path, request: pytest.FixtureRequest
+    kubelet: SimulatedKubelet, short_folder: Path, request: pytest.FixtureRequest
 ) -> None:
-    plugin = Plugin(folder / "p", refuses_from=1)
+    plugin = Plugin(short_folder / "p", refuses_from=1)
     try:
-        register(folder)
-        assert kubelet.wait_allocatable(GPU, 4, LIMIT_S)
+        register(short_folder)
+        eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
         answer = kubelet.admit(decode_pod(pod_body("p", [Box()])), GPU)
         assert answer.refusal == (
             "Allocate failed due to rpc error: code = FailedPrecondition desc = too full"
         )
         is_old = request.node.callspec.params["kubelet"]
-        assert listed(folder / "r" / "k.sock") == ([("p/main", ())] if is_old else [])
+        assert listed(short_folder / "r" / "k.sock") == ([("p/main", ())] if is_old else [])
     finally:
         plugin.close()
 
@@ -209,38 +206,38 @@ def test_unhealthy_devices_are_not_allocatable_and_come_back(
     kubelet: SimulatedKubelet, plugin: Plugin
 ) -> None:
     plugin.turn("Unhealthy")
-    assert kubelet.wait_allocatable(GPU, 0, LIMIT_S)
+    eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
     plugin.turn("Healthy")
-    assert kubelet.wait_allocatable(GPU, 4, LIMIT_S)
+    eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
 
 
 def test_plugin_that_ends_leaves_no_healthy_device(
     kubelet: SimulatedKubelet, plugin: Plugin
 ) -> None:
     plugin.close()
-    assert kubelet.wait_allocatable(GPU, 0, LIMIT_S)
+    eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
 
 
 def test_restart_empties_the_folder_and_forgets_plugins_but_not_who_holds_what(
-    kubelet: SimulatedKubelet, plugin: Plugin, folder: Path
+    kubelet: SimulatedKubelet, plugin: Plugin, short_folder: Path
 ) -> None:
     held = kubelet.admit(decode_pod(pod_body("p", [Box()])), GPU).device_ids["main"]
     kubelet.restart()
     assert kubelet.devices(GPU) == {}
-    assert not (folder / "p" / "plugin.sock").exists()
-    assert listed(folder / "r" / "k.sock") == [("p/main", held)]
+    assert not (short_folder / "p" / "plugin.sock").exists()
+    assert listed(short_folder / "r" / "k.sock") == [("p/main", held)]
 
 
 def test_second_registration_takes_over(
-    kubelet: SimulatedKubelet, plugin: Plugin, folder: Path
+    kubelet: SimulatedKubelet, plugin: Plugin, short_folder: Path
 ) -> None:
-    other = Plugin(folder / "p", "other.sock")
+    other = Plugin(short_folder / "p", "other.sock")
     try:
-        register(folder, "other.sock")
+        register(short_folder, "other.sock")
         other.turn("Unhealthy")
-        assert kubelet.wait_allocatable(GPU, 0, LIMIT_S)
+        eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
         other.turn("Healthy")
-        assert kubelet.wait_allocatable(GPU, 4, LIMIT_S)
+        eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
         kubelet.admit(decode_pod(pod_body("p", [Box()])), GPU)
         assert (len(plugin.calls), len(other.calls)) == (0, 1)
     finally:

@@ -11,12 +11,18 @@ from hami_node.wire.handshake import (
     Handshake,
     HandshakeKind,
     decode_handshake,
-    encode_neuron_reported,
     encode_reported,
+    encode_reported_rfc3339,
     encode_requesting,
 )
-from hami_node.wire.timestamps import format_dashed, format_go, format_rfc3339, parse_time
+from hami_node.wire.values.timestamps import format_dashed, format_go, format_rfc3339, parse_time
 from tests.unit.wire.totality import is_total
+
+KEY = "hami.io/node-handshake"
+
+
+def decode(text: str) -> Handshake:
+    return decode_handshake(text, KEY)
 
 
 def unix(*parts: int) -> float:
@@ -95,7 +101,7 @@ def unix(*parts: int) -> float:
 def test_decode_handshake_known_spellings(
     text: str, kind: HandshakeKind, time_s: float | None, is_dotted: bool
 ) -> None:
-    found = decode_handshake(text)
+    found = decode(text)
 
     assert (found.kind, found.is_dotted) == (kind, is_dotted)
     assert found.time_s == pytest.approx(time_s, abs=1e-5)
@@ -111,20 +117,20 @@ def test_decode_handshake_known_spellings(
     ],
 )
 def test_handshake_dotted_date_of_a_scheduler_is_the_mark_of_2_4(text: str, is_mark: bool) -> None:
-    assert decode_handshake(text).is_mark_of_2_4 is is_mark
+    assert decode(text).is_mark_of_2_4 is is_mark
 
 
 @pytest.mark.parametrize("text", ["", "reported now", "2024-05-20 11:44:46", "X Requesting_"])
 def test_decode_handshake_other_words_are_a_wire_error(text: str) -> None:
     with pytest.raises(WireError, match="node-handshake"):
-        decode_handshake(text)
+        decode(text)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (encode_reported(1744871960.812), "Reported 2025-04-17 06:39:20.812000 +0000 UTC"),
-        (encode_neuron_reported(1744871960.9), "Reported_2025-04-17T06:39:20Z"),
+        (encode_reported_rfc3339(1744871960.9), "Reported_2025-04-17T06:39:20Z"),
         (encode_requesting(1744871960), "Requesting_2025-04-17 06:39:20"),
     ],
 )
@@ -137,12 +143,12 @@ SECONDS = st.floats(0, 4e9)
 
 @given(SECONDS)
 def test_encoded_handshakes_decode_to_the_same_second(unix_s: float) -> None:
-    reported = decode_handshake(encode_reported(unix_s))
+    reported = decode(encode_reported(unix_s))
 
     assert reported == Handshake(kind=HandshakeKind.REPORTED, time_s=reported.time_s)
     assert reported.time_s == pytest.approx(unix_s, abs=1e-3)
-    for encode in (encode_neuron_reported, encode_requesting):
-        found = decode_handshake(encode(unix_s)).time_s
+    for encode in (encode_reported_rfc3339, encode_requesting):
+        found = decode(encode(unix_s)).time_s
         assert found is not None
         assert 0 <= unix_s - found < 1
 
@@ -166,4 +172,4 @@ PIECES = st.sampled_from(["Reported", "Requesting_", "Deleted_", "2024", ".", "-
 
 @given(st.text() | st.lists(PIECES | st.text(max_size=2)).map("".join))
 def test_decode_handshake_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
-    assert is_total(decode_handshake, text)
+    assert is_total(decode, text)

@@ -1,23 +1,28 @@
-"""docs/protocol.md is made of wire/names.py."""
+"""docs/protocol.md is made from the names of wire/ and of every vendor."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.protocol_page import NAMES, PAGE, read_names, updated
+from tests.protocol_page import NAMES, PAGE, Name, read_names, updated
 
 
-def test_protocol_page_when_names_change_has_to_be_made_anew() -> None:
+def every_name() -> list[Name]:
+    return [name for path in NAMES for name in read_names(path.read_text())]
+
+
+def test_protocol_page_when_names_change_has_to_be_regenerated() -> None:
     page = PAGE.read_text()
 
-    assert page == updated(page, NAMES.read_text()), "run: python -m tests.protocol_page"
+    assert page == updated(page, *(path.read_text() for path in NAMES)), (
+        "run: python -m tests.protocol_page"
+    )
 
 
 def test_names_all_constants_have_writer_reader_and_source() -> None:
-    source = NAMES.read_text()
-    names = read_names(source)
+    names = every_name()
 
-    assert len(names) == source.count(": Final = ")
+    assert len(names) == sum(path.read_text().count(": Final = ") for path in NAMES)
     assert all("->" in name.flow and name.what and name.source for name in names)
 
 
@@ -27,6 +32,6 @@ def test_names_constant_without_a_comment_is_refused() -> None:
 
 
 def test_names_texts_are_unique() -> None:
-    texts = [name.text for name in read_names(NAMES.read_text())]
+    texts = [name.text for name in every_name()]
 
     assert len(texts) == len(set(texts))

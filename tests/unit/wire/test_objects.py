@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerKind
-from hami_node.wire.objects import (
-    decode_node,
-    decode_node_event,
-    decode_node_list,
-    decode_pod,
-    decode_pod_event,
-    decode_pod_list,
-)
+from hami_node.wire.objects import decode_node, decode_pod
 from tests.unit.wire.totality import is_total
 
 POD: dict[str, Any] = {
@@ -112,7 +105,7 @@ def test_decode_pod_full_object_keeps_what_the_product_reads() -> None:
 def test_decode_pod_containers_have_init_containers_first_with_their_kinds() -> None:
     pod = decode_pod(raw(POD))
 
-    assert [(one.name, one.kind) for one in pod.containers] == [
+    assert [(item.name, item.kind) for item in pod.containers] == [
         ("fetch", ContainerKind.INIT),
         ("proxy", ContainerKind.SIDECAR),
         ("main", ContainerKind.APP),
@@ -122,7 +115,7 @@ def test_decode_pod_containers_have_init_containers_first_with_their_kinds() -> 
 def test_decode_pod_container_ended_with_0_is_terminated_ok() -> None:
     pod = decode_pod(raw(POD))
 
-    assert [one.is_terminated_ok for one in pod.containers] == [True, False, False]
+    assert [item.is_terminated_ok for item in pod.containers] == [True, False, False]
 
 
 def test_decode_pod_container_keeps_extended_resources_and_literal_accelerator_variables() -> None:
@@ -214,49 +207,6 @@ def test_decode_node_ready_condition_decides(conditions: object, is_ready: bool)
     assert decode_node({"status": {"conditions": conditions}}).is_ready is is_ready
 
 
-def test_decode_lists_keep_order_version_and_continue_token() -> None:
-    meta = {"resourceVersion": "5", "continue": "next"}
-    pods = decode_pod_list(raw({"metadata": meta, "items": [POD, {"metadata": {"name": "b"}}]}))
-    nodes = decode_node_list(raw({"items": [NODE]}))
-
-    assert [one.name for one in pods.items] == ["train", "b"]
-    assert (pods.resource_version, pods.continue_token) == ("5", "next")
-    assert [one.name for one in nodes.items] == ["node-a"]
-    assert (nodes.resource_version, nodes.continue_token) == ("", "")
-
-
-def test_decode_lists_null_items_are_none() -> None:
-    assert decode_pod_list(b'{"items":null}').items == ()
-
-
-def test_decode_events_carry_the_object_and_its_version() -> None:
-    pod = decode_pod_event(raw({"type": "MODIFIED", "object": POD}))
-    node = decode_node_event(raw({"type": "DELETED", "object": NODE}))
-
-    assert (pod.type, pod.resource_version, pod.item) == ("MODIFIED", "77", decode_pod(POD))
-    assert (node.type, node.resource_version, node.item) == ("DELETED", "9", decode_node(NODE))
-
-
-def test_decode_event_bookmark_has_a_version_and_no_object() -> None:
-    line = raw({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "81"}}})
-    event = decode_pod_event(line)
-
-    assert (event.type, event.item, event.resource_version) == ("BOOKMARK", None, "81")
-
-
-def test_decode_event_error_has_the_servers_status() -> None:
-    line = raw({"type": "ERROR", "object": {"code": 410, "message": "too old", "metadata": {}}})
-    event = decode_node_event(line)
-
-    assert (event.item, event.status, event.message) == (None, 410, "too old")
-
-
-@pytest.mark.parametrize("line", [b"{}", b'{"type":"ADDED"}', b'{"type":"ERROR","object":[]}'])
-def test_decode_event_damaged_line_is_a_wire_error(line: bytes) -> None:
-    with pytest.raises(WireError):
-        decode_pod_event(line)
-
-
 def test_decode_pods_share_names_and_empty_parts() -> None:
     first, second = decode_pod(raw(POD)), decode_pod(raw(POD))
 
@@ -280,17 +230,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    "decode",
-    [
-        decode_pod,
-        decode_node,
-        decode_pod_list,
-        decode_node_list,
-        decode_pod_event,
-        decode_node_event,
-    ],
-)
+@pytest.mark.parametrize("decode", [decode_pod, decode_node])
 @given(value=st.binary(max_size=40) | st.text(max_size=40) | JSON.map(json.dumps))
 def test_decoders_any_input_gives_a_value_or_a_wire_error(
     decode: Callable[[bytes | str], object], value: bytes | str

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import WireError
-from hami_node.model import Container, ContainerKind, Pod
+from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.codec import decode_register
+from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig_codec import decode_mig_allocations, split_uuid
+from hami_node.wire.grants import decode_grants
 from hami_node.wire.handshake import HandshakeKind, decode_handshake
 from hami_node.wire.lock import decode_lock
-from hami_node.wire.mig_codec import TemplateSlot, decode_mig_allocations, decode_template_slot
-from hami_node.wire.node_codec import decode_pair_scores, decode_register
-from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.register import decode_pair_scores
 from hami_node.wire.slots import SlotMap, SlotMismatch, assign_slots
 
 V100 = (
@@ -65,7 +69,7 @@ V100_JSON = (
 def test_register_of_a_real_node(text: str, cards: list[tuple[int, int, int, bool]]) -> None:
     found = decode_register(text)
 
-    assert [(one.index, one.memory_mib, one.numa, one.healthy) for one in found] == cards
+    assert [(card.index, card.memory_mib, card.numa, card.healthy) for card in found] == cards
     assert decode_register(f" {text}\n") == found
 
 
@@ -84,7 +88,7 @@ def test_register_of_a_real_node(text: str, cards: list[tuple[int, int, int, boo
     ],
 )
 def test_handshake_of_a_real_node(text: str, kind: HandshakeKind, is_mark: bool) -> None:
-    found = decode_handshake(text)
+    found = decode_handshake(text, nvidia_names.NODE_HANDSHAKE)
 
     assert (found.kind, found.is_mark_of_2_4) == (kind, is_mark)
     assert found.time_s is not None
@@ -105,17 +109,21 @@ def test_lock_of_a_real_node(text: str, pod: tuple[str, str]) -> None:
     found = decode_lock(text)
 
     assert (found.namespace, found.name) == pod
-    assert not found.is_malformed
     assert found.time_s is not None
 
 
 def test_pair_scores_of_a_simulated_node_and_of_one_that_is_off() -> None:
     first, second = (f"GPU-12345678-1234-1234-1234-12345678000{i}" for i in (0, 1))
 
-    assert decode_pair_scores(f'[{{"uuid":"{first}","score":{{"{second}":50}}}}]') == {
+    key = nvidia_names.NODE_PAIR_SCORES
+    assert decode_pair_scores(f'[{{"uuid":"{first}","score":{{"{second}":50}}}}]', key) == {
         first: {second: 50}
     }
-    assert decode_pair_scores("") == {}
+    assert decode_pair_scores("", key) == {}
+
+
+def decode(text: str) -> tuple[ContainerGrants, ...]:
+    return decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)
 
 
 def pod(inits: int, apps: int, sidecars: int = 0) -> Pod:
@@ -246,39 +254,37 @@ def test_reservation_of_a_real_pod(
     granted: dict[str, list[str]],
     waiting: set[str],
 ) -> None:
-    found = assign_slots(spec, counts, decode_grants(allocated), decode_grants(left))
+    found = assign_slots(spec, counts, decode(allocated), decode(left))
 
     assert isinstance(found, SlotMap)
-    assert {name: [one.uuid for one in slot] for name, slot in found.granted.items()} == granted
+    assert {name: [grant.uuid for grant in slot] for name, slot in found.granted.items()} == granted
     assert set(found.waiting) == waiting
 
 
 def test_reservation_cut_short_is_a_wire_error() -> None:
     with pytest.raises(WireError, match="four fields"):
-        decode_grants("GPU-2409b7b6-2df6-0343-90dd-2d73da18e0e8,NVIDIA:;")
+        decode("GPU-2409b7b6-2df6-0343-90dd-2d73da18e0e8,NVIDIA:;")
 
 
 def test_reservation_of_another_shape_gives_no_card_to_anybody() -> None:
     text = "GPU-1cb8edae:1,2,8,17,12,6,13,10,NVIDIA,NVIDIA A100 80GB PCIe"
-    ((grant,),) = decode_grants(text)
+    ((grant,),) = decode(text)
 
     assert grant.vendor == "2"
     assert isinstance(assign_slots(pod(0, 1), {"app-0": 8}, ((grant,),), ()), SlotMismatch)
 
 
 def test_reservation_forged_in_to_allocate_alone_is_refused() -> None:
-    forged = decode_grants(f"{G},NVIDIA,20000,100:;")
+    forged = decode(f"{G},NVIDIA,20000,100:;")
 
     assert isinstance(assign_slots(pod(0, 1), {"app-0": 1}, (), forged), SlotMismatch)
 
 
 def test_mig_grants_of_2_5_name_template_and_instance() -> None:
     uuid = "GPU-08d63fe8-4a59-b17e-de5e-04e5c1ce5c41"
-    ((grant,),) = decode_grants(f"{uuid}[2-0],NVIDIA,20480,0:;")
+    ((grant,),) = decode(f"{uuid}[2-0],NVIDIA,20480,0:;")
 
-    assert decode_template_slot(grant.uuid) == TemplateSlot(
-        uuid=decode_grants(f"{uuid},NVIDIA,1,1:;")[0][0].uuid, template=2, slot=0
-    )
+    assert split_uuid(grant.uuid) == (uuid, TemplateSlot(template=2, slot=0))
 
 
 def test_mig_allocations_of_2_10_with_the_made_device() -> None:
@@ -289,9 +295,6 @@ def test_mig_allocations_of_2_10_with_the_made_device() -> None:
         '"computeInstanceID":0}]'
     )
 
-    assert found.instance is not None
-    assert (found.profile, found.placement.start, found.instance.gpu_instance_id) == (
-        "1g.24gb",
-        9,
-        6,
-    )
+    assert found.instance == MigInstance(profile="1g.24gb", placement=MigPlacement(start=9, size=3))
+    assert found.device is not None
+    assert found.device.gpu_instance_id == 6

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.model import Container, ContainerGrants, ContainerKind, Grant, Pod, Uuid, Vendor
-from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants, encode_grants
+from hami_node.model import Container, ContainerGrants, ContainerKind, Grant, Pod, Uuid
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.wire.grants import decode_grants, encode_grants
 from hami_node.wire.slots import AmbiguousSlots, SlotMap, SlotMismatch, assign_slots
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures/recordings"
@@ -25,12 +26,12 @@ def pod(*container_names: str) -> Pod:
         uid="u",
         namespace="default",
         name="p",
-        containers=tuple(Container(name=one, kind=KINDS[one[0]]) for one in container_names),
+        containers=tuple(Container(name=name, kind=KINDS[name[0]]) for name in container_names),
     )
 
 
 def card(name: str, memory_mib: int = 1000) -> Grant:
-    return Grant(uuid=Uuid(name), vendor=Vendor.NVIDIA, memory_mib=memory_mib, cores=0)
+    return Grant(uuid=Uuid(name), vendor=NVIDIA, memory_mib=memory_mib, cores=0)
 
 
 def solve(counts: Mapping[str, int], allocated: str, left: str) -> SlotMap:
@@ -46,9 +47,13 @@ def assign(
     return assign_slots(pod(*counts), counts, slots_of(allocated), slots_of(left))
 
 
+def decode(text: str) -> Slots:
+    return decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)
+
+
 def slots_of(text: str) -> Slots:
     """`AB;;C;` as if every letter were a whole entry."""
-    return decode_grants("".join(f"{c},NVIDIA,1000,0:" if c.isalpha() else c for c in text))
+    return decode("".join(f"{c},NVIDIA,1000,0:" if c.isalpha() else c for c in text))
 
 
 def letters(grants: ContainerGrants | None) -> str:
@@ -115,7 +120,7 @@ def test_assign_slots_says_whether_asking_init_containers_have_slots(
         pytest.param({"a0": 1, "a1": 1}, "A;", "A;", "1 containers have", id="one too few"),
         pytest.param({"a0": 2}, "A;", "A;", "a0 asks for 2 cards", id="too few cards"),
         pytest.param({"a0": 1}, "AB;", "AB;", "a0 asks for 1 cards", id="too many cards"),
-        pytest.param({"a0": 0}, "A;", "A;", "0 ask for one", id="nobody asks"),
+        pytest.param({"a0": 0}, "A;", "A;", "0 ask for cards", id="nobody asks"),
         pytest.param({"a0": 1}, "", "A;", "0 containers have", id="forged to-allocate"),
         pytest.param({"a0": 1}, "A;", "B;", "left to allocate", id="another card left"),
         pytest.param({"a0": 1}, "A;", "A;A;", "left to allocate", id="more left than given"),
@@ -163,7 +168,7 @@ def test_assign_slots_several_meanings_are_all_told_and_none_is_picked() -> None
     found = assign({"a0": 1, "a1": 1, "a2": 1}, "A;A;B;", "A;")
 
     assert isinstance(found, AmbiguousSlots)
-    assert [set(one.waiting) for one in found.alternatives] == [{"a0"}, {"a1"}]
+    assert [set(item.waiting) for item in found.alternatives] == [{"a0"}, {"a1"}]
     assert found.why.endswith("a0 or a1")
 
 
@@ -191,7 +196,7 @@ def test_without_empties_the_slot_in_its_place(
 ) -> None:
     found = solve(counts, "A;B;"[: 2 * len(counts)], left)
 
-    assert decode_grants(found.without(container)) == slots_of(text)
+    assert decode(found.without(container)) == slots_of(text)
 
 
 def test_grants_of_container_without_a_slot_is_none() -> None:
@@ -219,11 +224,11 @@ def recorded(version: str, pod_name: str) -> list[tuple[Slots, Slots]]:
     for change in timeline:
         if change["kind"] == "pod" and change["name"] == pod_name:
             state |= change["set"]
-            if names.POD_TO_ALLOCATE in change["set"]:
+            if nvidia_names.POD_TO_ALLOCATE in change["set"]:
                 states.append(
                     (
-                        decode_grants(state[names.POD_ALLOCATED]),
-                        decode_grants(state[names.POD_TO_ALLOCATE], names.POD_TO_ALLOCATE),
+                        decode(state[nvidia_names.POD_ALLOCATED]),
+                        decode(state[nvidia_names.POD_TO_ALLOCATE]),
                     )
                 )
     return states
@@ -262,8 +267,8 @@ def test_recording_env_inside_the_container_agrees_with_the_mapping(version: str
         found = assign_slots(pod(*counts), counts, allocated, left)
         assert isinstance(found, SlotMap)
         grants = found.granted["a" + name[1:]]
-        assert env[names.ENV_VISIBLE_DEVICES] == ",".join(grant.uuid for grant in grants)
-        assert [env[f"{names.ENV_MEMORY_LIMIT}_{i}"] for i in range(len(grants))] == [
+        assert env[nvidia_names.ENV_VISIBLE_DEVICES] == ",".join(grant.uuid for grant in grants)
+        assert [env[f"{nvidia_names.ENV_MEMORY_LIMIT}_{i}"] for i in range(len(grants))] == [
             f"{grant.memory_mib}m" for grant in grants
         ]
         checked += 1
@@ -294,12 +299,12 @@ def written_by_2_10(grants: Mapping[str, ContainerGrants]) -> Slots:
 
 def served_by_old_plugins(text: str) -> str:
     """2.4 to 2.8 drop empty slots when they read, and empty the first that is left."""
-    return encode_grants(((), *drop_empty(decode_grants(text))[1:]))
+    return encode_grants(((), *drop_empty(decode(text))[1:]))
 
 
 def served_by_new_plugins(text: str) -> str:
     """2.9 and 2.10 keep every slot, read one more at the end, and empty the first filled one."""
-    slots = [*decode_grants(text), ()]
+    slots = [*decode(text), ()]
     first = next(i for i, slot in enumerate(slots) if slot)
     return encode_grants([*slots[:first], (), *slots[first + 1 :]])
 
@@ -346,7 +351,7 @@ def test_assign_slots_every_writer_on_any_pod_gives_its_own_meaning_at_every_ste
     left = allocated
 
     for served in range(len(meant) + 1):
-        found = assign_slots(pod(*counts), counts, decode_grants(allocated), decode_grants(left))
+        found = assign_slots(pod(*counts), counts, decode(allocated), decode(left))
         assert isinstance(found, SlotMap)
         assert found.granted == meant
         assert list(found.waiting) == list(meant)[served:]
@@ -369,11 +374,11 @@ def test_without_in_any_order_leaves_the_rest_waiting_and_readable_by_every_plug
     for name in data.draw(st.permutations(waiting)):
         text = found.without(name)
         waiting.remove(name)
-        after = assign_slots(pod(*counts), counts, allocated, decode_grants(text))
+        after = assign_slots(pod(*counts), counts, allocated, decode(text))
         assert isinstance(after, SlotMap)
         found = after
         assert set(found.waiting) == set(waiting)
-        assert drop_empty(decode_grants(text)) == tuple(found.granted[one] for one in waiting)
+        assert drop_empty(decode(text)) == tuple(found.granted[item] for item in waiting)
     assert "NVIDIA" not in encode_grants(found.remaining)
 
 
@@ -393,18 +398,20 @@ def test_assign_slots_any_slots_never_give_a_container_more_than_it_asks_for(
     elif isinstance(found, AmbiguousSlots):
         alternatives = found.alternatives
 
-    for one in alternatives:
-        assert all(len(slot) == counts[name] for name, slot in one.granted.items())
-        assert all(one.remaining[place] == one.granted[name] for name, place in one.waiting.items())
-        assert sorted(one.waiting.values()) == [i for i, slot in enumerate(left) if slot]
+    for item in alternatives:
+        assert all(len(slot) == counts[name] for name, slot in item.granted.items())
+        assert all(
+            item.remaining[place] == item.granted[name] for name, place in item.waiting.items()
+        )
+        assert sorted(item.waiting.values()) == [i for i, slot in enumerate(left) if slot]
 
 
 def test_assign_slots_of_a_thousand_containers_is_refused_not_searched() -> None:
     names = [f"c{i}" for i in range(1100)]
     pod = Pod(
-        uid="u", namespace="d", name="p", containers=tuple(Container(name=one) for one in names)
+        uid="u", namespace="d", name="p", containers=tuple(Container(name=name) for name in names)
     )
-    one = Grant(uuid=Uuid("A"), vendor=Vendor.NVIDIA, memory_mib=1, cores=0)
-    allocated = [(one,)] * 1099 + [(replace(one, uuid=Uuid("B")),)]
-    found = assign_slots(pod, dict.fromkeys(names, 1), allocated, [(one,)] * 1098)
+    grant = Grant(uuid=Uuid("A"), vendor=NVIDIA, memory_mib=1, cores=0)
+    allocated = [(grant,)] * 1099 + [(replace(grant, uuid=Uuid("B")),)]
+    found = assign_slots(pod, dict.fromkeys(names, 1), allocated, [(grant,)] * 1098)
     assert isinstance(found, SlotMismatch)

@@ -1,0 +1,535 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from hami_node.cli.main import Parts, main
+from hami_node.config.settings import declarations, settings_of
+from hami_node.config.sources import ConfigSources, Settings
+from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
+from hami_node.inspection.saved import read_saved
+from hami_node.model import Node, Pod
+from hami_node.ports import ListingKube
+from hami_node.setting_types import Role
+from hami_node.vendors.neuron.names import RESOURCE_NEURON, RESOURCE_NEURON_CORE
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.settings import BackendKind, NvidiaSettings
+from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.saved_cluster import (
+    GPU,
+    NOW_S,
+    card_json,
+    card_node_json,
+    node_json,
+    pending_json,
+    pod_json,
+    quota_json,
+    saved,
+)
+from tests.fakes.settings import value_of
+
+
+class Recorder:
+    """Stands for the daemon, the demo and the API server."""
+
+    def __init__(self, env: dict[str, str] | None = None) -> None:
+        self.started: list[tuple[Settings, ConfigSources]] = []
+        self.kept: list[bool] = []
+        self.kubeconfigs: list[Path | None] = []
+        self.env = env or {}
+
+    def run_daemon(self, settings: Settings, sources: ConfigSources) -> int:
+        self.started.append((settings, sources))
+        return 0
+
+    def run_demo(self, keep: bool) -> int:
+        self.kept.append(keep)
+        return 1
+
+    def connect(self, kubeconfig: Path | None) -> ListingKube:
+        self.kubeconfigs.append(kubeconfig)
+        raise KubeError("can't list nodes: https://api:6443 can't be reached")
+
+    def parts(self) -> Parts:
+        return Parts(
+            run_daemon=self.run_daemon,
+            run_demo=self.run_demo,
+            connect=self.connect,
+            now=lambda: NOW_S,
+            env=lambda: self.env,
+        )
+
+
+def call(recorder: Recorder, *args: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, args, obj=recorder.parts(), input=stdin)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder({"NODE_NAME": "n1"})
+
+
+@pytest.mark.parametrize("command", ["", "run", "certify", "inspect", "check-config", "demo"])
+def test_help_explains_with_examples(recorder: Recorder, command: str) -> None:
+    done = call(recorder, *([command] if command else []), "--help")
+    assert done.exit_code == 0
+    assert f"hami-node {command}".strip() in done.output
+    assert not recorder.started
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_help_shows_every_setting_of_the_program_with_its_environment(
+    recorder: Recorder, role: Role
+) -> None:
+    # lines are broken at hyphens too
+    text = "".join(call(recorder, role, "--help").output.split())
+    for name in settings_of(role, SETTINGS_BLOCKS):
+        outside = declarations(SETTINGS_BLOCKS)[name].names
+        assert f"--{name.replace('_', '-')}" in text
+        assert f"HAMI_NODE_{name.upper()}" in text
+        assert outside.doc.replace(" ", "") in text
+    assert "fail-on-init-error" not in text
+
+
+def test_run_starts_the_daemon_with_settings_from_flags_and_environment(
+    recorder: Recorder,
+) -> None:
+    recorder.env["HOOK_PATH"] = "/opt/hook"
+    done = call(recorder, "run", "--split-count", "4", "--disable-core-limit", "--limiter=optional")
+    assert done.exit_code == 0, done.output
+    ((settings, _),) = recorder.started
+    nvidia = settings.of(NvidiaSettings)
+    assert (settings.node_name, nvidia.split_count) == ("n1", 4)
+    assert (nvidia.disable_core_limit, nvidia.hook_path) == (True, Path("/opt/hook"))
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "value"),
+    [
+        pytest.param(["--disable-core-limit=true"], "disable_core_limit", True, id="bool_text"),
+        pytest.param(["--disable_core_limit=false"], "disable_core_limit", False, id="underscore"),
+        pytest.param(["--metrics-bind-address", ":1"], "metrics_address", ":1", id="metrics"),
+        pytest.param(["--resource-name=a.b/c"], "resource_count", "a.b/c", id="resource"),
+        pytest.param(["--kubelet-socket=/k/kubelet.sock"], "plugin_dir", Path("/k"), id="socket"),
+        pytest.param(
+            ["--device-list-strategy", "envvar", "--pass-device-specs=true"],
+            "ignored",
+            ("--pass-device-specs",),
+            id="device_specs",
+        ),
+        pytest.param(
+            ["--mig-strategy=none", "--fail-on-init-error=false", "-v=4", "--nvidia-driver-root=/"],
+            "ignored",
+            ("--fail-on-init-error", "--mig-strategy", "--nvidia-driver-root", "--v"),
+            id="without_effect",
+        ),
+    ],
+)
+def test_hamis_flags_are_taken_in_its_spelling(
+    recorder: Recorder, args: list[str], field: str, value: object
+) -> None:
+    done = call(recorder, "run", *args)
+    assert done.exit_code == 0, done.output
+    assert value_of(recorder.started[0][0], field) == value
+
+
+@pytest.mark.parametrize("flag", ["--config-file", "--device-config-file"])
+def test_run_reads_the_configuration_file(recorder: Recorder, flag: str, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("hami-node: {backend: simulated, simulated-file: /cards.yaml}")
+    assert call(recorder, "run", flag, str(path)).exit_code == 0
+    settings, sources = recorder.started[0]
+    assert settings.of(NvidiaSettings).backend is BackendKind.SIMULATED
+    assert path in sources.files()
+
+
+def test_run_refuses_a_wrong_setting_with_one_line(recorder: Recorder) -> None:
+    done = call(recorder, "run", "--split-count", "none")
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert "event=settings_refused" in line
+    assert "field=--split-count value=none" in line
+    assert "from 1 to 100000" in line
+    assert not recorder.started
+
+
+@pytest.mark.parametrize("command", ["run", "extender"])
+@pytest.mark.parametrize(
+    ("error", "code", "fields"),
+    [
+        pytest.param(
+            ConfigError("settings", "http-bind", ":80", "choose again"),
+            1,
+            'event=settings_refused source=settings field=http-bind value=:80 cure="choose again"',
+            id="setting",
+        ),
+        pytest.param(
+            KubeError("can't reach it"), 3, 'event=failed error="can\'t reach it"', id="api"
+        ),
+        pytest.param(BackendError("no card"), 1, 'event=failed error="no card"', id="other"),
+    ],
+)
+def test_program_that_fails_says_so_in_its_log(
+    command: str, error: HamiError, code: int, fields: str
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    parts = Parts(run_daemon=fail, run_extender=fail, env=lambda: {"NODE_NAME": "n1"})
+    done = CliRunner().invoke(main, [command], obj=parts)
+    assert done.exit_code == code
+    (line,) = done.stderr.splitlines()
+    assert f" level=error {fields} " in line
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(["run", "--nonsense"], id="unknown_flag"),
+        pytest.param(["run", "--split-count"], id="no_value"),
+        pytest.param(["walk"], id="unknown_command"),
+        pytest.param(["check-config"], id="no_file"),
+        pytest.param(["inspect", "-o", "xml"], id="unknown_output"),
+        pytest.param(["inspect", "--file", "/does/not/exist"], id="missing_file"),
+    ],
+)
+def test_wrong_usage_ends_with_2(recorder: Recorder, args: list[str]) -> None:
+    assert call(recorder, *args).exit_code == 2
+
+
+def test_no_flag_is_spelled_twice() -> None:
+    command = main.commands["run"]
+    spellings = [flag for option in command.params for flag in option.opts]
+    assert len(spellings) == len(set(spellings))
+    assert all(isinstance(option, click.Option) for option in command.params)
+
+
+def test_inspect_without_an_answer_ends_with_3(recorder: Recorder) -> None:
+    recorder.env["KUBECONFIG"] = "/a/one:/a/two"
+    done = call(recorder, "inspect")
+    assert done.exit_code == 3
+    assert done.stderr == "error: can't list nodes: https://api:6443 can't be reached\n"
+    assert recorder.kubeconfigs == [Path("/a/one")]
+
+
+def test_inspect_takes_the_usual_kubeconfig_or_the_service_account(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    recorder.env["HOME"] = str(tmp_path)
+    call(recorder, "inspect")
+    (tmp_path / ".kube").mkdir()
+    usual = tmp_path / ".kube" / "config"
+    usual.touch()
+    call(recorder, "inspect")
+    call(recorder, "inspect", "--kubeconfig", "/x")
+    assert recorder.kubeconfigs == [None, usual, Path("/x")]
+
+
+REGISTER = json.dumps(
+    [
+        {
+            "id": GPU,
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": "NVIDIA A100",
+            "mode": "hami-core",
+            "health": True,
+        }
+    ]
+)
+HELD = {nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,4096,30:;", nvidia_names.POD_TO_ALLOCATE: ";"}
+
+
+def cluster() -> bytes:
+    node = node_json("n1", {nvidia_names.NODE_REGISTER: REGISTER})
+    return saved(node, pod_json("p1", HELD), pod_json("p2", {nvidia_names.POD_ALLOCATED: "broken"}))
+
+
+def test_inspect_shows_cards_holders_and_what_is_broken(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=cluster())
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert f"n1 0 NVIDIA A100 {GPU} ok 1/10 █░░░░░░░░░ 4096/40960 ███░░░░░░░ 30/100" in text
+    assert f"default p1 main n1 0 {GPU} 4096 30 Running" in text
+    assert "pod default/p2 its reservation does not match" in text
+    assert "'broken'" in text
+
+
+def test_inspect_as_json_holds_the_same(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=cluster())
+    view = json.loads(done.output)
+    assert view["cards"][0]["memory_used_mib"] == 4096
+    assert view["holders"][0]["container"] == "main"
+    assert [problem["where"] for problem in view["problems"]] == ["pod default/p2"]
+
+
+WAITING = (
+    card_node_json("n1", card_json(GPU)),
+    pod_json("p1", HELD),
+    pending_json("big", gpu=1, gpumem=40000),
+)
+
+
+def test_inspect_shows_who_waits_and_the_total(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=saved(*WAITING))
+    view = json.loads(done.output)
+    (pod,) = view["waiting"]
+    assert (pod["pod"], pod["waits_s"]) == ("big", 3600)
+    assert "nearest: 36864 MiB free" in pod["why"]
+    assert (view["totals"]["slots_free"], view["totals"]["largest_mib"]) == (9, 36864)
+
+
+def test_inspect_as_json_counts_numbered_cores_among_the_totals(recorder: Recorder) -> None:
+    trn = node_json("trn", {})
+    trn["status"] = {"allocatable": {RESOURCE_NEURON: "2", RESOURCE_NEURON_CORE: "4"}}
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=saved(trn))
+    totals = json.loads(done.output)["totals"]
+    assert (totals["cards"], totals["neuron_cores_free"]) == (2, 4)
+    assert "cores_free" not in totals
+    shown = call(recorder, "inspect", "--file", "-", stdin=saved(trn, *WAITING)).output
+    assert "4 Neuron cores free" in " ".join(shown.split())
+
+
+def test_inspect_of_one_node_leaves_out_who_waits_elsewhere(recorder: Recorder) -> None:
+    args = ("inspect", "--node", "n1", "--file", "-", "-o", "json")
+    assert json.loads(call(recorder, *args, stdin=saved(*WAITING)).output)["waiting"] == []
+
+
+@pytest.mark.parametrize("name", ["big", "default/big"])
+def test_inspect_pod_explains_it(recorder: Recorder, name: str) -> None:
+    done = call(recorder, "inspect", "pod", name, "--file", "-", stdin=saved(*WAITING))
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert "n1 no room now: 1/1 CardInsufficientMemory" in text
+    assert "- request at most 36864 of nvidia.com/gpumem: that fits on n1 now" in text
+
+
+def test_inspect_pod_as_json_holds_the_same(recorder: Recorder) -> None:
+    args = ("inspect", "-o", "json", "--file", "-", "pod", "big")
+    view = json.loads(call(recorder, *args, stdin=saved(*WAITING)).output)
+    assert (view["state"], view["asks"]) == ("waiting", "1 x 40000 MiB")
+    assert view["nodes"][0]["verdict"] == "no room now"
+    assert view["nodes"][0]["best"]["memory_free_mib"] == 36864
+    assert "computed from the objects of nodes and pods" in view["basis"]
+
+
+def test_inspect_of_an_absent_pod_ends_with_1_and_names_its_namesakes(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "pod", "ml/big", "--file", "-", stdin=saved(*WAITING))
+    assert done.exit_code == 1
+    assert done.stderr == "error: pod ml/big does not exist; there is default/big\n"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [("pod",), ("pod", "a/b/c"), ("pod", "/b"), ("pod", "a/"), ("node", "n1"), ("pod", "a", "b")],
+)
+def test_inspect_of_something_unclear_ends_with_2(
+    recorder: Recorder, what: tuple[str, ...]
+) -> None:
+    assert call(recorder, "inspect", *what).exit_code == 2
+
+
+def test_inspect_follows_the_configuration_file(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {resourceMemoryName: nvidia.com/mib}")
+    args = ("inspect", "pod", "big", "--config-file", str(path), "--file", "-", "-o", "json")
+    node = card_node_json("n1", card_json(GPU))
+    done = call(recorder, *args, stdin=saved(node, pending_json("big", gpu=1, mib=50000)))
+    view = json.loads(done.output)
+    assert view["cures"][0] == "request at most 40960 of nvidia.com/mib: that fits on n1 now"
+
+
+def test_inspect_refuses_a_wrong_configuration_that_was_named(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0}")
+    done = call(recorder, "inspect", "--config-file", str(path), "--file", "-", stdin=cluster())
+    assert done.exit_code == 1
+    assert "deviceSplitCount" in done.stderr
+
+
+def test_inspect_only_mentions_a_wrong_environment(recorder: Recorder) -> None:
+    recorder.env["HAMI_NODE_SPLIT_COUNT"] = "many"
+    done = call(recorder, "inspect", "--file", "-", "-o", "json", stdin=cluster())
+    assert json.loads(done.output)["problems"][0]["where"] == "settings"
+
+
+def test_inspect_takes_a_saved_file_as_of_its_time(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_bytes(saved(*WAITING))
+    os.utime(path, (NOW_S + 60, NOW_S + 60))
+    done = call(recorder, "inspect", "--file", str(path), "-o", "json")
+    assert json.loads(done.output)["waiting"][0]["waits_s"] == 3660
+
+
+class Listing:
+    """A cluster that is there; `refusal` is what a LIST of quotas answers."""
+
+    def __init__(self, *quotas: dict[str, object], refusal: KubeError | None = None) -> None:
+        self.found = read_saved(saved(*WAITING), "f")
+        self.quotas, self.refusal = quotas, refusal
+
+    def read_node(self, name: str) -> Node:
+        return next(node for node in self.found.nodes if node.name == name)
+
+    def list_nodes(self) -> tuple[Node, ...]:
+        return self.found.nodes
+
+    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.found.pods if node_name in (None, pod.node_name))
+
+    def list_resource_quotas(self) -> tuple[dict[str, object], ...]:
+        if self.refusal is not None:
+            raise self.refusal
+        return self.quotas
+
+
+def seen(kube: Listing, *args: str) -> Result:
+    parts = Parts(connect=lambda _: kube, now=lambda: NOW_S, env=dict)
+    return CliRunner().invoke(main, ["inspect", *args, "-o", "json"], obj=parts)
+
+
+def test_inspect_asks_the_cluster_for_quotas_too() -> None:
+    view = json.loads(seen(Listing(quota_json("default", gpumem=5000)), "pod", "big").output)
+    assert view["cures"][0] == "request at most 904 of nvidia.com/gpumem: that fits on n1 now"
+
+
+@pytest.mark.parametrize("args", [(), ("pod", "big")])
+def test_inspect_goes_on_without_quotas_that_it_may_not_list(args: tuple[str, ...]) -> None:
+    done = seen(Listing(refusal=Forbidden("can't list resourcequotas")), *args)
+    (problem,) = json.loads(done.output)["problems"]
+    assert problem["why"] == "quotas are left out: can't list resourcequotas"
+    assert done.exit_code == 0
+
+
+def test_inspect_without_an_answer_about_quotas_ends_with_3() -> None:
+    assert seen(Listing(refusal=KubeError("no answer"))).exit_code == 3
+
+
+def test_inspect_of_one_node_needs_no_quotas() -> None:
+    done = seen(Listing(refusal=Forbidden("no")), "--node", "n1")
+    assert (done.exit_code, json.loads(done.output)["problems"]) == (0, [])
+
+
+def test_inspect_of_an_absent_node_says_so(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", "--node", "n9", stdin=cluster())
+    assert (done.exit_code, "node 'n9' is not in the saved objects" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"\xff\xfe", b"[]", b'{"kind":"List","items":[]}'])
+def test_inspect_of_something_else_is_refused(recorder: Recorder, text: bytes) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=text)
+    assert done.exit_code == 1
+    assert "kubectl get -o json" in done.stderr
+
+
+def test_inspect_shows_no_terminal_commands_of_others(recorder: Recorder) -> None:
+    node = node_json(
+        "n1", {nvidia_names.NODE_REGISTER: REGISTER.replace("A100", "\\u001b[31m[red]A")}
+    )
+    done = call(recorder, "inspect", "--file", "-", stdin=saved(node))
+    assert "\x1b" not in done.output
+    assert "?[31m[red]A" in done.output
+
+
+def test_check_config_says_ok_of_good_files(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 3, colour: red}")
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        f"{path}: ok (device-config.yaml)",
+        f"{path}: without effect here: nvidia.colour",
+    ]
+
+
+def test_check_config_names_everything_that_is_wrong(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0, deviceMemoryScaling: big}")
+    node = tmp_path / "config.json"
+    node.write_text('{"nodeconfig":[{"name":"n2","devicesplitcount":-1}]}')
+    done = call(recorder, "check-config", str(path), str(node), str(tmp_path / "none.yaml"))
+    assert done.exit_code == 1
+    assert sum(line.startswith("wrong: ") for line in done.output.splitlines()) == 4
+    for field in ("nvidia.deviceSplitCount", "nvidia.deviceMemoryScaling", "none.yaml: file"):
+        assert field in done.output
+    assert "nodeconfig[0].devicesplitcount: -1 is wrong" in done.output
+
+
+def test_check_config_shows_what_a_node_would_use(recorder: Recorder, tmp_path: Path) -> None:
+    path, node = tmp_path / "d.yaml", tmp_path / "config.json"
+    path.write_text("nvidia: {deviceSplitCount: 3, deviceCoreScaling: 2}")
+    node.write_text('{"nodeconfig":[{"name":"gpu-*","devicesplitcount":5}]}')
+    done = call(recorder, "check-config", str(path), str(node), "--node", "gpu-1")
+    lines = [line.split() for line in done.output.splitlines()]
+    assert done.exit_code == 0
+    assert ["split-count", "5", "config.json"] in lines
+    assert ["core-scaling", "2.0", "device-config.yaml"] in lines
+    assert ["limiter", "required", "default"] in lines
+
+
+def test_check_config_reads_a_config_map(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "cm.yaml"
+    path.write_text(
+        "kind: ConfigMap\ndata:\n  device-config.yaml: |\n    nvidia: {deviceSplitCount: 0}\n"
+        '  config.json: |\n    {"nodeconfig": []}\n'
+    )
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 1
+    assert f"{path}[config.json]: ok" in done.output
+    assert f"{path}[device-config.yaml]: nvidia.deviceSplitCount: 0 is wrong" in done.output
+
+
+def test_check_config_lets_simulated_cards_be(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "cm.yaml"
+    path.write_text(
+        "kind: ConfigMap\ndata:\n  device-config.yaml: |\n    nvidia: {}\n"
+        "  cards.yaml: |\n    cards: []\n"
+    )
+    done = call(recorder, "check-config", str(path), "--node", "n1")
+    assert done.exit_code == 0
+    assert f"{path}[cards.yaml]: ok (simulated cards, not checked here)" in done.output
+
+
+def test_check_config_as_json(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("nvidia: {deviceSplitCount: 0}\ncambricon: {}")
+    done = call(recorder, "check-config", str(path), "-o", "json", "--node", "n1")
+    report = json.loads(done.output)
+    assert (done.exit_code, report["ok"]) == (1, False)
+    assert [error["field"] for error in report["errors"]] == ["nvidia.deviceSplitCount"]
+    assert report["settings"]["split-count"] == 10
+
+
+def test_check_config_takes_one_file_of_a_kind_for_a_node(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("nvidia: {}")
+    done = call(recorder, "check-config", str(path), str(path), "--node", "n1")
+    assert done.exit_code == 1
+    assert "one device-config.yaml at most" in done.stderr
+
+
+def test_demo_ends_as_the_demo_says(recorder: Recorder) -> None:
+    assert call(recorder, "demo", "--keep").exit_code == 1
+    assert recorder.kept == [True]
+
+
+def test_start_of_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, hami_node.cli.main; "
+        "print([m for m in ('rich', 'kubernetes', 'grpc', 'prometheus_client', 'pynvml') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"

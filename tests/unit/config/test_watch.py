@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hami_node.config.watch import ConfigWatch
+from tests.fakes.waiting import eventually
+
+
+@contextmanager
+def watching(*paths: Path) -> Iterator[Callable[[], int]]:
+    """Runs a watch; yields how often it reported a change."""
+    calls: list[int] = []
+    stop = threading.Event()
+    watch = ConfigWatch(paths, lambda: calls.append(1))
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    try:
+        yield lambda: len(calls)
+    finally:
+        stop.set()
+        watch.wake()
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+def rewrite(path: Path) -> None:
+    path.write_text("new", encoding="utf-8")
+
+
+def replace_by_rename(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_text("new", encoding="utf-8")
+    other.replace(path)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def swap_link(path: Path) -> None:
+    """As kubelet does with the files of a ConfigMap: a link to a folder is replaced."""
+    for name in ("v1", "v2"):
+        (path.parent / name).mkdir()
+        (path.parent / name / "file").write_text(name, encoding="utf-8")
+    path.unlink()
+    data = path.parent / "..data"
+    data.symlink_to("v1")
+    path.symlink_to("..data/file")
+    new = path.parent / "..new"
+    new.symlink_to("v2")
+    new.replace(data)
+
+
+@pytest.mark.parametrize("change", [rewrite, replace_by_rename, remove, swap_link])
+def test_file_changed_in_any_way_is_told(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("old", encoding="utf-8")
+    with watching(path) as changes:
+        change(path)
+        eventually(lambda: changes() >= 1)
+
+
+def test_file_that_appears_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    with watching(path) as changes:
+        rewrite(path)
+        eventually(lambda: changes() == 1)
+
+
+def test_file_changed_before_the_thread_runs_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("old", encoding="utf-8")
+    changes, stop = threading.Event(), threading.Event()
+    watch = ConfigWatch((path,), changes.set)
+    rewrite(path)
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    assert changes.wait(10.0)
+    stop.set()
+    watch.wake()
+    thread.join(10.0)
+
+
+def test_same_content_and_other_files_are_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("old", encoding="utf-8")
+    with watching(path) as changes:
+        path.write_text("old", encoding="utf-8")
+        (tmp_path / "other").write_text("x", encoding="utf-8")
+        rewrite(path)
+        eventually(lambda: changes() == 1)
+
+
+def test_no_file_to_watch_returns_at_once() -> None:
+    ConfigWatch((), lambda: None).run(threading.Event())
+
+
+def test_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    with watching(tmp_path / "absent" / "config.yaml") as changes:
+        assert changes() == 0

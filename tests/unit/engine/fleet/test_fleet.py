@@ -1,0 +1,276 @@
+"""Which node a pod gets, why the others don't, and that shortcuts never change an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Refused, Rules, place_on, plan
+from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.ranking import node_score
+from hami_node.engine.usage import PodGrants
+from hami_node.model import (
+    Ask,
+    ContainerKind,
+    Device,
+    PodWishes,
+    Uuid,
+    UuidWish,
+)
+from tests.unit.engine.cards import ask, device, grant, wishes_for
+from tests.unit.engine.draws import Draw
+
+
+def _request(*asks: Ask, wishes: PodWishes | None = None, namespace: str = "team") -> PodRequest:
+    return PodRequest(
+        namespace=namespace,
+        containers=(ContainerAsks(kind=ContainerKind.APP, asks=asks),),
+        wishes=wishes or PodWishes(),
+    )
+
+
+def _devices(node: str, count: int = 2, **changes: Any) -> list[Device]:
+    return [
+        device(index, **({"uuid": Uuid(f"{node}-{index}")} | changes)) for index in range(count)
+    ]
+
+
+def _held(uuid: str, memory_mib: int = 1000, cores: int = 10) -> PodGrants:
+    return PodGrants(containers=((grant(uuid, memory_mib, cores),),))
+
+
+def _three(rules: Rules | None = None, quotas: QuotaBook | None = None) -> Fleet:
+    """a is idle, b fuller than c."""
+    fleet = Fleet(rules or Rules(compat=V2_10), quotas)
+    for name in ("c", "b", "a"):
+        fleet.set_node(name, _devices(name))
+    fleet.add_pod("p1", "team", "b", _held("b-0", 8000, 50))
+    fleet.add_pod("p2", "team", "c", _held("c-0"))
+    return fleet
+
+
+def _node(answer: Placed | NoNode | Refused) -> str | None:
+    return answer.node if isinstance(answer, Placed) else None
+
+
+@pytest.mark.parametrize(
+    ("default", "pods", "node"),
+    [
+        ("binpack", None, "b"),
+        ("spread", None, "a"),
+        ("no-such-word", None, "b"),
+        ("binpack", "spread", "a"),
+        ("spread", "binpack", "b"),
+        ("spread", "", "b"),
+    ],
+)
+def test_node_policy(default: str, pods: str | None, node: str) -> None:
+    fleet = _three(Rules(compat=V2_10, node_policy=default))
+    assert _node(fleet.place(_request(ask(), wishes=PodWishes(node_policy=pods)))) == node
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_equal_nodes_are_taken_by_name(policy: str) -> None:
+    fleet = Fleet(Rules(node_policy=policy))
+    for name in ("n3", "n1", "n2"):
+        fleet.set_node(name, _devices(name))
+    assert _node(fleet.place(_request(ask()))) == "n1"
+    assert _node(fleet.place(_request(ask()), ["n3", "n2"])) == "n2"
+
+
+def test_placing_charges_nothing_until_the_pod_is_added() -> None:
+    fleet = _three()
+    first = fleet.place(_request(ask()))
+    assert first == fleet.place(_request(ask()))
+    assert isinstance(first, Placed)
+    fleet.add_pod("new", "team", first.node, first.grants)
+    assert fleet.node_of("new") == "b"
+    fleet.remove_pod("new")
+    assert fleet.node_of("new") is None
+    assert fleet.place(_request(ask())) == first
+
+
+def test_candidates_limit_the_choice() -> None:
+    fleet = _three()
+    assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
+    assert _node(fleet.place(_request(ask()), [])) is None
+
+
+def test_few_candidates_are_chosen_like_many() -> None:
+    fleet = _three()
+    for number in range(40):
+        fleet.set_node(f"x{number}", _devices(f"x{number}"))
+    assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
+    assert _node(fleet.place(_request(ask(memory_mib=16000)), ["c"])) == "c"
+    assert _node(fleet.place(_request(ask(2, 16000)), ["c"])) is None
+
+
+def test_uuid_wish_leads_to_its_node() -> None:
+    wishes = wishes_for(uuids=UuidWish(use=frozenset({"a-1", "gone"})))
+    answer = _three().place(_request(ask(), wishes=wishes))
+    assert isinstance(answer, Placed)
+    assert (answer.node, answer.grants.containers[0][0].uuid) == ("a", "a-1")
+
+
+def test_type_wish_of_no_node_fits_nowhere() -> None:
+    assert _three().place(_request(ask(), wishes=wishes_for(use_types=("h100",)))) == NoNode()
+
+
+def test_explain_tells_each_node_that_cannot() -> None:
+    reasons = _three().explain(_request(ask(2, 16000)), ["a", "b", "c", "gone"])
+    assert isinstance(reasons, dict)
+    assert {name: why.text() for name, why in reasons.items()} == {
+        "b": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
+        "c": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
+        "gone": "node unregistered",
+    }
+
+
+def test_wrong_weights_are_refused_by_both() -> None:
+    request = _request(ask(), wishes=PodWishes(scoring_weights="x"))
+    assert isinstance(_three().place(request), Refused)
+    assert isinstance(_three().explain(request), Refused)
+
+
+def test_node_without_cards_is_unregistered() -> None:
+    fleet = _three()
+    fleet.set_node("d", [])
+    reasons = fleet.explain(_request(ask()), ["d"])
+    assert isinstance(reasons, dict)
+    assert reasons["d"].text() == "node unregistered"
+
+
+def test_removed_node_is_gone_and_its_grants_wait_for_it() -> None:
+    fleet = _three()
+    fleet.remove_node("b")
+    fleet.remove_node("nobody")
+    assert _node(fleet.place(_request(ask()))) == "c"
+    assert [charge.memory_mib for _, charge in fleet.nodes["b"].usage.unknown] == [8000]
+    fleet.set_node("b", _devices("b"))
+    assert _node(fleet.place(_request(ask()))) == "b"
+    fleet.remove_node("b")
+    fleet.remove_pod("p1")
+    assert "b" not in fleet.nodes
+
+
+def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes() -> None:
+    fleet = Fleet(Rules())
+    fleet.add_pod("p", "team", "n", _held("n-0", 16384))
+    assert fleet.place(_request(ask())) == NoNode()
+    fleet.set_node("n", _devices("n", 1))
+    reasons = fleet.explain(_request(ask()))
+    assert isinstance(reasons, dict)
+    assert reasons["n"].text() == "1/1 CardInsufficientMemory"
+
+
+def test_node_that_changes_its_cards_answers_by_the_new_ones() -> None:
+    fleet = _three()
+    request = _request(ask(memory_mib=20000))
+    assert fleet.place(request) == NoNode()
+    fleet.set_node("c", _devices("c", memory_mib=24576))
+    assert _node(fleet.place(request)) == "c"
+    wishes = wishes_for(uuids=UuidWish(use=frozenset({"c-1"})))
+    fleet.set_node("c", _devices("c", 1))
+    assert fleet.place(_request(ask(), wishes=wishes)) == NoNode()
+
+
+def test_quota_of_the_namespace_counts_its_pods() -> None:
+    quotas = QuotaBook()
+    quotas.set_limits("team", "q", Limits(memory_mib=10000))
+    fleet = _three(quotas=quotas)
+    assert isinstance(fleet.place(_request(ask(memory_mib=1000))), Placed)
+    assert fleet.place(_request(ask(memory_mib=1001))) == NoNode()
+    assert isinstance(fleet.place(_request(ask(memory_mib=1001), namespace="other")), Placed)
+    fleet.remove_pod("p2")
+    assert isinstance(fleet.place(_request(ask(memory_mib=2000))), Placed)
+
+
+def test_reasons_follow_every_change() -> None:
+    """An explainer is kept between attempts; what it keeps must not outlive a change."""
+    fleet = _three()
+    request = _request(ask(2, 16000))
+
+    def texts() -> dict[str, str]:
+        reasons = fleet.explain(request)
+        assert isinstance(reasons, dict)
+        return {name: why.text() for name, why in reasons.items()}
+
+    assert set(texts()) == {"b", "c"}
+    fleet.add_pod("p3", "team", "a", _held("a-0"))
+    assert set(texts()) == {"a", "b", "c"}
+    fleet.set_node("a", _devices("a"), cordoned=frozenset({Uuid("a-1")}))
+    assert "1/2 CardCordoned" in texts()["a"]
+    fleet.remove_node("c")
+    assert texts()["c"] == "node unregistered"
+    fleet.set_node("c", _devices("c", model="Tesla T4", memory_mib=99999))
+    assert set(texts()) == {"a", "b"}
+
+
+def test_kinds_of_cards_that_come_and_go_are_told_apart() -> None:
+    fleet = Fleet(Rules())
+    request = _request(ask(), wishes=wishes_for(use_types=("h100",)))
+    for model in ("Tesla T4", "NVIDIA H100", "NVIDIA L40S"):
+        fleet.set_node("n", _devices("n", model=model))
+        reasons = fleet.explain(request)
+        assert isinstance(reasons, dict)
+        assert ("n" in reasons) is ("H100" not in model)
+        fleet.remove_node("n")
+
+
+# -- the shortcuts against looking at every node --------------------------------------------------
+def _slowly(fleet: Fleet, request: PodRequest, ready: Plan) -> tuple[str | None, dict[str, str]]:
+    """The same answers by looking at every node in full."""
+    fitting: list[tuple[float, str]] = []
+    reasons: dict[str, str] = {}
+    policy = request.wishes.node_policy or fleet.rules.node_policy
+    sign = 1 if policy == "spread" else -1
+    for name, node_state in fleet.nodes.items():
+        if not node_state.is_registered:
+            reasons[name] = "node unregistered"
+            continue
+        answer = place_on(node_state.offer(), ready)
+        if isinstance(answer, Rejection):
+            reasons[name] = answer.text()
+        else:
+            fitting.append((sign * node_score(node_state.usage.cards.values()), name))
+    return (min(fitting)[1] if fitting else None), reasons
+
+
+def _check_answers(fleet: Fleet, quotas: QuotaBook, request: PodRequest, key: str) -> None:
+    ready = plan(request, fleet.rules, quotas.quota(request.namespace))
+    assert isinstance(ready, Plan)
+    node, reasons = _slowly(fleet, request, ready)
+    answer = fleet.place(request)
+    assert _node(answer) == node
+    assert fleet.place(request, list(fleet.nodes)) == answer
+    found = fleet.explain(request)
+    assert isinstance(found, dict)
+    assert {name: why.text() for name, why in found.items()} == reasons
+    if isinstance(answer, Placed):
+        fleet.add_pod(key, request.namespace, answer.node, answer.grants)
+
+
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str
+)
+def test_shortcuts_answer_like_looking_at_every_node(seeds: range, compat: Compat) -> None:
+    for seed in seeds:
+        draw = Draw(seed)
+        quotas = QuotaBook()
+        limit = draw.pick(None, 0, 20000, 100000)
+        quotas.set_limits("team", "q", Limits(memory_mib=limit, cores=draw.pick(None, 100)))
+        fleet = Fleet(Rules(compat=compat), quotas)
+        for number in range(6):
+            cordoned = frozenset({Uuid(f"{number}-1")}) if number % 3 == 2 else frozenset()
+            fleet.set_node(f"n{number}", draw.devices(number), cordoned=cordoned)
+        for number in range(25):
+            request = draw.request()
+            if not request.is_empty:
+                _check_answers(fleet, quotas, request, f"pod-{number}")
+            if number % 5 == 4:
+                fleet.remove_pod(f"pod-{draw.number(number)}")

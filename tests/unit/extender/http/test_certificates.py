@@ -1,0 +1,245 @@
+"""HTTPS: what clients see of the certificate, before and after it is replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hami_node.errors import ConfigError
+from hami_node.extender.http.certificates import Certificates
+from hami_node.extender.http.server import ExtenderServer
+from tests.fakes.waiting import eventually
+from tests.unit.extender.http.test_server import ECHO, LIMITS, HeldCall
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made with the openssl program"
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Two self-signed pairs for 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("pairs")
+    made = {}
+    for name in ("old", "new"):
+        certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+        command = [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+            "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate),
+        ]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+        made[name] = (certificate, key)
+    return made
+
+
+class Secret:
+    """A mounted Secret as kubelet writes it: files are links through `..data`, which is swapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self.cert_file, self.key_file = folder / "tls.crt", folder / "tls.key"
+
+    def publish(self, certificate: Path, key: Path) -> None:
+        self.count += 1
+        version = self.folder / f"..{self.count}"
+        version.mkdir()
+        (version / "tls.crt").write_bytes(certificate.read_bytes())
+        (version / "tls.key").write_bytes(key.read_bytes())
+        (self.folder / "..next").symlink_to(version.name)
+        (self.folder / "..next").rename(self.folder / "..data")
+        for name in ("tls.crt", "tls.key"):
+            if not (self.folder / name).is_symlink():
+                (self.folder / name).symlink_to(f"..data/{name}")
+
+
+@pytest.fixture
+def secret(tmp_path: Path, pairs: dict[str, tuple[Path, Path]]) -> Secret:
+    made = Secret(tmp_path)
+    made.publish(*pairs["old"])
+    return made
+
+
+@contextmanager
+def serving(secret: Secret) -> Iterator[ExtenderServer]:
+    server = ExtenderServer(
+        "127.0.0.1:0", ECHO, cert_file=secret.cert_file, key_file=secret.key_file, limits=LIMITS
+    )
+    try:
+        yield server.start()
+    finally:
+        server.close(5.0)
+
+
+def print_of(certificate: Path) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+def seen_print(server: ExtenderServer) -> str:
+    """Fingerprint of the certificate that a new connection gets."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
+        context.wrap_socket(raw) as secure,
+    ):
+        der = secure.getpeercert(binary_form=True)
+    assert der is not None
+    return hashlib.sha256(der).hexdigest()
+
+
+def connect_to(server: ExtenderServer, certificate: Path) -> http.client.HTTPSConnection:
+    return http.client.HTTPSConnection(
+        "127.0.0.1", server.port, timeout=10, context=trusting(certificate)
+    )
+
+
+def test_https_serves_who_trusts_the_certificate(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]]
+) -> None:
+    with serving(secret) as server, closing(connect_to(server, pairs["old"][0])) as connection:
+        for _ in range(3):
+            connection.request("POST", "/webhook", b"x" * 1_500)
+            assert connection.getresponse().read() == b'{"webhook": 1500}'
+
+
+def test_replaced_certificate_is_used_for_new_connections_and_old_ones_live_on(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "hami_node")
+    with serving(secret) as server, closing(connect_to(server, pairs["old"][0])) as early:
+        early.request("GET", "/healthz")
+        early.getresponse().read()
+        assert seen_print(server) == print_of(pairs["old"][0])
+        secret.publish(*pairs["new"])
+        eventually(lambda: seen_print(server) == print_of(pairs["new"][0]))
+        early.request("GET", "/healthz")
+        assert early.getresponse().status == 200
+        with closing(connect_to(server, pairs["new"][0])) as late:
+            late.request("GET", "/healthz")
+            assert late.getresponse().status == 200
+    assert [r.message for r in caplog.records].count("certificate_reloaded") == 1
+
+
+@pytest.mark.parametrize("broken", ["mismatch", "garbage", "missing"])
+def test_broken_new_pair_keeps_the_old_one_and_is_said_once(
+    broken: str,
+    secret: Secret,
+    pairs: dict[str, tuple[Path, Path]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
+    certificates = Certificates(secret.cert_file, secret.key_file)
+    before = certificates._newest
+    if broken == "mismatch":
+        secret.publish(pairs["new"][0], pairs["old"][1])
+    elif broken == "garbage":
+        secret.publish(garbage, garbage)
+    else:
+        secret.key_file.unlink()
+    for _ in range(3):
+        certificates.refresh()
+    assert certificates._newest is before
+    assert [r.message for r in caplog.records] == ["certificate_refused"]
+
+
+def test_mismatched_pair_does_not_disturb_the_running_server(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(secret) as server:
+        secret.publish(pairs["new"][0], pairs["old"][1])
+        eventually(lambda: "certificate_refused" in [r.message for r in caplog.records])
+        assert seen_print(server) == print_of(pairs["old"][0])
+        secret.publish(*pairs["new"])
+        eventually(lambda: seen_print(server) == print_of(pairs["new"][0]))
+
+
+def test_unchanged_files_are_not_loaded_again(secret: Secret) -> None:
+    certificates = Certificates(secret.cert_file, secret.key_file)
+    before = certificates._newest
+    secret.publish(secret.cert_file, secret.key_file)
+    certificates.refresh()
+    assert certificates._newest is before
+
+
+def test_old_tls_is_refused(secret: Secret) -> None:
+    certificates = Certificates(secret.cert_file, secret.key_file)
+    assert certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"], ids=repr)
+def test_client_without_tls_disturbs_nobody(secret: Secret, data: bytes) -> None:
+    with serving(secret) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.sendall(data)
+        assert seen_print(server)
+
+
+def test_stop_lets_a_running_bind_finish_over_tls(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]]
+) -> None:
+    gate = HeldCall()
+    server = ExtenderServer(
+        "127.0.0.1:0", replace(ECHO, bind=gate), cert_file=secret.cert_file,
+        key_file=secret.key_file, limits=LIMITS,
+    ).start()  # fmt: skip
+
+    def bind() -> bytes:
+        with closing(connect_to(server, pairs["old"][0])) as connection:
+            connection.request("POST", "/bind", b"{}")
+            return connection.getresponse().read()
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(bind)
+        assert gate.entered.acquire(timeout=10)
+        stopping = threading.Thread(target=server.close, args=(10.0,))
+        stopping.start()
+        gate.opened.set()
+        assert asked.result(10) == b'{"Error": ""}'
+        stopping.join(10)
+    assert not stopping.is_alive()
+
+
+def test_unusable_pair_is_a_config_error_that_names_the_files(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing.crt"
+    cases: list[tuple[Path | None, Path | None, str]] = [
+        (missing, secret.key_file, "missing.crt"),
+        (secret.cert_file, pairs["new"][1], "new.key"),
+        (secret.cert_file, None, "key-file"),
+        (None, secret.key_file, "cert-file"),
+    ]
+    for cert_file, key_file, named in cases:
+        server = ExtenderServer("127.0.0.1:0", ECHO, cert_file=cert_file, key_file=key_file)
+        with pytest.raises(ConfigError, match=named):
+            server.start()
+        server.close()
+
+
+def test_encrypted_key_is_an_error_and_no_question(
+    secret: Secret, pairs: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "ec", "-aes256", "-passout", "pass:abcd", "-out", str(locked)]
+    subprocess.run([*command, "-in", str(pairs["old"][1])], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="unencrypted"):
+        Certificates(secret.cert_file, locked)

@@ -1,0 +1,598 @@
+"""The extender's server over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami_node import __version__
+from hami_node.errors import ConfigError, NotLeading, WireError
+from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits
+from tests.fakes.waiting import eventually
+
+LIMITS = ServerLimits(
+    filter_body_bytes=300_000,
+    bind_body_bytes=1_000,
+    webhook_body_bytes=2_000,
+    large_body_bytes=100_000,
+    large_bodies=1,
+    head_bytes=8_000,
+    body_timeout_s=0.4,
+    filter_workers=2,
+    webhook_workers=1,
+    max_connections=40,
+    unread_answer_s=0.5,
+    certificate_check_s=0.02,
+)
+
+
+def no_pages(_accept: str) -> tuple[bytes, str]:
+    return b"up 1\n", "text/plain; version=0.0.4"
+
+
+ECHO = Endpoints(
+    filter=lambda body: b'{"filter": %d}' % len(body),
+    bind=lambda body: b'{"bind": %d}' % len(body),
+    webhook=lambda body: b'{"webhook": %d}' % len(body),
+    live={},
+    ready={},
+    metrics=no_pages,
+)
+
+
+@dataclass
+class Seen:
+    """The calls of `on_request`."""
+
+    requests: list[tuple[str, int]] = field(default_factory=list)
+
+    def note(self, route: str, status: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.requests.append((route, status))
+
+
+@contextmanager
+def serving(
+    endpoints: Endpoints = ECHO,
+    limits: ServerLimits = LIMITS,
+    seen: Seen | None = None,
+    grace_s: float = 5.0,
+) -> Iterator[ExtenderServer]:
+    note = (seen or Seen()).note
+    server = ExtenderServer("127.0.0.1:0", endpoints, limits=limits, on_request=note)
+    try:
+        yield server.start()
+    finally:
+        server.close(grace_s)
+
+
+@dataclass
+class HeldCall:
+    """A call that waits until it is let go."""
+
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, _body: bytes) -> bytes:
+        self.entered.release()
+        assert self.opened.wait(20.0)
+        return b'{"Error": ""}'
+
+
+def ask(
+    server: ExtenderServer,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes, http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with closing(connection):
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.read(), response
+
+
+def error_of(body: bytes) -> str:
+    value = json.loads(body)
+    assert list(value) == ["Error"]
+    return str(value["Error"])
+
+
+def talk(server: ExtenderServer, data: bytes, *, closes: bool = False) -> bytes:
+    """Send bytes, and read until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+        raw.sendall(data)
+        if closes:
+            return b""
+        received = b""
+        while piece := raw.recv(65536):
+            received += piece
+        return received
+
+
+# -- routes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["filter", "bind", "webhook"])
+def test_post_answers_what_the_endpoint_made(path: str) -> None:
+    seen = Seen()
+    with serving(seen=seen) as server:
+        status, body, response = ask(server, "POST", f"/{path}", b"x" * 700)
+    assert (status, json.loads(body)) == (200, {path: 700})
+    assert response.headers["Content-Type"] == "application/json"
+    assert "Server" not in response.headers
+    assert "Date" not in response.headers
+    assert seen.requests == [(f"/{path}", 200)]
+
+
+def test_post_without_a_body_reaches_the_endpoint_as_empty() -> None:
+    with serving() as server:
+        assert json.loads(ask(server, "POST", "/filter")[1]) == {"filter": 0}
+
+
+def test_chunked_body_is_put_together() -> None:
+    connection_body = iter([b"ab", b"", b"cde"])
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/filter", connection_body, encode_chunked=True)
+            assert json.loads(connection.getresponse().read()) == {"filter": 5}
+
+
+def test_probes_name_each_reason_and_recover() -> None:
+    reasons = {"nodes": "not listed yet", "lease": ""}
+    checks: dict[str, Callable[[], str]] = {
+        "nodes": lambda: reasons["nodes"],
+        "lease": lambda: reasons["lease"],
+    }
+    with serving(replace(ECHO, ready=checks)) as server:
+        assert ask(server, "GET", "/readyz")[:2] == (503, b"nodes: not listed yet\n")
+        assert ask(server, "GET", "/healthz")[:2] == (200, b"ok\n")
+        reasons["nodes"] = ""
+        assert ask(server, "GET", "/readyz")[:2] == (200, b"ok\n")
+
+
+def test_metrics_are_made_for_what_the_client_accepts() -> None:
+    def metrics(accept: str) -> tuple[bytes, str]:
+        return accept.encode(), "application/openmetrics-text; version=1.0.0"
+
+    with serving(replace(ECHO, metrics=metrics)) as server:
+        status, body, response = ask(server, "GET", "/metrics", headers={"Accept": "a/b"})
+    assert (status, body) == (200, b"a/b")
+    assert response.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0"
+
+
+def test_version_is_the_products_version() -> None:
+    with serving() as server:
+        assert json.loads(ask(server, "GET", "/version")[1]) == {"version": __version__}
+
+
+def test_unknown_path_is_told_which_paths_there_are() -> None:
+    seen = Seen()
+    with serving(seen=seen) as server:
+        status, body, _ = ask(server, "GET", "/filter/")
+    assert status == 404
+    for path in ("/filter", "/bind", "/webhook", "/healthz", "/readyz", "/metrics", "/version"):
+        assert path in error_of(body)
+    assert seen.requests == [("other", 404)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"), [("GET", "/filter", "POST"), ("POST", "/metrics", "GET")]
+)
+def test_wrong_method_is_told_the_right_one(method: str, path: str, allowed: str) -> None:
+    with serving() as server:
+        status, body, response = ask(server, method, path, b"x" * 10)
+    assert status == 405
+    assert allowed in response.headers["Allow"]
+    assert allowed in error_of(body)
+
+
+# -- errors of endpoints ---------------------------------------------------------------------------
+
+
+def test_wire_error_is_400_with_its_sentence() -> None:
+    def refuse(_body: bytes) -> bytes:
+        raise WireError("Pod", "{", "is cut off")
+
+    with serving(replace(ECHO, filter=refuse)) as server:
+        status, body, _ = ask(server, "POST", "/filter", b"{")
+    assert (status, error_of(body)) == (400, "Pod: is cut off: '{'")
+
+
+def test_not_leading_is_503_with_its_sentence() -> None:
+    def refuse(_body: bytes) -> bytes:
+        raise NotLeading("replica b decides")
+
+    with serving(replace(ECHO, bind=refuse)) as server:
+        status, body, response = ask(server, "POST", "/bind", b"{}")
+    assert (status, error_of(body)) == (503, "replica b decides")
+    # else the caller would ask this replica for as long as it keeps its connection
+    assert response.headers["Connection"] == "close"
+    assert response.will_close
+
+
+def test_unexpected_error_is_500_and_logged_and_the_server_lives(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(body: bytes) -> bytes:
+        raise RecursionError("secret detail")
+
+    def check() -> str:
+        raise KeyError("secret detail")
+
+    with serving(replace(ECHO, filter=fail, live={"one": check})) as server:
+        for method, path in (("POST", "/filter"), ("GET", "/healthz")):
+            status, body, _ = ask(server, method, path)
+            assert (status, error_of(body)) == (500, "internal error, see the log")
+        assert ask(server, "POST", "/webhook", b"12")[0] == 200
+    failures = [r for r in caplog.records if r.message == "extender_request_failed"]
+    assert len(failures) == 2
+    assert all(record.exc_info for record in failures)
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/filter", 300_000), ("/bind", 1_000), ("/webhook", 2_000)]
+)
+def test_body_over_the_routes_limit_is_413_and_at_it_is_served(path: str, limit: int) -> None:
+    with serving() as server:
+        assert ask(server, "POST", path, b"x" * limit)[0] == 200
+        status, body, _ = ask(server, "POST", path, b"x" * (limit + 1))
+    assert status == 413
+    assert str(limit) in error_of(body)
+
+
+def test_too_large_by_its_content_length_is_refused_before_the_body_comes() -> None:
+    with serving() as server:
+        received = talk(server, b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 413 ")
+
+
+def test_too_large_while_streaming_is_413() -> None:
+    pieces = (b"x" * 60_000 for _ in range(6))
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/filter", pieces, encode_chunked=True)
+            assert connection.getresponse().status == 413
+
+
+def test_refused_body_is_dropped_and_the_connection_serves_on() -> None:
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/bind", b"x" * 5_000_000)
+            refused = connection.getresponse()
+            assert (refused.status, bool(refused.read())) == (413, True)
+            kept = connection.sock
+            connection.request("POST", "/bind", b"x")
+            assert connection.getresponse().status == 200
+            assert connection.sock is kept
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "1e3", "99999999999999999999999", "3, 4"])
+def test_bad_content_length_is_400(length: str) -> None:
+    head = f"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\nabc"
+    with serving() as server:
+        received = talk(server, head.encode())
+        assert ask(server, "POST", "/bind", b"x")[0] == 200
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert error_of(received.partition(b"\r\n\r\n")[2])
+
+
+def test_two_lengths_of_one_body_are_400() -> None:
+    head = b"POST /bind HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
+    with serving() as server:
+        assert talk(server, head).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\n\r\n",
+    ],
+    ids=["tls", "word", "no-path", "spaces"],
+)
+def test_what_is_no_http_is_400(data: bytes) -> None:
+    with serving() as server:
+        assert talk(server, data).startswith(b"HTTP/1.1 400 ")
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+def test_slow_body_is_408_in_time() -> None:
+    with serving() as server:
+        received = talk(server, b"POST /bind HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert "0.4 s" in error_of(received.partition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.parametrize("data", [b"POST /bi", b"GET /x HTTP/1.1\r\nHost"], ids=["line", "header"])
+def test_slow_head_is_408_in_time(data: bytes) -> None:
+    with serving() as server:
+        assert talk(server, data).startswith(b"HTTP/1.1 408 ")
+
+
+def test_client_that_says_nothing_is_hung_up_on() -> None:
+    with serving() as server:
+        assert talk(server, b"") == b""
+
+
+def test_endless_head_is_431() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\n")
+        with pytest.raises(ConnectionError):  # noqa: PT012 - it may break at any of the sends
+            for _ in range(100_000):
+                raw.sendall(b"x" * 1000)
+            pytest.fail("100 MB of head were taken")
+
+
+def test_client_that_closes_in_its_body_costs_nothing() -> None:
+    seen = Seen()
+    called = threading.Event()
+
+    def work(_body: bytes) -> bytes:
+        called.set()
+        return b""
+
+    with serving(replace(ECHO, bind=work), seen=seen) as server:
+        talk(server, b"POST /bind HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc", closes=True)
+        eventually(lambda: seen.requests)
+        assert not called.is_set()
+        assert ask(server, "GET", "/healthz")[0] == 200
+    assert seen.requests[0] == ("/bind", 499)
+
+
+def test_client_that_closes_while_its_work_runs_does_not_stop_it() -> None:
+    seen, gate = Seen(), HeldCall()
+    with serving(replace(ECHO, bind=gate), seen=seen) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+            raw.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+            assert gate.entered.acquire(timeout=10)
+        gate.opened.set()
+        eventually(lambda: seen.requests)
+    assert seen.requests == [("/bind", 200)]
+
+
+def test_client_that_does_not_read_its_answer_is_cut_off() -> None:
+    pages = replace(ECHO, metrics=lambda _: (b"x" * 30_000_000, "text/plain"))
+    with serving(pages) as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert raw.recv(10) == b"HTTP/1.1 2"
+        assert server._server is not None
+        connections = server._server.server_state.connections
+        eventually(lambda: not connections, limit_s=60)
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.builds(
+            lambda head, body: head + b"\r\n" + body,
+            st.sampled_from(
+                [
+                    b"POST /filter HTTP/1.1\r\nContent-Length: 20\r\n",
+                    b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+                    b"POST /webhook HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 9\r\n",
+                    b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
+                    b"GET http://x:y/%ff?\xff HTTP/1.1\r\n",
+                    b"CONNECT a:1 HTTP/1.1\r\n",
+                    b"OPTIONS * HTTP/1.1\r\n",
+                ]
+            ),
+            st.binary(max_size=60),
+        ),
+    )
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_bytes_are_survived(shared: ExtenderServer, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=20) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        try:
+            answer = raw.recv(65536)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+    assert ask(shared, "GET", "/healthz")[0] == 200
+
+
+@pytest.fixture
+def shared() -> Iterator[ExtenderServer]:
+    with serving(limits=replace(LIMITS, body_timeout_s=5.0)) as server:
+        yield server
+
+
+def test_too_many_connections_are_hung_up_on_and_room_is_given_back() -> None:
+    limits = replace(LIMITS, max_connections=3, body_timeout_s=10.0)
+    with serving(limits=limits) as server:
+        taken = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        for connection in taken:  # each is known to be served
+            connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            ask(server, "GET", "/healthz")
+        for connection in taken:
+            connection.close()
+
+        def is_served() -> bool:
+            try:
+                return ask(server, "GET", "/healthz")[0] == 200
+            except (ConnectionError, http.client.HTTPException):
+                return False
+
+        eventually(is_served)
+
+
+def test_large_bodies_wait_for_a_place_and_small_ones_do_not() -> None:
+    gate = HeldCall()
+    work = replace(ECHO, filter=lambda body: gate(body) if len(body) > 100_000 else b"{}")
+    with serving(work) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, "POST", "/filter", b"x" * 200_000)
+        assert gate.entered.acquire(timeout=10)
+        status, body, _ = ask(server, "POST", "/filter", b"x" * 200_000)
+        assert (status, error_of(body)) == (503, "busy with other large requests, try again")
+        assert ask(server, "POST", "/filter", b"x")[0] == 200
+        gate.opened.set()
+        assert first.result(10)[0] == 200
+        assert ask(server, "POST", "/filter", b"x" * 200_000)[0] == 200
+
+
+# -- many at a time --------------------------------------------------------------------------------
+
+
+def test_sixteen_callers_each_get_their_own_answers() -> None:
+    seen = Seen()
+
+    def call(server: ExtenderServer, number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            for size in range(number, 1_600, 16):
+                path = ("filter", "bind", "webhook")[size % 3]
+                connection.request("POST", f"/{path}", b"x" * (size % 900))
+                assert json.loads(connection.getresponse().read()) == {path: size % 900}
+
+    with serving(seen=seen) as server, ThreadPoolExecutor(16) as pool:
+        for started in [pool.submit(call, server, number) for number in range(16)]:
+            started.result(60)
+    assert len(seen.requests) == 1_600
+    assert {status for _, status in seen.requests} == {200}
+
+
+def test_waiting_binds_hold_up_nothing_else() -> None:
+    gate = HeldCall()
+    limits = replace(LIMITS, bind_workers=8)
+    with serving(replace(ECHO, bind=gate), limits) as server, ThreadPoolExecutor(20) as pool:
+        binds = [pool.submit(ask, server, "POST", "/bind", b"{}") for _ in range(20)]
+        for _ in range(8):
+            assert gate.entered.acquire(timeout=10)
+        for method, path in (
+            ("POST", "/filter"),
+            ("POST", "/webhook"),
+            ("GET", "/healthz"),
+            ("GET", "/readyz"),
+            ("GET", "/metrics"),
+        ):
+            assert ask(server, method, path)[0] == 200, path
+        assert not any(bind.done() for bind in binds)
+        gate.opened.set()
+        assert [bind.result(10)[0] for bind in binds] == [200] * 20
+
+
+def test_answers_are_not_held_back_for_acknowledgements() -> None:
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            assert server._server is not None
+            (served,) = server._server.server_state.connections
+            raw = served.transport.get_extra_info("socket")
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
+# -- start and stop --------------------------------------------------------------------------------
+
+
+def test_taken_address_is_a_config_error_with_a_cure() -> None:
+    with serving() as server:
+        second = ExtenderServer(f"127.0.0.1:{server.port}", ECHO)
+        with pytest.raises(ConfigError, match="stop the program that holds it"):
+            second.start()
+        second.close()
+
+
+@pytest.mark.parametrize("address", [":0", "[::1]:0", "localhost:0"])
+def test_address_forms_are_served(address: str) -> None:
+    server = ExtenderServer(address, ECHO, limits=LIMITS).start()
+    host = "::1" if "::1" in address else "127.0.0.1"
+    try:
+        connection = http.client.HTTPConnection(host, server.port, timeout=10)
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+    finally:
+        server.close()
+
+
+def test_stop_lets_a_running_bind_finish_and_takes_no_new_ones() -> None:
+    gate = HeldCall()
+    with serving(replace(ECHO, bind=gate)) as server, ThreadPoolExecutor(2) as pool:
+        idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        idle.request("GET", "/healthz")
+        idle.getresponse().read()
+        bind = pool.submit(ask, server, "POST", "/bind", b"{}")
+        assert gate.entered.acquire(timeout=10)
+        stop = pool.submit(server.close, 20.0)
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", server.port)).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        eventually(is_refused)
+        assert not stop.done()
+        gate.opened.set()
+        assert bind.result(10)[:2] == (200, b'{"Error": ""}')
+        stop.result(10)
+        idle.close()
+
+
+def test_connections_that_come_while_it_stops_leave_nothing_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def connect(port: int, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=20).close()
+            except ConnectionError:
+                stop.wait(0.001)
+
+    for _ in range(5):
+        stop = threading.Event()
+        with serving() as server, ThreadPoolExecutor(2) as pool:
+            connecting = [pool.submit(connect, server.port, stop) for _ in range(2)]
+            assert not stop.wait(0.05)
+            server.close(5.0)
+            stop.set()
+            for item in connecting:
+                item.result(10)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_stop_ends_what_takes_longer_than_its_grace(caplog: pytest.LogCaptureFixture) -> None:
+    gate = HeldCall()
+    with serving(replace(ECHO, bind=gate)) as server, ThreadPoolExecutor(1) as pool:
+        bind = pool.submit(ask, server, "POST", "/bind", b"{}")
+        assert gate.entered.acquire(timeout=10)
+        server.close(1.0)
+        status, body, _ = bind.result(10)
+        gate.opened.set()
+    assert (status, error_of(body)) == (503, "the server is stopping")
+    assert not [r for r in caplog.records if r.exc_info]
+
+
+def test_close_is_harmless_before_start_and_twice() -> None:
+    server = ExtenderServer("127.0.0.1:0", ECHO)
+    server.close()
+    server.close()
+    assert server.port == 0

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import pytest
+
+from hami_node.errors import KubeError
+from hami_node.extender.state.counted_pod import MAX_VOID, Counted
+from hami_node.extender.state.decisions import Busy, Reserved
+from hami_node.model import ContainerKind, Pod, Uuid
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.request import request_of
+from hami_node.wire import names
+from tests.fakes.pods import Box
+from tests.unit.extender.desk import Desk
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """One node with one card of 10,000 MiB; `a` wants 6,000 of them."""
+    desk = Desk("n1")
+    desk.add_pod("a")
+    desk.sync()
+    return desk
+
+
+def reserve(desk: Desk, pod: Pod) -> Reserved:
+    answer = desk.state.reserve(pod, request_of(pod, desk.state.rules.vendors), None)
+    assert isinstance(answer, Reserved), answer
+    return answer
+
+
+def stored(desk: Desk, pod: Pod, reserved: Reserved) -> Pod:
+    return desk.writer.write(pod, desk.writer.annotations_of(pod, reserved))
+
+
+def test_reservation_counts_before_watch_shows_it(desk: Desk) -> None:
+    desk.choose("a")
+    assert desk.held() == {"a": 6000}
+
+
+def test_reservation_survives_watch_event_from_before(desk: Desk) -> None:
+    old = desk.pod("a")
+    desk.choose("a")
+    desk.state.pod_changed(None, old)
+    assert desk.held() == {"a": 6000}
+
+
+def test_reservation_counts_once_when_watch_comes_before_answer(desk: Desk) -> None:
+    pod = desk.pod("a")
+    reserved = reserve(desk, pod)
+    answer = stored(desk, pod, reserved)
+    desk.sync()
+    assert desk.held() == {"a": 6000}
+    assert desk.state.committed(pod.uid, reserved.token, answer)
+    assert desk.held() == {"a": 6000}
+
+
+def test_answer_after_a_later_state_leaves_the_later_one(desk: Desk) -> None:
+    pod = desk.pod("a")
+    reserved = reserve(desk, pod)
+    answer = stored(desk, pod, reserved)
+    desk.edit_pod("a", status={"phase": "Failed"})
+    desk.sync()
+    assert not desk.state.committed(pod.uid, reserved.token, answer)
+    assert desk.held() == {}
+
+
+def test_pod_deleted_in_flight_frees_its_reservation(desk: Desk) -> None:
+    pod = desk.pod("a")
+    reserved = reserve(desk, pod)
+    answer = stored(desk, pod, reserved)
+    desk.delete_pod("a")
+    desk.sync()
+    assert not desk.state.committed(pod.uid, reserved.token, answer)
+    assert desk.held() == {}
+
+
+@pytest.mark.parametrize("end", ["deleted", "ended"])
+def test_late_answer_about_a_pod_that_went_counts_for_nothing(desk: Desk, end: str) -> None:
+    desk.choose("a")
+    desk.bind("a", "n1")
+    late = desk.pod("a")
+    if end == "deleted":
+        desk.delete_pod("a")
+    else:
+        desk.edit_pod("a", status={"phase": "Succeeded"})
+    desk.sync()
+    desk.state.learned(late)
+    assert desk.held() == {}
+
+
+def test_filter_for_a_deleted_pod_is_refused(desk: Desk) -> None:
+    old = desk.kube.store.read("pods", "default", "a")
+    desk.delete_pod("a")
+    desk.sync()
+    assert "deleted" in str(desk.ask(old)["FailedAndUnresolvableNodes"])
+    assert desk.held() == {}
+
+
+def test_unbound_reservation_expires_by_our_clock(desk: Desk) -> None:
+    desk.choose("a")
+    desk.clock.advance(299.0)
+    desk.sweep()
+    assert desk.held() == {"a": 6000}
+    desk.clock.advance(2.0)
+    desk.sweep()
+    assert desk.held() == {}
+
+
+def test_unbound_reservation_expires_by_the_time_on_it(desk: Desk) -> None:
+    desk.choose("a")
+    desk.edit_pod("a", annotations={names.POD_TIME: str(int(desk.clock.now()) - 301)})
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_bound_reservation_never_expires(desk: Desk) -> None:
+    desk.choose("a")
+    assert desk.bind("a", "n1") == ""
+    desk.clock.advance(100_000.0)
+    desk.sweep()
+    desk.sync()
+    desk.sweep()
+    assert desk.held() == {"a": 6000}
+
+
+def test_expired_reservation_is_a_leftover_until_it_is_cleared(desk: Desk) -> None:
+    desk.choose("a")
+    desk.clock.advance(301.0)
+    desk.sweep()
+    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
+    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0]))
+    assert desk.state.leftovers() == ()
+    assert nvidia_names.POD_ALLOCATED not in desk.notes_of("a")
+
+
+def test_filter_again_frees_what_the_pod_held(desk: Desk) -> None:
+    assert desk.choose("a") == "n1"
+    assert desk.choose("a") == "n1"
+    assert desk.held() == {"a": 6000}
+
+
+def test_filter_again_that_finds_nothing_leaves_nothing(desk: Desk) -> None:
+    desk.choose("a")
+    assert desk.choose("a", "unknown") == ""
+    desk.sync()
+    assert desk.held() == {}
+    assert len(desk.state.leftovers()) == 1
+
+
+def test_void_reservation_stays_void_when_the_watch_shows_it(desk: Desk) -> None:
+    pod = desk.pod("a")
+    reserved = reserve(desk, pod)
+    written = stored(desk, pod, reserved)
+    marks = tuple(
+        written.annotations.get(key, "")
+        for key in (
+            names.POD_NODE,
+            names.POD_TIME,
+            nvidia_names.POD_ALLOCATED,
+            neuron_names.POD_NEURON_ALLOCATED,
+        )
+    )
+    desk.state.undo(pod.uid, reserved.token, marks)
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_void_reservations_of_a_pod_that_is_tried_for_days_are_bounded(desk: Desk) -> None:
+    counted = Counted(pod=desk.pod("a"), born_s=0.0)
+    for number in range(1000):
+        counted.disown((str(number),))
+    assert counted.void == tuple((str(number),) for number in range(1000 - MAX_VOID, 1000))
+
+
+def test_overtaken_reservation_counts_for_nothing_though_it_was_written(desk: Desk) -> None:
+    pod = desk.pod("a")
+    first = reserve(desk, pod)
+    answer = stored(desk, pod, first)
+    assert desk.choose("a", "unknown") == ""
+    assert not desk.state.committed(pod.uid, first.token, answer)
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_bound_pod_cant_be_filtered_again(desk: Desk) -> None:
+    old = desk.kube.store.read("pods", "default", "a")
+    desk.choose("a")
+    desk.bind("a", "n1")
+    assert "is bound to node n1" in str(desk.ask(old)["FailedAndUnresolvableNodes"])
+    assert desk.held() == {"a": 6000}
+
+
+def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> None:
+    desk.choose("a")
+    reserved = desk.pod("a")
+    desk.state.bound(reserved.uid, "n1")
+    desk.state.pod_changed(None, reserved)
+    latest = desk.state.latest(reserved.uid)
+    assert latest is not None
+    assert latest.node_name == "n1"
+    assert desk.held() == {"a": 6000}
+
+
+def test_pod_that_is_being_bound_cant_be_filtered(desk: Desk) -> None:
+    desk.choose("a")
+    pod = desk.pod("a")
+    with desk.state.binding(pod.uid) as is_free:
+        assert is_free
+        answer = desk.state.reserve(pod, request_of(pod, desk.state.rules.vendors), None)
+    assert isinstance(answer, Busy)
+    assert desk.held() == {"a": 6000}
+
+
+def test_binding_is_not_free_for_a_second_call(desk: Desk) -> None:
+    desk.choose("a")
+    with desk.state.binding("uid-a"), desk.state.binding("uid-a") as is_free:
+        assert not is_free
+    with desk.state.binding("uid-a") as is_free:
+        assert is_free
+
+
+def test_reservation_outlasts_its_time_while_it_is_being_bound(desk: Desk) -> None:
+    desk.choose("a")
+    with desk.state.binding("uid-a"):
+        desk.clock.advance(1000.0)
+        desk.sweep()
+        assert desk.held() == {"a": 6000}
+
+
+def test_overcommitted_names_the_card_that_shrank(desk: Desk) -> None:
+    desk.choose("a")
+    assert desk.state.overcommitted("uid-a") == ()
+    foreign = {
+        names.POD_NODE: "n1",
+        names.POD_TIME: str(int(desk.clock.now())),
+        nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
+    }
+    desk.add_pod("b", annotations=foreign)
+    desk.sync()
+    assert desk.state.overcommitted("uid-a") == ("GPU-n1-0",)
+
+
+def test_pod_that_came_and_went_unseen_is_dropped(desk: Desk) -> None:
+    desk.add_pod("b", memory_mib=1000)
+    assert desk.choose("b") == "n1"
+    desk.delete_pod("b")
+    desk.sweep()
+    assert desk.held() == {}
+    assert desk.state.latest("uid-b") is None
+
+
+def test_pod_that_the_watch_has_still_to_show_is_kept(desk: Desk) -> None:
+    version = desk.kube.store.version
+    desk.add_pod("b", memory_mib=1000)
+    desk.choose("b")
+    desk.state.sweep(["uid-a"], version)
+    assert desk.held() == {"b": 1000}
+
+
+def test_pod_that_is_deleted_unbound_holds_nothing(desk: Desk) -> None:
+    desk.choose("a")
+    desk.begin_deletion("a")
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_doubtful_binding_keeps_the_cards_and_stops_filters(desk: Desk) -> None:
+    desk.choose("a")
+    desk.kube.fail("bind_pod", KubeError("lost"), is_served=True)
+    desk.kube.fail("read_pod", KubeError("down"), KubeError("down"))
+    assert "is unknown" in desk.bind("a", "n1")
+    assert "is unknown" in desk.ask("a")["Error"]
+    assert desk.held() == {"a": 6000}
+    assert "is bound to node n1" in str(desk.ask("a")["FailedAndUnresolvableNodes"])
+
+
+def test_doubt_ends_when_the_pod_turns_out_unbound(desk: Desk) -> None:
+    desk.choose("a")
+    desk.kube.fail("bind_pod", KubeError("lost"))
+    desk.kube.fail("read_pod", KubeError("down"))
+    assert "is unknown" in desk.bind("a", "n1")
+    assert desk.choose("a") == "n1"
+
+
+def test_node_that_vanishes_offers_nothing_and_keeps_its_pods_grants(desk: Desk) -> None:
+    desk.choose("a")
+    desk.bind("a", "n1")
+    desk.kube.store.delete("nodes", "", "n1")
+    desk.sync()
+    assert desk.state.usage()["n1"] == {}
+    desk.add_node("n1")
+    desk.sync()
+    assert desk.state.usage()["n1"][Uuid("GPU-n1-0")].memory_used_mib == 6000
+
+
+def test_init_containers_room_is_free_once_they_ended(desk: Desk) -> None:
+    desk.add_pod(
+        "i",
+        Box(name="init", memory_mib=8000, kind=ContainerKind.INIT),
+        Box(name="main", memory_mib=1000),
+    )
+    assert desk.choose("i") == "n1"
+    assert desk.bind("i", "n1") == ""
+    desk.sync()
+    assert desk.held() == {"i": 8000}
+    ended = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
+    desk.edit_pod("i", status={"initContainerStatuses": ended})
+    desk.sync()
+    assert desk.held() == {"i": 1000}

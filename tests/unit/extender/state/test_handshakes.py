@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import pytest
+
+from hami_node.errors import KubeError
+from hami_node.extender.state.handshakes import ANSWER_EVERY_S, MAX_WRITES, HandshakeKeeper
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
+from hami_node.wire.objects import decode_node
+from tests.unit.extender.desk import Desk, card
+
+REPORTED = "Reported 2026-11-21 00:35:42.504460835 +0000 UTC m=+60.1"
+
+
+class Talk:
+    """One node that polls, of a csv generation unless said otherwise."""
+
+    def __init__(self, *, is_csv: bool = True, is_leading: bool = True) -> None:
+        self.desk = Desk("n1")
+        cards = (card("n1", 0),)
+        self.note(nvidia_names.NODE_REGISTER, encode_csv9(cards) if is_csv else encode_json(cards))
+        self.keeper = HandshakeKeeper(
+            self.desk.state, self.desk.kube, self.desk.clock, lambda: is_leading
+        )
+
+    def note(self, key: str, text: str) -> None:
+        self.desk.kube.merge_patch_node("n1", {key: text})
+        self.desk.sync()
+
+    def say(self, text: str) -> None:
+        self.note(nvidia_names.NODE_HANDSHAKE, text)
+
+    def look(self, after_s: float = 15.0) -> str:
+        """Look after some time; the word that stands then."""
+        self.desk.clock.advance(after_s)
+        self.keeper.look()
+        self.desk.sync()
+        node = decode_node(self.desk.kube.store.read("nodes", "", "n1"))
+        return node.annotations.get(nvidia_names.NODE_HANDSHAKE, "").partition("_")[0]
+
+    @property
+    def is_offered(self) -> bool:
+        return bool(self.desk.state.sizes()[0])
+
+
+def test_report_is_answered_with_a_question() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    assert talk.look() == "Requesting"
+    assert talk.is_offered
+
+
+def test_silence_of_a_minute_gives_the_node_up() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    words = [talk.look() for _ in range(7)]
+    assert words[:4] == ["Requesting"] * 4
+    assert words[-1] == "Deleted"
+    assert not talk.is_offered
+
+
+def test_answer_in_time_keeps_the_node() -> None:
+    talk = Talk()
+    for _ in range(10):
+        talk.say(REPORTED)
+        assert talk.look() == "Requesting"
+        assert talk.look(45.0) == "Requesting"
+    assert talk.is_offered
+
+
+def test_node_given_up_is_taken_back_with_its_next_word() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    for _ in range(8):
+        talk.look()
+    assert not talk.is_offered
+    talk.say(REPORTED)
+    talk.look(0.0)
+    assert talk.is_offered
+
+
+def test_question_of_another_scheduler_alone_is_no_silence() -> None:
+    talk = Talk()
+    talk.say("Requesting_2026-11-21 00:12:50")
+    for _ in range(20):
+        assert talk.look() == "Requesting"
+    assert talk.is_offered
+
+
+def test_json_daemon_is_never_given_up() -> None:
+    talk = Talk(is_csv=False)
+    talk.say(REPORTED)
+    for _ in range(20):
+        talk.look()
+    assert talk.is_offered
+
+
+def test_json_daemon_is_asked_rarely() -> None:
+    talk = Talk(is_csv=False)
+    talk.say(REPORTED)
+    assert talk.look() == "Requesting"
+    talk.say(REPORTED)
+    assert talk.look() == REPORTED
+    assert talk.look(ANSWER_EVERY_S) == "Requesting"
+
+
+def test_large_cluster_is_asked_in_turns() -> None:
+    every = [f"n{number:03d}" for number in range(MAX_WRITES + 10)]
+    desk = Desk(*every)
+    for name in every:
+        cards = encode_json((card(name, 0),))
+        notes = {nvidia_names.NODE_REGISTER: cards, nvidia_names.NODE_HANDSHAKE: REPORTED}
+        desk.kube.merge_patch_node(name, notes)
+    desk.sync()
+    keeper = HandshakeKeeper(desk.state, desk.kube, desk.clock)
+    asked = []
+    for _ in range(3):
+        keeper.look()
+        desk.sync()
+        words = [node.annotations[nvidia_names.NODE_HANDSHAKE] for node in desk.state.nodes()]
+        asked.append(sum(word.startswith("Requesting") for word in words))
+    assert asked == [MAX_WRITES, MAX_WRITES + 10, MAX_WRITES + 10]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "Reportedly"])
+def test_unreadable_word_changes_nothing(text: str) -> None:
+    talk = Talk()
+    talk.say(text)
+    before = len(talk.desk.kube.calls)
+    talk.look(100.0)
+    talk.keeper.look()
+    assert talk.is_offered
+    assert "Deleted" not in talk.look()
+    assert len(talk.desk.kube.calls) - before <= 1
+
+
+def test_replica_that_does_not_lead_writes_nothing() -> None:
+    talk = Talk(is_leading=False)
+    talk.say(REPORTED)
+    assert talk.look() == REPORTED
+
+
+def test_node_that_cant_be_written_affects_that_node_only() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    talk.desk.kube.fail("merge_patch_node", KubeError("down"))
+    assert talk.look() == REPORTED
+    assert talk.look() == "Requesting"
+
+
+def test_neuron_daemon_that_stops_reporting_is_given_up() -> None:
+    talk = Talk()
+    talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:00:00Z")
+    talk.look()
+    assert "reported for" not in talk.desk.state.why_not_offered("n1")
+    talk.note(nvidia_names.NODE_REGISTER, "")
+    talk.look(100.0)
+    assert "has not reported for" in talk.desk.state.why_not_offered("n1")
+    talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:05:00Z")
+    talk.look()
+    assert "has not reported for" not in talk.desk.state.why_not_offered("n1")

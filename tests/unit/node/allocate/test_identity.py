@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from hami_node.errors import KubeError, KubeletError, NoPendingPod
+from hami_node.model import ContainerKind, Pod
+from hami_node.node.allocate.identity import Identity, IdentitySources
+from hami_node.ports import HeldContainer
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
+from hami_node.wire.objects import decode_pod
+from tests.fakes.cards import uuid
+from tests.fakes.live_kube import FakeCluster, FakeResources
+from tests.fakes.pods import NODE, Box, Generation, Part, pod_body, reserved_pod
+from tests.unit.node.allocate.uses import VENDOR, live_use
+
+GPU = nvidia_names.RESOURCE_GPU
+INIT = ContainerKind.INIT
+ONE = [Part(uuid=uuid(0), memory_mib=1000)]
+TWO = [Part(uuid=uuid(0), memory_mib=1000), Part(uuid=uuid(1), memory_mib=1000)]
+
+
+def held(pod: str, **containers: tuple[str, ...]) -> tuple[HeldContainer, ...]:
+    return tuple(
+        HeldContainer(
+            namespace="default", pod=pod, container=name, device_ids={GPU: ids} if ids else {}
+        )
+        for name, ids in containers.items()
+    )
+
+
+def waiting(name: str = "p", cards: int = 1, **changes: object) -> Pod:
+    pod = reserved_pod(name, [Box(cards=cards, memory_mib=1000)], {"main": TWO[:cards]})
+    return replace(pod, **changes)  # type: ignore[arg-type]  # fields by name
+
+
+def noted(pod: Pod, **notes: str) -> Pod:
+    keys = {"phase": names.POD_BIND_PHASE, "rest": nvidia_names.POD_TO_ALLOCATE}
+    return replace(pod, annotations={**pod.annotations, **{keys[k]: v for k, v in notes.items()}})
+
+
+def served(pod: Pod) -> Pod:
+    return noted(pod, phase=names.PHASE_SUCCESS, rest=";" * len(pod.containers))
+
+
+def identity(
+    cluster: FakeCluster,
+    resources: FakeResources,
+    *,
+    folders: frozenset[str] = frozenset(),
+    lock_owner: str = "",
+) -> Identity:
+    return Identity(
+        vendor=VENDOR,
+        resource=GPU,
+        served_resources=[GPU],
+        sources=IdentitySources(
+            live=live_use(cluster, served=folders),
+            kube=cluster,
+            resources=resources,
+            lock_owner=lambda: lock_owner,
+        ),
+        node_name=NODE,
+        has_served=folders.__contains__,
+    )
+
+
+def find(
+    pods: tuple[Pod, ...], listed: tuple[HeldContainer, ...], ids: tuple[str, ...] = ("x-1",)
+) -> str:
+    return identity(FakeCluster(*pods), FakeResources(*listed)).find(ids).name
+
+
+NONE: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("pods", "listed"),
+    [
+        ((waiting(),), held("p", main=NONE)),
+        ((waiting(), served(waiting("q"))), held("q", main=("y-1",)) + held("p", main=NONE)),
+        ((waiting(), waiting("q", phase="Failed")), held("q", main=NONE) + held("p", main=NONE)),
+        ((waiting(), waiting("q", phase="Succeeded")), held("q", main=NONE) + held("p", main=NONE)),
+        (
+            (waiting(), noted(waiting("q"), phase=names.PHASE_FAILED)),
+            held("q", main=NONE) + held("p", main=NONE),
+        ),
+        ((waiting(), waiting("q", node_name="n2")), held("q", main=NONE) + held("p", main=NONE)),
+        (
+            (waiting(), decode_pod(pod_body("q", [Box(cards=0)]))),
+            held("q", main=NONE) + held("p", main=NONE),
+        ),
+        ((waiting(),), held("gone", main=NONE) + held("p", main=NONE)),
+        ((waiting(), waiting("q")), held("p", main=NONE)),
+        ((waiting(), waiting("q", 2)), held("q", main=NONE) + held("p", main=NONE)),
+    ],
+    ids=[
+        "alone",
+        "other-holds-ids",
+        "other-failed",
+        "other-succeeded",
+        "other-refused",
+        "other-node",
+        "other-asks-for-none",
+        "other-unknown-to-the-api",
+        "other-not-listed",
+        "other-asks-for-two",
+    ],
+)
+def test_find_one_pod_waits_in_the_list_it_is_meant(
+    pods: tuple[Pod, ...], listed: tuple[HeldContainer, ...]
+) -> None:
+    assert find(pods, listed) == "default/p/main"
+
+
+@pytest.mark.parametrize(
+    ("pods", "listed", "words"),
+    [
+        ((), (), "no pod on node n1 waits for 1 nvidia.com/gpu"),
+        ((waiting(),), (), "no pod on node n1 waits"),
+        (
+            (waiting("a"), waiting("b")),
+            held("a", main=NONE) + held("b", main=NONE),
+            "2 containers could be meant (default/a/main, default/b/main)",
+        ),
+        (
+            (waiting("a", 2),),
+            held("a", main=NONE),
+            "the only container that waits, default/a/main, asks for 2",
+        ),
+    ],
+    ids=["nobody", "not-listed", "two", "other-count"],
+)
+def test_find_in_doubt_refuses_and_names_the_candidates(
+    pods: tuple[Pod, ...], listed: tuple[HeldContainer, ...], words: str
+) -> None:
+    with pytest.raises(NoPendingPod) as caught:
+        find(pods, listed)
+    assert words in str(caught.value)
+
+
+def test_find_pod_refused_before_is_no_candidate_again() -> None:
+    cluster = FakeCluster(waiting("a"), waiting("b"))
+    found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
+    found.was_refused(cluster.actual["default", "a"])
+    assert found.find(("x-1",)).name == "default/b/main"
+
+
+def test_find_watch_lags_behind_ended_pods_both_are_read_anew() -> None:
+    cluster = FakeCluster(waiting("a"), waiting("b"))
+    cluster.actual["default", "a"] = waiting("a", phase="Failed")
+    found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
+    assert found.find(("x-1",)).name == "default/b/main"
+
+
+def test_find_watch_shows_no_reservation_yet_the_pod_is_read() -> None:
+    cluster = FakeCluster(waiting())
+    cluster.shown["default", "p"] = waiting(annotations={})
+    assert identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",)).problem == ""
+    assert cluster.reads == ["default/p"]
+
+
+def test_find_watch_shows_everything_nothing_is_read() -> None:
+    cluster = FakeCluster(waiting())
+    identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+    assert cluster.reads == []
+
+
+def test_find_pod_can_not_be_read_is_an_error_of_the_api() -> None:
+    cluster = FakeCluster(waiting())
+    cluster.shown.clear()
+    cluster.fail_next(KubeError("down"))
+    with pytest.raises(KubeError, match="down"):
+        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+
+
+# -- containers in order ---------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """How far a pod of two init and two app containers is, and whose turn it is."""
+
+    generation: Generation
+    rest: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    first: bool = False
+    wanted: str
+    lender: str
+
+
+BOXES = [
+    Box(name="i", memory_mib=1, kind=INIT),
+    Box(name="s", memory_mib=2, kind=ContainerKind.SIDECAR),
+    Box(name="a", memory_mib=3),
+    Box(name="b", memory_mib=4),
+]
+SLOT = {box.name: [Part(uuid=uuid(0), memory_mib=box.memory_mib or 0)] for box in BOXES}
+NEW = Generation.V2_10
+OLD = Generation.V2_7
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Turn(generation=NEW, rest=("i", "s", "a", "b"), wanted="i", lender="i"),
+        Turn(generation=NEW, rest=("s", "a", "b"), wanted="s", lender="s"),
+        Turn(generation=NEW, rest=("a", "b"), first=True, wanted="a", lender="a"),
+        Turn(generation=OLD, rest=("a", "b"), wanted="i", lender="a"),
+        Turn(
+            generation=OLD, rest=("a", "b"), folders=("i", "s"), first=True, wanted="a", lender="a"
+        ),
+    ],
+    ids=["new-init", "new-sidecar", "new-app", "old-init", "old-app"],
+)
+def test_find_containers_of_a_pod_come_in_kubelets_order(turn: Turn) -> None:
+    pod = reserved_pod("p", BOXES, SLOT, turn.generation)
+    slots = BOXES if turn.generation is NEW else BOXES[2:]
+    rest = "".join(
+        ("".join(map(str, SLOT[box.name])) if box.name in turn.rest else "") + ";" for box in slots
+    )
+    listed = held("p", s=("x-0",) if turn.first else NONE, a=NONE, b=NONE)
+    folders = frozenset(f"uid-p_{name}" for name in turn.folders)
+    found = identity(
+        FakeCluster(noted(pod, rest=rest)), FakeResources(*listed), folders=folders
+    ).find(("x-1",))
+    assert (found.container.name, found.lender, found.problem) == (turn.wanted, turn.lender, "")
+    assert found.is_borrowing == (turn.wanted != turn.lender)
+
+
+# -- repeats ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_find_ids_that_a_served_container_holds_are_a_repeat(phase: str) -> None:
+    pod = replace(served(waiting()), phase=phase)
+    found = identity(FakeCluster(pod), FakeResources(*held("p", main=("x-1",)))).find(("x-1",))
+    assert (found.name, found.is_repeat, found.problem) == ("default/p/main", True, "")
+    assert [str(grant.uuid) for grant in found.grants] == [uuid(0)]
+
+
+@pytest.mark.parametrize(
+    ("pod", "ids"),
+    [
+        (served(waiting()), ("y-1",)),
+        (served(waiting()), ("x-1", "y-1")),
+        (replace(served(waiting()), phase="Succeeded"), ("x-1",)),
+        (replace(served(waiting()), annotations={}), ("x-1",)),
+    ],
+    ids=["other-id", "more-ids", "pod-over", "annotations-gone"],
+)
+def test_find_ids_that_nobody_holds_so_are_refused(pod: Pod, ids: tuple[str, ...]) -> None:
+    found = identity(FakeCluster(pod), FakeResources(*held("p", main=("x-1",))))
+    with pytest.raises(NoPendingPod):
+        found.find(ids)
+
+
+def test_find_init_container_again_after_its_pod_runs_is_a_repeat() -> None:
+    """As kubelets do that restart under a running pod."""
+    boxes = [Box(name="i", memory_mib=1000, kind=INIT), Box(name="main", memory_mib=1000)]
+    pod = served(reserved_pod("p", boxes, {"i": ONE, "main": ONE}))
+    resources = FakeResources(*held("p", main=("x-1",)))
+    found = identity(FakeCluster(pod), resources, folders=frozenset({"uid-p_i", "uid-p_main"}))
+    assert found.find(("x-1",)).is_repeat
+
+
+# -- without kubelet's list ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("pods", "owner", "count", "wanted"),
+    [
+        ((waiting("a"),), "", 1, "default/a/main"),
+        ((waiting("a"), waiting("b")), "default/b", 1, "default/b/main"),
+        ((waiting("a"), waiting("b", 2)), "", 2, "default/b/main"),
+        ((waiting("a"), served(waiting("b"))), "", 1, "default/a/main"),
+        ((waiting("a"), waiting("b", phase="Failed")), "", 1, "default/a/main"),
+    ],
+    ids=["only-one", "lock-owner", "by-count", "other-served", "other-failed"],
+)
+def test_find_list_unreadable_lock_owner_and_count_decide(
+    pods: tuple[Pod, ...], owner: str, count: int, wanted: str
+) -> None:
+    resources = FakeResources(error=KubeletError("gone"))
+    found = identity(FakeCluster(*pods), resources, lock_owner=owner)
+    assert found.find(tuple(f"x-{n}" for n in range(count))).name == wanted
+
+
+@pytest.mark.parametrize(
+    ("pods", "owner", "count"),
+    [
+        ((waiting("a"), waiting("b")), "", 1),
+        ((waiting("a"),), "default/other", 1),
+        ((waiting("a"),), "", 2),
+        ((), "", 1),
+        ((served(waiting("a")),), "", 1),
+    ],
+    ids=["two", "owner-waits-not", "other-count", "nobody", "served"],
+)
+def test_find_list_unreadable_and_doubt_refuses(
+    pods: tuple[Pod, ...], owner: str, count: int
+) -> None:
+    resources = FakeResources(error=KubeletError("gone"))
+    found = identity(FakeCluster(*pods), resources, lock_owner=owner)
+    with pytest.raises(NoPendingPod):
+        found.find(tuple(f"x-{n}" for n in range(count)))
+
+
+def test_find_next_counts_without_ids() -> None:
+    cluster = FakeCluster(waiting(cards=2))
+    found = identity(cluster, FakeResources(*held("p", main=NONE))).find_next(2)
+    assert len(found.grants) == 2
+
+
+def test_grants_of_a_candidate_without_slots_are_none() -> None:
+    bare: Mapping[str, str] = {}
+    cluster = FakeCluster(waiting(annotations=bare))
+    found = identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+    assert found.grants == ()
+    assert "did not come through the scheduler" in found.problem
+
+
+def test_find_init_after_a_sidecar_that_runs_is_not_taken_for_the_app() -> None:
+    boxes = [
+        Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR),
+        Box(name="i", memory_mib=200, kind=INIT),
+        Box(name="a", memory_mib=300),
+    ]
+    slots = {box.name: [Part(uuid=uuid(0), memory_mib=box.memory_mib or 0)] for box in boxes}
+    pod = reserved_pod("p", boxes, slots, Generation.V2_10)
+    rest = ";" + "".join(map(str, slots["i"])) + ";" + "".join(map(str, slots["a"])) + ";"
+    pod = noted(pod, rest=rest)
+    listed = held("p", s=("x-0",), a=NONE)
+    found = identity(FakeCluster(pod), FakeResources(*listed)).find(("x-1",))
+    assert (found.container.name, found.lender) == ("i", "i")
+
+
+def test_find_sidecar_without_a_slot_is_never_lent_the_apps() -> None:
+    boxes = [Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR), Box(name="a")]
+    pod = reserved_pod("p", boxes, {"a": ONE}, Generation.V2_7)
+    found = identity(FakeCluster(pod), FakeResources(*held("p", s=NONE, a=NONE))).find(("x-1",))
+    assert found.container.name == "s"
+    assert "reserved nothing for this sidecar" in found.problem
+
+
+def test_find_new_pod_behind_an_ended_one_of_the_same_name() -> None:
+    old = replace(waiting("web-0"), uid="uid-old", phase="Failed")
+    new = replace(waiting("web-0"), uid="uid-new")
+    cluster = FakeCluster(new)
+    cluster.shown = {("default", "web-0"): old}
+    found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",))
+    assert found.pod.uid == "uid-new"
+
+
+# -- before a refusal ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "is_noticed"),
+    [
+        pytest.param("deleted", True, id="deleted"),
+        pytest.param("over", True, id="over"),
+        pytest.param("replaced", True, id="another-of-that-name"),
+        pytest.param("runs", False, id="runs"),
+        pytest.param("unreadable", False, id="unreadable"),
+    ],
+)
+def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_noticed: bool) -> None:
+    holder = served(waiting("old", phase="Running"))
+    cluster = FakeCluster(holder, waiting())
+    found = identity(cluster, FakeResources(*held("p", main=NONE)))
+    found.find(("x-1",))
+    key = (holder.namespace, holder.name)
+    if change == "deleted":
+        del cluster.actual[key]
+    elif change == "over":
+        cluster.actual[key] = replace(holder, phase="Succeeded")
+    elif change == "replaced":
+        cluster.actual[key] = replace(holder, uid="uid-of-another")
+    elif change == "unreadable":
+        cluster.fail_next(KubeError("no answer", 500))
+    assert found.notice_ended() is is_noticed
+    assert cluster.reads[-1] == "default/old"
+
+
+def test_holder_that_kubelet_lists_is_not_asked_about() -> None:
+    cluster = FakeCluster(served(waiting("old", phase="Running")), waiting())
+    found = identity(cluster, FakeResources(*held("old", main=("y-1",)), *held("p", main=NONE)))
+    found.find(("x-1",))
+    assert not found.notice_ended()
+    assert cluster.reads == []

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hami_node.cluster.node_lock import NodeLock
+from hami_node.errors import KubeError
+from hami_node.model import Pod
+from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
+from tests.fakes.cards import uuid
+from tests.fakes.clock import FakeClock
+from tests.fakes.live_kube import FakeCluster
+from tests.fakes.pods import Box, Part, reserved_pod
+from tests.fakes.waiting import eventually
+from tests.unit.node.allocate.uses import VENDOR, live_use
+
+P = reserved_pod("p", [Box(memory_mib=1)], {"main": [Part(uuid=uuid(0), memory_mib=1)]})
+SERVED = replace(P, annotations={**P.annotations, nvidia_names.POD_TO_ALLOCATE: ";"})
+FAILED = replace(P, annotations={**P.annotations, names.POD_BIND_PHASE: names.PHASE_FAILED})
+YOUNG = "2027-01-15T08:00:00Z"  # the fake clock's now
+OLD = "2027-01-15T07:00:00Z"
+
+
+def keeper(
+    cluster: FakeCluster, clock: FakeClock | None = None, removed: list[str] | None = None
+) -> LockKeeper:
+    clock = clock or FakeClock()
+    return LockKeeper(
+        lock=NodeLock(cluster, clock),
+        kube=cluster,
+        watched=cluster,
+        live=live_use(cluster, clock),
+        vendors=[VENDOR],
+        on_removed=(removed if removed is not None else []).append,
+    )
+
+
+def locked(text: str | None, *pods: Pod) -> FakeCluster:
+    return FakeCluster(*pods, annotations={names.NODE_LOCK: text} if text is not None else {})
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        (None, ""),
+        ("", ""),
+        ("rubbish", ""),
+        (YOUNG, ""),
+        (f"{YOUNG},default,p", "default/p"),
+        (f"{YOUNG},default", ""),
+    ],
+    ids=["free", "empty", "rubbish", "ownerless", "owned", "half"],
+)
+def test_owner_is_named_only_by_a_whole_lock(text: str | None, owner: str) -> None:
+    assert keeper(locked(text)).owner() == owner
+
+
+@pytest.mark.parametrize(
+    ("text", "is_freed"),
+    [
+        (None, False),
+        (f"{YOUNG},default,p", True),
+        (f"{YOUNG},default,p-1", False),
+        (f"{YOUNG},other,p", False),
+        (f"{YOUNG},default,", False),
+        (YOUNG, False),
+    ],
+    ids=["free", "ours", "name-begins-alike", "other-namespace", "no-name", "ownerless"],
+)
+def test_release_frees_the_lock_of_exactly_this_pod(text: str | None, is_freed: bool) -> None:
+    cluster, removed = locked(text, P), list[str]()
+    assert keeper(cluster, removed=removed).release(P) == is_freed
+    assert (names.NODE_LOCK in cluster.actual_node.annotations) == (
+        text is not None and not is_freed
+    )
+    assert removed == (["served"] if is_freed else [])
+
+
+def test_release_watch_not_there_yet_is_no_error() -> None:
+    cluster = locked(f"{YOUNG},default,p", P)
+    cluster.shown_node = None
+    assert not keeper(cluster).release(P)
+
+
+@pytest.mark.parametrize(
+    ("text", "pods", "is_freed"),
+    [
+        (f"{YOUNG},default,p", (P,), False),
+        (f"{YOUNG},default,p", (SERVED,), True),
+        (f"{YOUNG},default,p", (FAILED,), True),
+        (f"{YOUNG},default,p", (replace(P, phase="Succeeded"),), True),
+        (f"{YOUNG},default,p", (replace(P, phase="Failed"),), True),
+        (f"{YOUNG},default,p", (), True),
+        (f"{YOUNG},default,p", (replace(P, annotations={}),), False),
+        (f"{OLD},default,p", (P,), True),
+        (OLD, (), True),
+        (YOUNG, (), False),
+        ("rubbish", (), False),
+    ],
+    ids=[
+        "waits",
+        "served",
+        "refused",
+        "succeeded",
+        "failed",
+        "deleted",
+        "not-reserved-yet",
+        "expired",
+        "ownerless-expired",
+        "ownerless-young",
+        "rubbish-young",
+    ],
+)
+def test_look_removes_a_lock_that_nobody_needs_and_no_other(
+    text: str, pods: tuple[Pod, ...], is_freed: bool
+) -> None:
+    cluster, removed = locked(text, *pods), list[str]()
+    keeper(cluster, removed=removed).look()
+    assert (names.NODE_LOCK not in cluster.actual_node.annotations) == is_freed
+    assert removed == (["stale"] if is_freed else [])
+
+
+def test_look_pod_not_yet_in_the_watch_is_read_before_the_lock_goes() -> None:
+    cluster = locked(f"{YOUNG},default,p", P)
+    cluster.shown.clear()
+    keeper(cluster).look()
+    assert names.NODE_LOCK in cluster.actual_node.annotations
+    assert cluster.reads == ["default/p"]
+
+
+def test_look_pod_can_not_be_read_the_lock_stays() -> None:
+    cluster = locked(f"{YOUNG},default,p")
+    cluster.fail_next(KubeError("down"))
+    with pytest.raises(KubeError):
+        keeper(cluster).look()
+    assert names.NODE_LOCK in cluster.actual_node.annotations
+
+
+def test_look_lock_that_changed_hands_meanwhile_is_left_alone() -> None:
+    cluster = locked(f"{YOUNG},default,gone")
+    cluster.set_node({names.NODE_LOCK: f"{YOUNG},default,new"}, is_shown=False)
+    keeper(cluster).look()
+    assert cluster.actual_node.annotations[names.NODE_LOCK] == f"{YOUNG},default,new"
+
+
+def test_look_unreadable_time_counts_from_first_sight() -> None:
+    cluster, clock = locked("rubbish"), FakeClock()
+    kept = keeper(cluster, clock)
+    kept.look()
+    clock.advance(299)
+    kept.look()
+    assert names.NODE_LOCK in cluster.actual_node.annotations
+    clock.advance(2)
+    kept.look()
+    assert names.NODE_LOCK not in cluster.actual_node.annotations
+
+
+def test_run_looks_after_every_wake_and_ends() -> None:
+    cluster, stop = locked(None, P), threading.Event()
+    kept = keeper(cluster)
+    thread = threading.Thread(target=kept.run, args=(stop,))
+    thread.start()
+    cluster.set_node({names.NODE_LOCK: f"{YOUNG},default,gone"})
+    kept.wake()
+    eventually(lambda: names.NODE_LOCK not in cluster.actual_node.annotations)
+    stop.set()
+    kept.wake()
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
+class OneRound(threading.Event):
+    """A stop that lets one settling time pass, during which something happens."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._happens()
+        self.set()
+        return False
+
+
+@pytest.mark.parametrize(
+    ("later", "removed"),
+    [
+        (f"{YOUNG},default,p", ["stale"]),
+        (f"{YOUNG},default,next", []),
+        (None, []),
+    ],
+    ids=["stands", "taken-by-the-next", "freed-by-allocate"],
+)
+def test_run_leaves_a_lock_alone_that_changes_while_it_settles(
+    later: str | None, removed: list[str]
+) -> None:
+    cluster, reasons = locked(f"{YOUNG},default,p", SERVED), list[str]()
+    kept = keeper(cluster, removed=reasons)
+    kept.wake()
+    kept.run(OneRound(lambda: cluster.set_node({names.NODE_LOCK: later} if later else {})))
+    assert reasons == removed

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hami_node.cluster.watching.views import WatchedCluster
+from hami_node.errors import DriverUnavailable
+from hami_node.model import Node
+from hami_node.node.probes import NodeProbes
+from tests.fakes.cards import card
+from tests.fakes.two_vendors import acme_card
+from tests.unit.node.served import ALL, Served
+
+NOT_YET = "not registered with kubelet yet"
+PLAIN = Node(name="n1")
+NEURON = Node(name="n1", capacity={"aws.amazon.com/neuron": "1"})
+
+
+@dataclass
+class View:
+    """What the probes ask of the watch."""
+
+    shown: Node | None = PLAIN
+    synced: bool = True
+    silent_s: float | None = None
+
+    def node(self) -> Node | None:
+        return self.shown
+
+    def is_synced(self) -> bool:
+        return self.synced
+
+    def last_contact_age_s(self) -> float | None:
+        return self.silent_s
+
+
+class Asked:
+    """The probes of a node with both resources."""
+
+    def __init__(self, folder: Path) -> None:
+        self.served, self.view, self.is_reported = Served(folder), View(), True
+        probes = NodeProbes(
+            settings=lambda: self.served.settings,
+            vendors=ALL,
+            resources=self.served.both,
+            view=cast(WatchedCluster, self.view),
+            is_reported=lambda: self.is_reported,
+        )
+        self.questions = probes.questions()
+
+    def ready(self, name: str = "kubelet") -> str:
+        return self.questions.ready[name]()
+
+    def show(self, *, gpus: bool, cards: bool, registered: str) -> None:
+        """Which resources have cards and which of them kubelet knows."""
+        self.served.gpu_backend.cards = (card(0),) if gpus else ()
+        self.served.card_backend.cards = (acme_card(),) if cards else ()
+        for resource in self.served.both:
+            resource.scanner.scan_once()
+            if resource.name in registered.split():
+                resource.lifecycle.registered.set()
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return Asked(tmp_path)
+
+
+GPU, CARD = "nvidia.com/gpu", "acme.example/card"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cards", "registered", "wanted"),
+    [
+        (True, True, f"{GPU} {CARD}", ""),
+        (True, True, GPU, NOT_YET),
+        (True, True, CARD, NOT_YET),
+        (True, True, "", NOT_YET),
+        (True, False, GPU, ""),
+        (False, True, CARD, ""),
+        (True, False, "", NOT_YET),
+        (False, False, "", NOT_YET),
+    ],
+)
+def test_ready_only_when_every_resource_with_cards_is_registered(
+    asked: Asked, gpus: bool, cards: bool, registered: str, wanted: str
+) -> None:
+    asked.show(gpus=gpus, cards=cards, registered=registered)
+    assert asked.ready() == wanted
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted"), [(False, ""), (True, NOT_YET)], ids=["no-gpu", "gpu-not-registered"]
+)
+def test_node_whose_cards_others_serve_is_ready_without_a_registration(
+    asked: Asked, gpus: bool, wanted: str
+) -> None:
+    asked.view.shown = NEURON
+    asked.show(gpus=gpus, cards=False, registered="")
+    assert asked.ready() == wanted
+
+
+def test_driver_that_is_down_is_the_reason_of_a_missing_registration(asked: Asked) -> None:
+    asked.served.card_backend.error = DriverUnavailable("acme driver is not there")
+    asked.show(gpus=True, cards=True, registered="")
+    assert asked.ready() == "acme driver is not there"
+
+
+def test_registration_that_is_lost_makes_the_node_unready_again(asked: Asked) -> None:
+    asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
+    asked.served.card.lifecycle.registered.clear()
+    assert asked.ready() == NOT_YET
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (View(), ""),
+        (View(synced=False), "have not been listed yet"),
+        (View(silent_s=180.0), ""),
+        (View(silent_s=181.0), "nothing has been received from the API server for 181 s"),
+    ],
+    ids=["heard", "not-listed", "quiet", "silent"],
+)
+def test_api_server_is_heard_or_the_node_is_not_ready(asked: Asked, view: View, words: str) -> None:
+    asked.view.synced, asked.view.silent_s = view.synced, view.silent_s
+    found = asked.ready("api-server")
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def test_report_is_awaited(asked: Asked) -> None:
+    assert asked.ready("report") == ""
+    asked.is_reported = False
+    assert asked.ready("report") == "the node object has not been written yet"
+
+
+@pytest.mark.parametrize("ages", [(0.0, 0.0), (1000.0, 0.0), (0.0, 1000.0)])
+def test_alive_while_every_backend_looks_at_its_cards(
+    asked: Asked, ages: tuple[float, float]
+) -> None:
+    asked.served.gpu_backend.pass_age_s, asked.served.card_backend.pass_age_s = ages
+    found = asked.questions.live["cards"]()
+    assert bool(found) == (max(ages) > 0)
+    assert ("1000 s" in found) == (max(ages) > 0)

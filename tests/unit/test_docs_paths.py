@@ -1,0 +1,138 @@
+"""Every file, folder, module, class and make target that the documents name exists."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+PRODUCT: Final = ROOT / "hami_node"
+PAGES: Final = sorted(
+    (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")))
+)
+TARGETS: Final = frozenset(
+    re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+)
+FOLDERS: Final = frozenset(
+    path.name for base in (ROOT, PRODUCT) for path in base.iterdir() if path.is_dir()
+) - {".venv", ".git"}
+"""What a path in the documents begins with; it starts at the root or in hami_node/."""
+ROOMS: Final = frozenset(path.stem for path in PRODUCT.iterdir() if path.stem != "__init__")
+"""What a dotted name in the documents begins with."""
+
+_FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE: Final = re.compile(r"`([^`\n]+)`")
+_PATH: Final = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
+_DOTTED: Final = re.compile(r"[a-z_]+(\.\w+)+")
+_FILE: Final = re.compile(r"\.(json|md|py|toml|yaml)")
+
+
+def is_path(word: str) -> bool:
+    """True for `wire/names.py`, `vendors/` and `spec.py`; not for `nvidia.com/gpu` or `/filter`."""
+    if not _PATH.fullmatch(word):
+        return False
+    first, slash, _ = word.partition("/")
+    return first in FOLDERS if slash else word.endswith(".py")
+
+
+def is_dotted(word: str) -> bool:
+    """True for `model.Device` and `node.allocate.identity.Candidate`."""
+    is_name = _DOTTED.fullmatch(word) is not None and not _FILE.search(word)
+    return is_name and word.partition(".")[0] in ROOMS
+
+
+def is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def names_something(dotted: str) -> bool:
+    """True for a module of the product, or a name that is defined in it, not just imported."""
+    parts = ["hami_node", *dotted.split(".")]
+    count = max(n for n in range(1, len(parts) + 1) if is_module(".".join(parts[:n])))
+    module = ".".join(parts[:count])
+    found: object = import_module(module)
+    for name in parts[count:]:
+        found = getattr(found, name, None)
+        if getattr(found, "__module__", module) != module:
+            return False
+    return found is not None and count > 1
+
+
+def exists(path: str) -> bool:
+    """True for a path from the root or from hami_node/, and for a file name found anywhere there.
+
+    A module goes without its `.py` too, and with a name in it: `node/daemon.Daemon.start`.
+    """
+    if "/" not in path:
+        return (ROOT / path).exists() or any(PRODUCT.rglob(path))
+    if (ROOT / path).exists() or (PRODUCT / path).exists():
+        return True
+    return not path.endswith(".py") and names_something(path.strip("/").replace("/", "."))
+
+
+def missing(text: str) -> list[str]:
+    """What a page names that is not there."""
+    prose = _FENCE.sub("", text)
+    spans = _CODE.findall(prose)
+    words = [word.strip(",;:()") for span in spans for word in span.split()]
+    wrong = [word for word in words if is_path(word) and not exists(word)]
+    wrong += [word for word in words if is_dotted(word) and not names_something(word)]
+    wrong += [path for path in re.findall(r"-k (\w[\w.-]*/[^\s`]+)", text) if not exists(path)]
+    modules = re.findall(r"python -m (tests[\w.]+)", text)
+    wrong += [module for module in modules if find_spec(module) is None]
+    made = [target for span in spans for target in re.findall(r"^make ([a-z0-9-]+)", span)]
+    return wrong + [f"make {target}" for target in made if target not in TARGETS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_page_names_only_what_exists(page: Path) -> None:
+    assert missing(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`engine/gone.py`",
+        "`vendors/gone/`",
+        "`gone.py`",
+        "`node/daemon.Gone`",
+        "`node/gone`",
+        "`model.Gone`",
+        "`engine.fit.Ask`",
+        "`make gone`",
+        "`python -m tests.gone`",
+        "```sh\nkubectl apply -k daemonset/gone\n```",
+    ],
+)
+def test_name_of_nothing_is_found(text: str) -> None:
+    assert len(missing(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`engine/filters.py` and `hami_node/engine/filters.py`",
+        "`vendors/nvidia/`",
+        "`spec.py`",
+        "`node/daemon.Daemon.start`",
+        "`model.Device`",
+        "`node.kubernetes.io/instance-type`, `nvidia.com/gpu`, `/filter`, `config.json`",
+        "`kubectl apply -k daemonset/base`, `make check`",
+    ],
+)
+def test_name_of_something_is_not_reported(text: str) -> None:
+    assert missing(text) == []

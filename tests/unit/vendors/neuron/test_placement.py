@@ -1,0 +1,409 @@
+"""Devices and cores of AWS Neuron: runs, aligned blocks, core masks, ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_node.engine.card_rules import Placement
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.filters import Reason, Rejection, context
+from hami_node.engine.fit import fit
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import (
+    NO_CARD_WISHES,
+    Ask,
+    CardWishes,
+    Container,
+    Device,
+    Grant,
+    Node,
+    PodWishes,
+    Uuid,
+    UuidWish,
+)
+from hami_node.vendors.neuron import names
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.codec import decode_neuron_ids
+from hami_node.vendors.neuron.placement import (
+    WHOLE_DEVICES,
+    Family,
+    NeuronDetail,
+    core_run,
+    family_of,
+    instance_type_of,
+    is_valid_set,
+    wanted,
+)
+from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.nvidia.cards import NVIDIA
+
+COMPATS = [pytest.param(V2_8, id="2.8"), pytest.param(V2_10, id="2.10")]
+
+
+def _node(
+    count: int,
+    instance_type: str,
+    cores: int = 2,
+    used: dict[int, int] | None = None,
+) -> tuple[DeviceUsage, ...]:
+    """Devices in visit order (highest index first); `used` holds core masks by index."""
+    taken = used or {}
+    return tuple(
+        DeviceUsage(
+            device=Device(
+                uuid=Uuid(f"n1-AWSNeuron-{index}"),
+                index=index,
+                vendor=NEURON,
+                model="AWSNeuron",
+                mode="",
+                slots=cores,
+                cores=(1 << cores) - 1,
+                detail=NeuronDetail(instance_type=instance_type),
+            ),
+            slots_used=taken.get(index, 0).bit_count(),
+            cores_used=taken.get(index, 0),
+        )
+        for index in reversed(range(count))
+    )
+
+
+def _ask(count: int, cores: int = 2, *, whole: bool = False) -> Ask:
+    detail = WHOLE_DEVICES if whole else None
+    return Ask(vendor=NEURON, count=count, cores=cores, detail=detail)
+
+
+def _fit(
+    cards: Sequence[DeviceUsage],
+    ask: Ask,
+    wishes: CardWishes = NO_CARD_WISHES,
+    *,
+    compat: Compat = V2_10,
+    policy: str = "",
+    cordoned: frozenset[Uuid] = frozenset(),
+) -> list[tuple[int, int]] | str:
+    """(index, mask) of what is taken, or the text of the rejection."""
+    ctx = context(ask, wishes, compat, policy=policy, cordoned=cordoned)
+    answer = fit(cards, ctx)
+    if isinstance(answer, Rejection):
+        return answer.text()
+    assert isinstance(answer, Placement)
+    return [(taken.device.index, taken.cores) for taken in answer.taken]
+
+
+def _whole(*indexes: int, mask: int = 3) -> list[tuple[int, int]]:
+    return [(index, mask) for index in indexes]
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "family"),
+    [
+        ("inf1.xlarge", Family.INFERENTIA),
+        ("inf2.48xlarge", Family.INFERENTIA),
+        ("Inf2.24xlarge", Family.INFERENTIA),
+        ("ml.trn1.32xlarge", Family.TRAINIUM),
+        ("trn2u.48xlarge", Family.TRAINIUM),
+        ("trn3e.24xlarge", Family.TRAINIUM),
+        ("", None),
+        ("p4d.24xlarge", None),
+        ("info.large", None),
+    ],
+)
+def test_family_of_instance_type(instance_type: str, family: Family | None) -> None:
+    assert family_of(instance_type) is family
+
+
+@pytest.mark.parametrize(
+    ("indexes", "family", "is_valid"),
+    [
+        ((7,), None, True),
+        ((), Family.INFERENTIA, False),
+        ((1, 2, 3), Family.INFERENTIA, True),
+        ((0, 2), Family.INFERENTIA, False),
+        ((0, 1, 2, 11), Family.INFERENTIA, False),
+        ((2, 1), Family.INFERENTIA, False),
+        ((4, 5, 6, 7), Family.TRAINIUM, True),
+        ((2, 3, 4, 5), Family.TRAINIUM, False),
+        ((0, 4, 8, 12), Family.TRAINIUM, False),
+        ((0, 1), Family.TRAINIUM, False),
+        (tuple(range(4, 12)), Family.TRAINIUM, False),
+        (tuple(range(8, 16)), Family.TRAINIUM, True),
+        (tuple(range(16)), Family.TRAINIUM, True),
+        ((0, 1, 2, 3), None, False),
+    ],
+)
+def test_is_valid_set_by_family(
+    indexes: tuple[int, ...], family: Family | None, is_valid: bool
+) -> None:
+    assert is_valid_set(indexes, family) is is_valid
+
+
+@pytest.mark.parametrize("compat", COMPATS)
+@pytest.mark.parametrize(
+    ("cards", "count", "expected"),
+    [
+        (_node(16, "trn1.32xlarge"), 4, _whole(0, 1, 2, 3)),
+        (_node(16, "trn1.32xlarge", used={1: 1}), 4, _whole(4, 5, 6, 7)),
+        (_node(16, "trn1.32xlarge", used={0: 3}), 8, _whole(*range(8, 16))),
+        (_node(16, "trn1.32xlarge"), 16, _whole(*range(16))),
+        (_node(16, "trn1.32xlarge", used={0: 1, 5: 2, 10: 3, 15: 3}), 4, None),
+        (_node(16, "trn1.32xlarge"), 2, None),
+        (_node(16, "trn1.32xlarge"), 7, None),
+        (_node(6, "inf2.24xlarge", used={0: 1, 3: 3}), 2, _whole(1, 2)),
+        (_node(6, "inf2.24xlarge", used={1: 1, 3: 3}), 3, None),
+        (_node(6, "inf2.24xlarge", used={1: 1, 2: 1, 3: 1, 4: 1}), 2, None),
+        (_node(12, "inf2.48xlarge"), 5, _whole(0, 1, 2, 3, 4)),
+        (_node(4, "inf1.6xlarge"), 5, None),
+        (_node(16, ""), 4, None),
+        (_node(4, "trn3e.24xlarge", cores=4), 2, [(3, 15)]),
+    ],
+    ids=[
+        "trn row", "trn second row", "trn two rows", "trn all", "trn broken rows", "trn 2", "trn 7",
+        "inf gap", "inf no run", "inf no wrap", "inf 5", "more than there are", "no type",
+        "4 cores are one device",
+    ],
+)  # fmt: skip
+def test_fit_neuron_many_devices_takes_lowest_allowed_run(
+    cards: tuple[DeviceUsage, ...],
+    count: int,
+    expected: list[tuple[int, int]] | None,
+    compat: Compat,
+) -> None:
+    total = len(cards) if compat is V2_10 else 1
+    assert _fit(cards, _ask(count), compat=compat) == (expected or f"1/{total} NumaNotFit")
+
+
+@pytest.mark.parametrize("compat", COMPATS)
+@pytest.mark.parametrize(
+    ("used", "cores", "expected"),
+    [
+        ({0: 0, 1: 0, 2: 1, 3: 3}, 2, [(1, 3)]),
+        ({0: 0, 1: 0, 2: 1, 3: 3}, 1, [(2, 2)]),
+        ({2: 2, 3: 3}, 1, [(2, 1)]),
+        ({0: 3, 1: 3, 2: 3, 3: 3}, 1, "4/4 CardTimeSlicingExhausted"),
+        ({0: 1, 1: 2, 2: 1, 3: 2}, 2, "4/4 CardInsufficientCore"),
+        ({}, 0, "4/4 CardInsufficientCore"),
+    ],
+    ids=["whole device", "upper core", "lower core", "full", "halves", "no core asked"],
+)
+def test_fit_neuron_one_device_takes_first_visited(
+    used: dict[int, int], cores: int, expected: object, compat: Compat
+) -> None:
+    assert _fit(_node(4, "trn1.32xlarge", used=used), _ask(1, cores), compat=compat) == expected
+
+
+def test_fit_neuron_filters_each_give_their_reason() -> None:
+    cards = list(_node(7, "inf2.48xlarge", used={0: 3, 1: 2, 2: 1}))
+    sick = next(card for card in cards if card.device.index == 6)
+    cards[0] = replace(sick, device=replace(sick.device, healthy=False))
+    other = next(card for card in cards if card.device.index == 5)
+    cards[1] = replace(other, device=replace(other.device, vendor=NVIDIA))
+    wishes = CardWishes(uuids=UuidWish(nouse=frozenset({"n1-AWSNeuron-4"})))
+    cordoned = frozenset({Uuid("n1-AWSNeuron-3")})
+    text = _fit(cards, _ask(1, 2), wishes, policy="binpack,mutex", cordoned=cordoned)
+    assert text == (
+        "1/7 CardCordoned, 1/7 CardNotHealth, 1/7 CardTimeSlicingExhausted, 1/7 CardTypeMismatch, "
+        "1/7 CardUuidMismatch, 2/7 ExclusiveDeviceAllocateConflict"
+    )
+
+
+def test_fit_neuron_nvidia_wishes_are_not_about_neuron() -> None:
+    cards = CardWishes(
+        use_types=("a100",),
+        modes=frozenset({"mig"}),
+        uuids=UuidWish(use=frozenset({"GPU-1"})),
+        is_numa_bound=True,
+    )
+    wishes = PodWishes(cards=((NVIDIA, cards),))
+    assert _fit(_node(1, "inf2.xlarge"), _ask(1, 1), wishes.of(NEURON)) == [(0, 1)]
+
+
+def test_fit_neuron_no_device_is_a_rejection() -> None:
+    assert _fit((), _ask(1)) == Reason.TOO_FEW_CARDS.value
+
+
+def test_hazard_c12_window_follows_index_whatever_the_list_order() -> None:
+    cards = _node(6, "inf2.24xlarge", used={2: 3})
+    for order in (cards, cards[::-1], cards[3:] + cards[:3], (cards[3], *cards[:3], *cards[4:])):
+        assert _fit(order, _ask(2), policy="mutex") == _whole(0, 1)
+        assert _fit(order, _ask(3), policy="mutex") == _whole(3, 4, 5)
+
+
+def test_hazard_c12_missing_device_breaks_the_run() -> None:
+    cards = tuple(card for card in _node(6, "inf2.24xlarge") if card.device.index != 1)
+    assert _fit(cards, _ask(2)) == _whole(2, 3)
+    row = tuple(card for card in _node(16, "trn1.32xlarge") if card.device.index != 0)
+    assert _fit(row, _ask(4)) == _whole(4, 5, 6, 7)
+
+
+def test_hazard_c13_four_core_device_whole_takes_all_cores() -> None:
+    cards = _node(4, "inf1.6xlarge", cores=4)
+    assert _fit(cards, _ask(1, whole=True)) == [(3, 15)]
+    assert _fit(cards, _ask(3, whole=True)) == _whole(0, 1, 2, mask=15)
+    after = _node(4, "inf1.6xlarge", cores=4, used={3: 15})
+    assert _fit(after, _ask(1, 1)) == [(2, 1)]
+
+
+def test_hazard_c13_wishes_hold_for_many_devices() -> None:
+    cards = _node(12, "inf2.48xlarge")
+    nouse = CardWishes(uuids=UuidWish(nouse=frozenset({"n1-AWSNeuron-1"})))
+    assert _fit(cards, _ask(2), nouse) == _whole(2, 3)
+    use = CardWishes(uuids=UuidWish(use=frozenset({"n1-AWSNeuron-7", "n1-AWSNeuron-8"})))
+    assert _fit(cards, _ask(2), use) == _whole(7, 8)
+    assert _fit(cards, _ask(3), use) == "1/12 NumaNotFit"
+    assert _fit(cards, _ask(2), cordoned=frozenset({Uuid("n1-AWSNeuron-0")})) == _whole(1, 2)
+
+
+def test_hazard_unhealthy_device_breaks_a_run() -> None:
+    cards = tuple(
+        replace(card, device=replace(card.device, healthy=card.device.index != 1))
+        for card in _node(6, "inf2.24xlarge")
+    )
+    assert _fit(cards, _ask(2)) == _whole(2, 3)
+
+
+def test_hazard_core_fault_excludes_device_from_whole_requests() -> None:
+    cards = tuple(
+        replace(card, device=replace(card.device, cores=13 if card.device.index == 0 else 15))
+        for card in _node(4, "inf1.6xlarge", cores=4)
+    )
+    assert _fit(cards, _ask(2, whole=True)) == _whole(1, 2, mask=15)
+    assert _fit(cards[3:], _ask(1, 2)) == [(0, 12)]
+
+
+@pytest.mark.parametrize(
+    ("cards", "ask", "expected"),
+    [
+        (_node(4, "inf1.6xlarge", cores=4), _ask(2), [(3, 15)]),
+        (_node(4, "inf1.6xlarge", cores=4), _ask(3), [(0, 15), (1, 3)]),
+        (_node(4, "inf1.6xlarge", cores=4), _ask(8), _whole(0, 1, 2, 3, mask=15)),
+        (_node(4, "inf1.6xlarge", cores=4, used={0: 1}), _ask(4), _whole(1, 2, mask=15)),
+        (_node(16, "trn2.48xlarge", cores=4), _ask(8), _whole(0, 1, 2, 3, mask=15)),
+        (_node(16, "trn2.48xlarge", cores=4), _ask(3), "1/16 NumaNotFit"),
+        (_node(1, "trn2.3xlarge", cores=4), _ask(2), [(0, 15)]),
+        (_node(1, "trn2.3xlarge", cores=8), _ask(4), [(0, 255)]),
+        (_node(1, "trn2.3xlarge", cores=8), _ask(3), [(0, 63)]),
+        (_node(1, "inf1.xlarge", cores=4, used={0: 0b0010}), _ask(1, 2), [(0, 12)]),
+        (_node(1, "inf1.xlarge", cores=4, used={0: 5}), _ask(1, 2), "1/1 CardInsufficientCore"),
+        (_node(2, "inf9.large", cores=1), _ask(2, 1), _whole(0, 1, mask=1)),
+    ],
+    ids=[
+        "4 of 4", "6 over 2 devices", "16 over 4", "8 beside a used device", "16 on trn2",
+        "6 on trn2: 2 devices", "LNC2 all", "LNC1 all", "LNC1 6 of 8", "run beside a used core",
+        "free cores apart", "one-core devices",
+    ],
+)  # fmt: skip
+def test_fit_neuron_cores_of_larger_devices(
+    cards: tuple[DeviceUsage, ...], ask: Ask, expected: object
+) -> None:
+    assert _fit(cards, ask) == expected
+
+
+@pytest.mark.parametrize(
+    ("ask", "per_device", "expected"),
+    [
+        (_ask(1, 1), 2, (1, 1)),
+        (_ask(4, 2), 2, (4, 8)),
+        (_ask(4, 2), 4, (2, 8)),
+        (_ask(5, 2), 8, (2, 10)),
+        (_ask(5, whole=True), 8, (5, None)),
+        (_ask(2, 2), 0, (4, 4)),
+    ],
+)
+def test_wanted_spreads_cores_over_devices(
+    ask: Ask, per_device: int, expected: tuple[int, int | None]
+) -> None:
+    assert wanted(ask, per_device) == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "expected"),
+    [
+        (0b11, 1, 0b01),
+        (0b10, 1, 0b10),
+        (0b1111_0110, 2, 0b0000_0110),
+        (0b1111_0110, 3, 0b0111_0000),
+        (0b1011_0111, 4, 0),
+        (0b1111, 4, 0b1111),
+        (0, 1, 0),
+        (0b1111, 0, 0),
+        (0b1111, -1, 0),
+    ],
+)
+def test_core_run_takes_shortest_stretch(free: int, count: int, expected: int) -> None:
+    assert core_run(free, count) == expected
+
+
+def _grant(index: int, mask: int) -> Grant:
+    uuid = Uuid(f"n1-AWSNeuron-{index}")
+    return Grant(uuid=uuid, vendor=NEURON, memory_mib=0, cores=mask)
+
+
+def _ids(
+    grants: Sequence[Grant],
+    cards: Sequence[DeviceUsage],
+    resource: str = names.RESOURCE_NEURON_CORE,
+) -> tuple[int, ...]:
+    """The ids that stand on a pod with these grants."""
+    devices = {card.device.uuid: card.device for card in cards}
+    container = Container(name="c", limits={resource: "1"})
+    texts = neuron_protocol().annotations_of(Node(name="n1"), [container], [tuple(grants)], devices)
+    return decode_neuron_ids(texts[names.NEURON_IDS])
+
+
+@pytest.mark.parametrize(
+    ("cores", "grants", "resource", "expected"),
+    [
+        (2, [_grant(15, 1)], names.RESOURCE_NEURON_CORE, (30,)),
+        (2, [_grant(15, 2)], names.RESOURCE_NEURON_CORE, (31,)),
+        (2, [_grant(4, 3), _grant(5, 3)], names.RESOURCE_NEURON_CORE, (8, 9, 10, 11)),
+        (2, [_grant(0, 3), _grant(1, 3)], names.RESOURCE_NEURON, (0, 1)),
+        (4, [_grant(2, 0b1100), _grant(3, 0b0001)], names.RESOURCE_NEURON_CORE, (10, 11, 12)),
+    ],
+    ids=["lower core", "upper core", "two devices", "devices", "four cores"],
+)
+def test_written_ids_count_devices_or_cores(
+    cores: int, grants: list[Grant], resource: str, expected: tuple[int, ...]
+) -> None:
+    assert _ids(grants, _node(16, "trn1.32xlarge", cores), resource) == expected
+
+
+@st.composite
+def _nodes(draw: st.DrawFn) -> tuple[DeviceUsage, ...]:
+    cores = draw(st.sampled_from([1, 2, 4, 8]))
+    count = draw(st.integers(1, 16))
+    kind = draw(st.sampled_from(["inf1.6xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn3", ""]))
+    masks = st.integers(0, (1 << cores) - 1)
+    used = {index: draw(masks) for index in range(count) if draw(st.booleans())}
+    return _node(count, kind, cores, used)
+
+
+@given(
+    cards=_nodes(),
+    count=st.integers(1, 17),
+    cores=st.integers(0, 9),
+    whole=st.booleans(),
+)
+def test_fit_neuron_any_answer_is_free_exact_and_allowed(
+    cards: tuple[DeviceUsage, ...], count: int, cores: int, whole: bool
+) -> None:
+    ask = _ask(count, cores, whole=whole)
+    answer = fit(cards, context(ask, NO_CARD_WISHES, V2_10))
+    if isinstance(answer, Rejection):
+        assert answer.text()
+        return
+    assert answer.taken
+    used = {card.device.uuid: card.cores_used for card in cards}
+    assert all(taken.cores and not taken.cores & used[taken.device.uuid] for taken in answer.taken)
+    per_device = cards[0].device.cores.bit_count()
+    given_cores = sum(taken.cores.bit_count() for taken in answer.taken)
+    assert given_cores == count * (per_device if whole else cores)
+    indexes = [taken.device.index for taken in answer.taken]
+    assert is_valid_set(indexes, family_of(instance_type_of(cards[0].device)))
+    grants = [_grant(taken.device.index, taken.cores) for taken in answer.taken]
+    ids = _ids(grants, cards)
+    assert list(ids) == list(range(ids[0], ids[0] + given_cores))

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from hami_node.model import Device, Node, Uuid
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import (
+    decode_register,
+    encode_csv7,
+    encode_csv9,
+    encode_json,
+)
+from hami_node.vendors.nvidia.node.publication import NvidiaPublication
+from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
+from hami_node.vendors.publication import CardSources
+from tests.fakes.cards import card, uuid
+
+CARDS = (card(0), card(1))
+NOW = 1_800_000_000.0
+DOTTED = "Requesting_2024.01.02 03:04:05"
+DASHED = "Requesting_2024-01-02 03:04:05"
+REPORTED = "Reported 2024-01-02 03:04:05.000000 +0000 UTC"
+
+
+@dataclass
+class PublicationInput:
+    """What a publication looks at."""
+
+    cards: tuple[Device, ...] = CARDS
+    scores: Mapping[Uuid, Mapping[Uuid, int]] = field(default_factory=dict)
+    error: str = ""
+    form: RegisterFormat = RegisterFormat.AUTO
+    mode: HandshakeMode = HandshakeMode.ALWAYS
+    unanswered: list[bool] = field(default_factory=list)
+
+    def publication(self) -> NvidiaPublication:
+        sources = CardSources(
+            cards=lambda: self.cards,
+            pair_scores=lambda: self.scores,
+            backend_error=lambda: self.error,
+            on_unanswered=self.unanswered.append,
+        )
+        return NvidiaPublication(
+            sources, lambda: NvidiaSettings(register_format=self.form, handshake=self.mode)
+        )
+
+
+def node(**notes: str) -> Node:
+    keys = {"handshake": nvidia_names.NODE_HANDSHAKE, "register": nvidia_names.NODE_REGISTER}
+    return Node(name="n1", annotations={keys[key]: text for key, text in notes.items()})
+
+
+def register_of(made: Mapping[str, str | None]) -> str:
+    return made[nvidia_names.NODE_REGISTER] or ""
+
+
+@pytest.mark.parametrize(
+    ("form", "notes", "wanted"),
+    [
+        (RegisterFormat.JSON, {"handshake": DOTTED}, encode_json(CARDS)),
+        (RegisterFormat.CSV9, {}, encode_csv9(CARDS)),
+        (RegisterFormat.CSV7, {"handshake": DASHED}, encode_csv7(CARDS)),
+        (RegisterFormat.AUTO, {}, encode_json(CARDS)),
+        (RegisterFormat.AUTO, {"handshake": DASHED}, encode_json(CARDS)),
+        (RegisterFormat.AUTO, {"handshake": DOTTED}, encode_csv7(CARDS)),
+        (RegisterFormat.AUTO, {"handshake": "Deleted_2024.01.02 03:04:05"}, encode_csv7(CARDS)),
+        (RegisterFormat.AUTO, {"handshake": "rubbish"}, encode_json(CARDS)),
+        (
+            RegisterFormat.AUTO,
+            {"handshake": REPORTED, "register": encode_csv7(CARDS)},
+            encode_csv7(CARDS),
+        ),
+        (
+            RegisterFormat.AUTO,
+            {"handshake": REPORTED, "register": encode_csv9(CARDS)},
+            encode_json(CARDS),
+        ),
+        (
+            RegisterFormat.AUTO,
+            {"handshake": DASHED, "register": encode_csv7(CARDS)},
+            encode_json(CARDS),
+        ),
+    ],
+    ids=[
+        "json-set",
+        "csv9-set",
+        "csv7-set",
+        "auto",
+        "auto-dashed",
+        "auto-dotted",
+        "auto-dotted-deleted",
+        "auto-rubbish",
+        "auto-after-a-restart",
+        "auto-csv9-is-no-mark",
+        "auto-new-mark-wins",
+    ],
+)
+def test_register_form_follows_the_setting_or_the_marks(
+    form: RegisterFormat, notes: dict[str, str], wanted: str
+) -> None:
+    made = PublicationInput(form=form).publication().desired(node(**notes), NOW)
+    assert register_of(made) == wanted
+
+
+def test_register_mark_is_remembered_after_our_own_word_stands_there() -> None:
+    publication = PublicationInput().publication()
+    assert register_of(publication.desired(node(handshake=DOTTED), NOW)) == encode_csv7(CARDS)
+    assert register_of(publication.desired(node(handshake=REPORTED), NOW)) == encode_csv7(CARDS)
+    assert register_of(publication.desired(node(handshake=DASHED), NOW)) == encode_json(CARDS)
+    assert register_of(publication.desired(node(handshake=REPORTED), NOW)) == encode_json(CARDS)
+
+
+def test_register_no_card_and_no_error_is_no_annotation() -> None:
+    made = PublicationInput(cards=()).publication().desired(node(register=encode_json(CARDS)), NOW)
+    assert made == {nvidia_names.NODE_REGISTER: None, nvidia_names.NODE_PAIR_SCORES: None}
+
+
+@pytest.mark.parametrize("encode", [encode_json, encode_csv9, encode_csv7])
+def test_register_driver_gone_before_any_card_was_seen_leaves_them_unhealthy(
+    encode: object,
+) -> None:
+    standing = encode(CARDS)  # type: ignore[operator]  # one of three functions
+    made = (
+        PublicationInput(cards=(), error="no driver")
+        .publication()
+        .desired(node(register=standing), NOW)
+    )
+    again = decode_register(register_of(made))
+    assert [(device.uuid, device.healthy) for device in again] == [
+        (uuid(0), False),
+        (uuid(1), False),
+    ]
+    assert {device.model.removeprefix("NVIDIA-") for device in again} == {CARDS[0].model}
+
+
+def test_register_driver_gone_and_rubbish_stands_there_nothing_is_claimed() -> None:
+    made = (
+        PublicationInput(cards=(), error="no driver")
+        .publication()
+        .desired(node(register="x,y:"), NOW)
+    )
+    assert made[nvidia_names.NODE_REGISTER] is None
+
+
+def test_pair_scores_stand_where_they_are_known_and_go_where_not() -> None:
+    scores = {uuid(0): {uuid(1): 200}, uuid(1): {uuid(0): 200}}
+    assert uuid(1) in (
+        PublicationInput(scores=scores)
+        .publication()
+        .desired(node(), NOW)[nvidia_names.NODE_PAIR_SCORES]
+        or ""
+    )
+    assert (
+        PublicationInput().publication().desired(node(), NOW)[nvidia_names.NODE_PAIR_SCORES] is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "standing", "is_written"),
+    [
+        (HandshakeMode.ALWAYS, {}, True),
+        (HandshakeMode.ALWAYS, {"handshake": REPORTED}, True),
+        (HandshakeMode.ON_REQUEST, {}, False),
+        (HandshakeMode.ON_REQUEST, {"handshake": REPORTED}, False),
+        (HandshakeMode.ON_REQUEST, {"handshake": DASHED}, True),
+        (HandshakeMode.ON_REQUEST, {"handshake": "Deleted_2024-01-02 03:04:05"}, True),
+        (HandshakeMode.ON_REQUEST, {"handshake": "rubbish"}, False),
+        (HandshakeMode.OFF, {"handshake": DASHED}, False),
+    ],
+)
+def test_heartbeat_is_written_as_the_mode_says(
+    mode: HandshakeMode, standing: dict[str, str], is_written: bool
+) -> None:
+    made = PublicationInput(mode=mode).publication().heartbeat(node(**standing), NOW)
+    assert (nvidia_names.NODE_HANDSHAKE in made) == is_written
+    if is_written:
+        text = made[nvidia_names.NODE_HANDSHAKE] or ""
+        assert text.startswith("Reported 2027-01-15 08:00:00")
+
+
+def test_heartbeat_without_cards_is_silent() -> None:
+    assert PublicationInput(cards=()).publication().heartbeat(node(), NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        ([(0, REPORTED), (59, REPORTED)], []),
+        ([(0, REPORTED), (61, REPORTED)], [True]),
+        ([(0, REPORTED), (61, REPORTED), (122, REPORTED)], [True]),
+        ([(0, REPORTED), (30, DASHED), (91, REPORTED), (200, REPORTED)], [False]),
+        ([(0, REPORTED), (61, REPORTED), (70, DASHED)], [True, False]),
+    ],
+    ids=["too-early", "too-long", "said-once", "answered-before", "answered-late"],
+)
+def test_handshake_without_an_answer_is_reported_once_after_a_minute(
+    words: list[tuple[int, str]], reported: list[bool]
+) -> None:
+    source = PublicationInput()
+    publication = source.publication()
+    for after_s, word in words:
+        publication.desired(node(handshake=word), NOW + after_s)
+    assert source.unanswered == reported
+
+
+@pytest.mark.parametrize(
+    ("form", "encode"),
+    [(RegisterFormat.JSON, encode_json), (RegisterFormat.CSV9, encode_csv9)],
+)
+def test_shutdown_leaves_every_card_unhealthy_in_the_same_form(
+    form: RegisterFormat, encode: object
+) -> None:
+    standing = encode(CARDS)  # type: ignore[operator]  # one of two functions
+    made = PublicationInput(form=form).publication().shutdown(node(register=standing))
+    assert [device.healthy for device in decode_register(register_of(made))] == [False, False]
+    again = PublicationInput(form=form).publication().shutdown(node(register=register_of(made)))
+    assert again == made
+
+
+@pytest.mark.parametrize("standing", [{}, {"register": "rubbish,"}], ids=["nothing", "rubbish"])
+def test_shutdown_without_cards_standing_says_nothing(standing: dict[str, str]) -> None:
+    assert PublicationInput().publication().shutdown(node(**standing)) == {}

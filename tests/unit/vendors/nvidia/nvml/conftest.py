@@ -1,0 +1,80 @@
+"""The NVML stand-in, built once a session, and backends that are always closed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
+from hami_node.vendors.nvidia.nvml.cards import HostSources
+from hami_node.vendors.nvidia.nvml.health import XidPolicy
+from tests.fakes.clock import RealClock
+from tests.nvml_stub.build import NoCompiler, build
+from tests.nvml_stub.control import Stub
+
+Open = Callable[..., NvmlBackend]
+
+
+class ManualClock:
+    """Time that moves when the test says so."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def now(self) -> float:
+        return self.at_s
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture(scope="session")
+def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Stub:
+    folder = tmp_path_factory.mktemp("nvml")
+    try:
+        library = build(folder)
+    except NoCompiler as e:
+        pytest.skip(str(e))
+    stub = Stub(library, folder / "cards")
+    stub.show()
+    os.environ["NVML_STUB_FILE"] = str(stub.file)  # the stand-in reads it at every call
+    return stub
+
+
+@pytest.fixture
+def stub(stub_library: Stub) -> Stub:
+    """Three well cards."""
+    stub_library.show()
+    return stub_library
+
+
+@pytest.fixture
+def settings(stub: Stub, tmp_path: Path) -> NvmlSettings:
+    """No events, no unasked passes within a test, nothing read from this machine."""
+    return NvmlSettings(
+        library=stub.library,
+        sources=HostSources(sysfs_root=tmp_path / "sys", meminfo=tmp_path / "meminfo"),
+        xids=XidPolicy(is_on=False),
+        interval_s=30.0,
+        event_wait_s=0.05,
+    )
+
+
+@pytest.fixture
+def start(stub: Stub, settings: NvmlSettings) -> Iterator[Open]:
+    """Make backends: `start(interval_s=0.05)`; closed, and their hangs ended, after the test."""
+    backends: list[NvmlBackend] = []
+
+    def make(**changes: object) -> NvmlBackend:
+        backend = NvmlBackend(RealClock(), replace(settings, **changes))  # type: ignore[arg-type]  # fields by name
+        backends.append(backend)
+        return backend
+
+    yield make
+    stub.show()
+    for backend in backends:
+        backend.close()

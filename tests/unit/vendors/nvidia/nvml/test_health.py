@@ -1,0 +1,196 @@
+"""XID events: which take a card out, and how it comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from hami_node.model import Uuid
+from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
+from hami_node.vendors.nvidia.nvml.health import APPLICATION_XIDS, XidLedger, XidPolicy
+from tests.nvml_stub.control import UUIDS, Stub
+from tests.unit.vendors.nvidia.nvml.conftest import ManualClock, Open
+
+CARD = Uuid("GPU-1")
+POLICY = XidPolicy(clean_passes=3, quiet_s=10)
+AT_ONCE = XidPolicy(clean_passes=1, quiet_s=0)
+NEVER = XidPolicy(clean_passes=1, quiet_s=3600)
+sequence: Iterator[int] = count(1)
+"""Numbers of events only grow, within one process."""
+
+
+def judge(ledger: XidLedger, *, has_answered: bool = True) -> str:
+    return ledger.fault_text(CARD, has_answered=has_answered, policy=POLICY)
+
+
+@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
+def test_application_xid_is_counted_and_ignored(xid: int) -> None:
+    ledger = XidLedger(ManualClock())
+    assert not ledger.enter(CARD, xid, POLICY)
+    assert judge(ledger) == ""
+    assert ledger.counts() == {(CARD, xid): 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "critical"),
+    [
+        (XidPolicy(), {48, 74, 79, 95, 119}),
+        (XidPolicy(ignored=frozenset({48})), {13, 74, 79, 95, 119}),
+        (XidPolicy(critical=frozenset({79})), {79}),
+        (XidPolicy(ignored=frozenset({79}), critical=frozenset({79, 13})), {13}),
+    ],
+    ids=["default", "own ignored", "own critical", "ignored wins"],
+)
+def test_lists_decide_which_xids_are_critical(policy: XidPolicy, critical: set[int]) -> None:
+    assert {x for x in (13, 48, 74, 79, 95, 119) if policy.is_critical(x)} == critical
+
+
+def test_critical_xid_names_its_meaning() -> None:
+    ledger = XidLedger(ManualClock())
+    assert ledger.enter(CARD, 79, POLICY)
+    assert judge(ledger) == "critical XID 79: the GPU has fallen off the bus"
+
+
+def test_critical_xid_without_known_meaning_is_named() -> None:
+    ledger = XidLedger(ManualClock())
+    ledger.enter(CARD, 997, POLICY)
+    assert judge(ledger) == "critical XID 997"
+
+
+def test_card_returns_after_clean_passes_and_quiet_time() -> None:
+    clock = ManualClock()
+    ledger = XidLedger(clock)
+    ledger.enter(CARD, 79, POLICY)
+    assert [bool(judge(ledger)) for _ in range(5)] == [True] * 5
+    clock.at_s += 10
+    assert judge(ledger) == ""
+    assert judge(ledger) == ""
+
+
+def test_card_does_not_return_before_it_has_answered_often_enough() -> None:
+    clock = ManualClock()
+    ledger = XidLedger(clock)
+    ledger.enter(CARD, 79, POLICY)
+    clock.at_s += 100
+    assert judge(ledger)
+    assert judge(ledger)
+    assert judge(ledger, has_answered=False)
+    assert [bool(judge(ledger)) for _ in range(3)] == [True, True, False]
+
+
+def test_another_xid_starts_the_quiet_time_again() -> None:
+    clock = ManualClock()
+    ledger = XidLedger(clock)
+    ledger.enter(CARD, 79, POLICY)
+    for _ in range(3):
+        judge(ledger)
+    clock.at_s += 9
+    ledger.enter(CARD, 48, POLICY)
+    clock.at_s += 9
+    assert judge(ledger).startswith("critical XID 48")
+
+
+def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
+    """Follow events as the daemon does until the cards' health is as expected."""
+    for _ in range(100):
+        if [found.healthy for found in backend.scan()] == expected:
+            return True
+        backend.wait_for_event(0.1)
+    return False
+
+
+def wait_listening(backend: NvmlBackend, stub: Stub) -> None:
+    """Until the watch has an event set for every card: an earlier event would be nobody's."""
+    tick = threading.Event()
+    before = stub.calls("nvmlEventSetWait_v2")
+    backend.scan()
+    for _ in range(500):
+        if stub.calls("nvmlEventSetWait_v2") > before:
+            return
+        tick.wait(0.01)
+    pytest.fail("the watch never listened")
+
+
+def test_critical_xid_takes_its_card_out_at_once(start: Open, stub: Stub) -> None:
+    backend = start(xids=NEVER)
+    wait_listening(backend, stub)
+    stub.show(f"xid {next(sequence)} 1 79")
+    assert backend.wait_for_event(10)
+    cards = backend.scan()
+    assert [found.healthy for found in cards] == [True, False, True]
+    assert cards[1].unhealthy_reason.startswith("critical XID 79")
+    assert backend.error_counts() == {(UUIDS[1], 79): 1}
+
+
+def test_card_with_xid_is_back_once_it_answers_again(start: Open, stub: Stub) -> None:
+    backend = start(xids=AT_ONCE, interval_s=0.05)
+    wait_listening(backend, stub)
+    event = f"xid {next(sequence)} 1 79"
+    stub.show(event, "fail * 1 15")
+    assert wait_healthy(backend, [True, False, True])
+    stub.show(event)
+    assert wait_healthy(backend, [True, True, True])
+
+
+def test_application_xid_changes_no_health(start: Open, stub: Stub) -> None:
+    backend = start(xids=NEVER)
+    wait_listening(backend, stub)
+    numbers = sorted(APPLICATION_XIDS)
+    events = [f"xid {next(sequence)} 0 {xid}" for xid in numbers]
+    stub.show(*events)
+    tick = threading.Event()
+    for _ in range(500):
+        if len(backend.error_counts()) == len(numbers):
+            break
+        tick.wait(0.01)
+    assert backend.error_counts() == {(UUIDS[0], xid): 1 for xid in numbers}
+    assert all(found.healthy for found in backend.scan())
+
+
+@pytest.mark.parametrize("code", [3, 4, 15, 999])
+def test_card_that_cannot_register_costs_its_own_events_only(
+    start: Open, stub: Stub, code: int
+) -> None:
+    stub.show(f"fail nvmlDeviceRegisterEvents 0 {code}")
+    backend = start(xids=NEVER)
+    wait_listening(backend, stub)
+    stub.show(f"xid {next(sequence)} 0 79", f"xid {next(sequence)} 2 79")
+    assert wait_healthy(backend, [True, True, False])
+
+
+@pytest.mark.parametrize("code", [1, 15, 20, 999])
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+def test_events_that_fail_are_listened_to_again(
+    start: Open, stub: Stub, function: str, code: int
+) -> None:
+    backend = start(xids=NEVER)
+    stub.show(f"fail {function} * {code}")
+    asked = stub.calls(function)
+    assert all(found.healthy for found in backend.scan())
+    tick = threading.Event()
+    for _ in range(500):
+        if stub.calls(function) > asked:
+            break
+        tick.wait(0.01)
+    stub.show()
+    wait_listening(backend, stub)
+    stub.show(f"xid {next(sequence)} 1 79")
+    assert wait_healthy(backend, [True, False, True])
+
+
+def test_events_are_heard_after_the_driver_was_reloaded(start: Open, stub: Stub) -> None:
+    backend = start(xids=NEVER)
+    wait_listening(backend, stub)
+    stub.show("generation 2")
+    wait_listening(backend, stub)
+    stub.show("generation 2", f"xid {next(sequence)} 2 95")
+    assert wait_healthy(backend, [True, True, False])
+
+
+def test_watch_that_is_off_registers_nothing(start: Open, stub: Stub) -> None:
+    made = stub.calls("nvmlEventSetCreate")
+    start(xids=XidPolicy(is_on=False)).scan()
+    assert stub.calls("nvmlEventSetCreate") == made

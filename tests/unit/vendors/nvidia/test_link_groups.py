@@ -1,0 +1,183 @@
+"""The worst linked card and the best linked set, against hand-made cases and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from hami_node.model import PairScores, Uuid
+from hami_node.vendors.nvidia.link_groups import best_set, link_score, worst_single
+from tests.unit.engine.layouts import LAYOUTS, Link, scores_of
+
+SEED_PAIRS = {(0, 1): 80, (0, 2): 45, (0, 3): 30, (1, 2): 50, (1, 3): 35, (2, 3): 60}
+"""The four cards of the seed document, section 5.5."""
+
+
+def _brute_force(cards: Sequence[Uuid], count: int, scores: PairScores) -> tuple[int, ...]:
+    """The first best of all combinations, in visit order."""
+    rows = [[link_score(a, b, scores) for b in cards] for a in cards]
+    best: tuple[int, tuple[int, ...]] | None = None
+    for chosen in itertools.combinations(range(len(cards)), count):
+        total = 0
+        for end, a in enumerate(chosen):
+            row = rows[a]
+            for b in chosen[:end]:
+                total += row[b]
+        if best is None or total > best[0]:
+            best = total, chosen
+    assert best is not None
+    return best[1]
+
+
+def _seed_scores() -> tuple[tuple[Uuid, ...], PairScores]:
+    return scores_of(4, lambda a, b: SEED_PAIRS[a, b])
+
+
+def _random_link(stream: random.Random) -> Link:
+    """Links of one of six characters, from no symmetry to a tree with a flaw."""
+    kind = stream.randrange(6)
+    levels = sorted(stream.sample(range(1, 9), 3))
+    flaw = stream.randrange(20)
+    groups = [stream.randrange(3) for _ in range(20)]
+
+    def link(a: int, b: int) -> int:
+        if kind == 0:
+            return stream.randrange(1000)
+        if kind == 1:
+            return stream.randrange(-3, 3)
+        if kind == 2:
+            return stream.choice([0, 100])
+        if kind == 3:
+            return 100 if groups[a] == groups[b] else 10
+        tree = next((50 - 10 * i for i, size in enumerate(levels) if a // size == b // size), 10)
+        return tree if kind == 4 or flaw not in (a, a + b) else tree + 100
+
+    return link
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [((0, 1, 2, 3), 3), ((3, 2, 1, 0), 0), ((1, 2, 3), 0), ((2, 0), 0)],
+    ids=["visit order", "reversed", "without card 0", "two cards tie"],
+)
+def test_worst_single_seed_pairs_takes_lowest_sum_among_candidates(
+    order: tuple[int, ...], expected: int
+) -> None:
+    cards, scores = _seed_scores()
+    assert worst_single([cards[number] for number in order], scores) == expected
+
+
+def test_worst_single_no_scores_takes_first_visited() -> None:
+    assert worst_single([Uuid("c"), Uuid("a"), Uuid("b")], {}) == 0
+
+
+def test_worst_single_no_candidates_raises() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        worst_single([], {})
+
+
+@pytest.mark.parametrize(
+    ("order", "count", "expected"),
+    [
+        ((3, 2, 1, 0), 2, (2, 3)),
+        ((3, 2, 1, 0), 3, (1, 2, 3)),
+        ((3, 2, 1, 0), 4, (0, 1, 2, 3)),
+        ((0, 2, 3), 2, (1, 2)),
+    ],
+    ids=["pair 0-1", "three of four", "all", "card 1 not a candidate"],
+)
+def test_best_set_seed_pairs_takes_highest_sum(
+    order: tuple[int, ...], count: int, expected: tuple[int, ...]
+) -> None:
+    cards, scores = _seed_scores()
+    assert best_set([cards[number] for number in order], count, scores) == expected
+
+
+@pytest.mark.parametrize("size", [2, 8, 9, 16, 40])
+def test_best_set_all_pairs_equal_takes_first_visited(size: int) -> None:
+    cards, scores = scores_of(size, lambda *_: 610)
+    assert best_set(cards, size // 2, scores) == tuple(range(size // 2))
+    assert best_set(cards, size // 2, {}) == tuple(range(size // 2))
+
+
+def test_best_set_one_card_takes_first_visited() -> None:
+    cards, scores = scores_of(9, lambda a, b: a * b)
+    assert best_set(cards, 1, scores) == (0,)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 5])
+def test_best_set_impossible_count_raises(count: int) -> None:
+    cards, scores = _seed_scores()
+    with pytest.raises(ValueError, match=f"{count} of 4"):
+        best_set(cards, count, scores)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({}, 0),
+        ({"a": {"b": 7}}, 7),
+        ({"b": {"a": 7}}, 7),
+        ({"a": {"b": 3}, "b": {"a": 7}}, 7),
+        ({"a": {"b": -3}}, -3),
+        ({"a": {"b": 0}, "b": {"a": -2}}, 0),
+    ],
+    ids=["none", "there", "back", "larger of both", "negative", "both, one zero"],
+)
+def test_link_score_reads_both_directions(
+    scores: dict[Uuid, dict[Uuid, int]], expected: int
+) -> None:
+    assert link_score(Uuid("a"), Uuid("b"), scores) == expected
+    assert best_set([Uuid("c"), Uuid("b"), Uuid("a")], 2, scores) == (
+        (1, 2) if expected > 0 else (0, 1)
+    )
+
+
+def test_best_set_one_direction_given_equals_both() -> None:
+    cards, scores = scores_of(12, LAYOUTS["two DGX-1 boards"][1])
+    half = {card: {b: s for b, s in scores[card].items() if b > card} for card in cards}
+    assert best_set(cards, 5, half) == best_set(cards, 5, scores)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_best_set_real_layout_equals_brute_force(name: str) -> None:
+    size, link = LAYOUTS[name]
+    cards, scores = scores_of(size, link)
+    stream = random.Random(name)
+    for count in (2, 4, size // 2, size - 2):
+        order = stream.sample(cards, size)
+        assert best_set(order, count, scores) == _brute_force(order, count, scores)
+
+
+def test_best_set_10000_random_graphs_equals_brute_force() -> None:
+    stream = random.Random(20260922)
+    for _ in range(10_000):
+        size = stream.choice((2, 3, 4, 5, 6, 7, 8, 9, 9, 10))
+        cards, scores = scores_of(size, _random_link(stream))
+        count = stream.randint(1, size)
+        assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores
+
+
+def test_best_set_larger_random_graphs_equals_brute_force() -> None:
+    stream = random.Random(5)
+    for _ in range(150):
+        size = stream.choice((11, 12, 13, 14))
+        cards, scores = scores_of(size, _random_link(stream))
+        count = stream.randint(2, size - 1)
+        assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores
+
+
+def test_best_set_nested_groups_equals_brute_force() -> None:
+    stream = random.Random(6)
+    for _ in range(60):
+        split = stream.randrange(3, 12)
+        inner = _random_link(stream)
+        cards, scores = scores_of(
+            14,
+            lambda a, b: inner(a % 9, b % 9) if (a < split) == (b < split) else 17,  # noqa: B023 - called at once
+        )
+        count = stream.randint(2, 13)
+        assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores

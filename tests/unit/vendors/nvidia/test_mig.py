@@ -1,0 +1,162 @@
+"""MIG instances: profiles with placements (2.10) and geometries (2.8)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_node.engine.card_rules import Taken
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Grant
+from hami_node.vendors.nvidia import mig
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig import (
+    MigInstance,
+    MigLayout,
+    MigPlacement,
+    MigUse,
+    TemplateSlot,
+    use_of,
+)
+from tests.unit.engine.cards import instance, mig_card, template, template_card
+
+
+def _granted(card: DeviceUsage, memory_mib: int) -> tuple[Grant, DeviceUsage]:
+    return NVIDIA.grant(card, Taken(device=card.device, memory_mib=memory_mib, cores=0))
+
+
+def _sequence(card: DeviceUsage, asks: list[int]) -> tuple[str, DeviceUsage]:
+    """The instances in the order given, `-` for a refused ask, and the card afterwards."""
+    given_names = []
+    for memory_mib in asks:
+        if mig.choose(card, memory_mib) is None:
+            given_names.append("-")
+            continue
+        grant, card = _granted(card, memory_mib)
+        part = grant.part
+        if isinstance(part, MigInstance):
+            given_names.append(f"{part.profile[:2]}@{part.placement.start}")
+        else:
+            assert isinstance(part, TemplateSlot)
+            given_names.append(f"[{part.template}-{part.slot}]")
+    return " ".join(given_names), card
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        pytest.param([19000, 9000, 4000, 4000, 4000], "3g@4 2g@0 1g@3 1g@2 -", id="E46"),
+        pytest.param([4000, 9000, 19000], "1g@6 2g@0 -", id="E46-as-executed"),
+        pytest.param([4864, 4865, 9856, 9857], "1g@6 2g@0 2g@2 -", id="E47"),
+        pytest.param([1000] * 8, "1g@6 1g@5 1g@4 1g@3 1g@2 1g@1 1g@0 -", id="E48"),
+        pytest.param([9000] * 4, "2g@0 2g@2 2g@4 -", id="E48b-2g"),
+        pytest.param([19000, 19000, 1000], "3g@4 3g@0 -", id="E48b-3g"),
+        pytest.param([40192], "7g@0", id="E48b-whole"),
+        pytest.param([40193], "-", id="E48b-too-much"),
+        pytest.param([0], "1g@6", id="E48b-nothing-asked"),
+    ],
+)
+def test_profiles_give_placements_in_order(asks: list[int], expected: str) -> None:
+    assert _sequence(mig_card(), asks)[0] == expected
+
+
+def test_profiles_charge_their_own_memory_and_cores() -> None:
+    _, card = _sequence(mig_card(), [1000, 9000])
+    assert (card.slots_used, card.memory_used_mib, card.cores_used) == (2, 14720, 44)
+
+
+def test_larger_profile_serves_when_the_smaller_has_no_placement_left() -> None:
+    names, _ = _sequence(mig_card(), [9000, 9000, 9000, 4000, 4000])
+    assert names == "2g@0 2g@2 2g@4 1g@6 -"
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        pytest.param([5120] * 8, "[0-0] [0-1] [0-2] [0-3] [0-4] [0-5] [0-6] -", id="seven-small"),
+        pytest.param([9000], "[1-1]", id="E51b-first-geometry-with-an-entry"),
+        pytest.param([9000, 4000, 9000, 9000, 9000], "[1-1] [1-0] [1-2] [1-3] -", id="mixed"),
+        pytest.param([4000, 9000], "[0-0] -", id="geometry-in-use-is-not-changed"),
+        pytest.param([40960, 1], "[3-0] -", id="whole"),
+        pytest.param([40961], "-", id="too-much"),
+        pytest.param([0], "[0-0]", id="nothing-asked"),
+    ],
+)
+def test_geometries_give_slots_in_order(asks: list[int], expected: str) -> None:
+    assert _sequence(template_card(), asks)[0] == expected
+
+
+def test_geometry_is_chosen_anew_once_nothing_runs_in_it() -> None:
+    card = template_card()
+    idle = DeviceUsage(device=card.device, parts=MigUse(template=0))
+    _, after = _granted(idle, 9000)
+    assert use_of(after).template == 1
+
+
+def test_unknown_geometry_gives_nothing() -> None:
+    card = template_card()
+    odd = DeviceUsage(device=card.device, parts=MigUse(template=9, slots=frozenset({0})))
+    assert mig.choose(odd, 1) is None
+
+
+def test_huge_counts_are_not_enumerated() -> None:
+    geometry = (template("1g", 1, 1, 2**31), template("2g", 9, 1, 1))
+    card = template_card(detail=MigLayout(templates=(geometry,)))
+    choice = mig.choose(card, 5)
+    assert choice is not None
+    assert choice.part == TemplateSlot(template=0, slot=2**31)
+
+
+def test_huge_placements_are_compared_not_drawn() -> None:
+    far = MigPlacement(start=2**62, size=2**62)
+    card = DeviceUsage(device=mig_card().device, parts=MigUse(placements=(far,)))
+    assert mig.choose(card, 40000) is not None
+
+
+def test_part_that_is_taken_is_marked_and_nothing_else() -> None:
+    after = NVIDIA.with_part_taken(mig_card(), 9000)
+    assert after is not None
+    assert use_of(after).placements == (MigPlacement(start=0, size=2),)
+    assert (after.slots_used, after.memory_used_mib, after.cores_used) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "part", "known"),
+    [
+        (9856, instance(2, 2), True),
+        (9856, instance(1, 2), False),
+        (9000, instance(2, 2), False),
+        (9856, None, False),
+    ],
+    ids=["exact", "odd-start", "odd-size", "none"],
+)
+def test_is_instance_of_profiles(memory_mib: int, part: MigInstance | None, known: bool) -> None:
+    assert mig.is_instance(mig_card().device, memory_mib, part) is known
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "slot", "known"),
+    [(10240, (1, 1), True), (10240, (1, 0), False), (5120, (1, 0), True), (5120, (9, 0), False),
+     (5120, (0, 7), False)],
+)  # fmt: skip
+def test_is_instance_of_geometries(memory_mib: int, slot: tuple[int, int], known: bool) -> None:
+    part = TemplateSlot(template=slot[0], slot=slot[1])
+    assert mig.is_instance(template_card().device, memory_mib, part) is known
+
+
+@given(st.lists(st.integers(0, 45000), max_size=12), st.booleans())
+def test_instances_never_overlap_and_never_exceed_the_card(
+    asks: list[int], is_template: bool
+) -> None:
+    start = template_card() if is_template else mig_card()
+    _, card = _sequence(start, asks)
+    assert not card.contradiction
+    assert card.memory_used_mib <= card.device.memory_mib
+    slices = [
+        unit
+        for placement in use_of(card).placements
+        for unit in range(placement.start, placement.start + placement.size)
+    ]
+    assert len(slices) == len(set(slices))
+    assert len(use_of(card).slots) + len(use_of(card).placements) == card.slots_used

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_node.errors import WireError
+from hami_node.model import Ask, Container
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.nvidia.requests import check_percentage
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+
+Quantities = dict[str, str]
+
+GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
+PCT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
+SETTINGS = NvidiaSettings()
+
+
+def container(limits: Quantities, requests: Quantities | None = None) -> Container:
+    return Container(name="main", limits=limits, requests=requests or {})
+
+
+def ask_of(
+    limits: Quantities,
+    requests: Quantities | None = None,
+    *,
+    settings: NvidiaSettings = SETTINGS,
+) -> Ask | None:
+    return nvidia_protocol(settings).ask_of(container(limits, requests))
+
+
+def gpu(count: int, memory: int | None = None, percent: int | None = None, cores: int = 0) -> Ask:
+    return Ask(vendor=NVIDIA, count=count, memory_mib=memory, memory_percent=percent, cores=cores)
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "ask"),
+    [
+        pytest.param({GPU: "1"}, {}, gpu(1, percent=100), id="count alone: the whole card"),
+        pytest.param({GPU: "2", MEM: "3000", CORES: "30"}, {}, gpu(2, 3000, None, 30), id="all"),
+        pytest.param({GPU: "1", PCT: "50"}, {}, gpu(1, percent=50), id="percentage"),
+        pytest.param({GPU: "1", MEM: "3000", PCT: "50"}, {}, gpu(1, 3000, 50), id="both"),
+        pytest.param({GPU: "1", PCT: "150"}, {}, gpu(1, percent=100), id="percentage clamped"),
+        pytest.param({GPU: "1", PCT: "0"}, {}, gpu(1, percent=100), id="percentage 0: unset"),
+        pytest.param({GPU: "1", MEM: "0"}, {}, gpu(1, percent=100), id="memory 0: unset"),
+        pytest.param({GPU: "1", MEM: "8Ki"}, {}, gpu(1, 8192), id="binary suffix"),
+        pytest.param({GPU: "1", MEM: "4k"}, {}, gpu(1, 4000), id="decimal suffix"),
+        pytest.param({GPU: "1", MEM: "1Gi"}, {}, gpu(1, 2**30), id="bytes by mistake"),
+        pytest.param({GPU: "1", CORES: "250"}, {}, gpu(1, percent=100, cores=250), id="cores raw"),
+        pytest.param({}, {GPU: "1", MEM: "100"}, gpu(1, 100), id="requests where no limits"),
+        pytest.param({GPU: "1"}, {GPU: "4", MEM: "100"}, gpu(1, 100), id="limits win one by one"),
+    ],
+)
+def test_ask_of_quantities(limits: Quantities, requests: Quantities, ask: Ask) -> None:
+    assert ask_of(limits, requests) == ask
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({GPU: "0", MEM: "100"}, id="count 0"),
+        pytest.param({MEM: "0"}, id="a share of 0"),
+        pytest.param({"cpu/x": "1"}, id="other resources"),
+    ],
+)
+def test_ask_of_nothing(limits: Quantities) -> None:
+    assert ask_of(limits) is None
+
+
+@pytest.mark.parametrize("limits", [{MEM: "100"}, {PCT: "50"}, {CORES: "10"}])
+def test_ask_of_a_share_without_a_number_of_cards_is_refused_with_a_hint(
+    limits: Quantities,
+) -> None:
+    with pytest.raises(WireError, match=r"add nvidia\.com/gpu: 1") as caught:
+        ask_of(limits)
+    assert [caught.value.key] == list(limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "resource", "why"),
+    [
+        pytest.param({GPU: "1500m"}, GPU, "whole number", id="part of a card"),
+        pytest.param({GPU: "-1"}, GPU, "negative", id="negative count"),
+        pytest.param({GPU: "two"}, GPU, "quantity", id="no quantity"),
+        pytest.param({GPU: "1", MEM: "1500m"}, MEM, "whole number", id="part of a MiB"),
+        pytest.param({GPU: "1", MEM: "-5"}, MEM, "negative", id="negative memory"),
+        pytest.param({GPU: "1", MEM: "4Gi"}, MEM, "too large", id="bytes as MiB"),
+        pytest.param({GPU: "1", CORES: "-5"}, CORES, "negative", id="negative cores"),
+        pytest.param({GPU: "1", CORES: "0.5"}, CORES, "whole number", id="part of a percent"),
+        pytest.param({GPU: "1", PCT: "-5"}, PCT, "negative", id="negative percentage"),
+    ],
+)
+def test_ask_of_bad_value_is_a_wire_error_that_names_it(
+    limits: Quantities, resource: str, why: str
+) -> None:
+    with pytest.raises(WireError, match=why) as caught:
+        ask_of(limits)
+    assert caught.value.key == resource
+
+
+def test_ask_of_memory_times_factor_too_large_is_a_wire_error() -> None:
+    with pytest.raises(WireError, match="too large"):
+        ask_of({GPU: "1", MEM: "9000000"}, settings=NvidiaSettings(memory_factor=256))
+
+
+def test_ask_of_bad_request_beside_a_good_limit_is_found() -> None:
+    with pytest.raises(WireError, match="whole number"):
+        ask_of({GPU: "1"}, {GPU: "500m"})
+
+
+@pytest.mark.parametrize(("percent", "is_bad"), [("0", 0), ("100", 0), ("101", 1), ("-1", 1)])
+def test_check_percentage_outside_0_to_100_is_a_wire_error(percent: str, is_bad: int) -> None:
+    asked = container({GPU: "1", PCT: percent})
+
+    if is_bad:
+        with pytest.raises(WireError, match="from 0 to 100"):
+            check_percentage(asked, SETTINGS)
+    else:
+        check_percentage(asked, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "ask"),
+    [
+        pytest.param({}, NvidiaSettings(default_memory_mib=5000), gpu(1, 5000), id="memory"),
+        pytest.param(
+            {},
+            NvidiaSettings(default_memory_mib=5000, memory_factor=10),
+            gpu(1, 5000),
+            id="default memory is not multiplied",
+        ),
+        pytest.param(
+            {PCT: "50"},
+            NvidiaSettings(default_memory_mib=5000),
+            gpu(1, percent=50),
+            id="percentage",
+        ),
+        pytest.param({MEM: "10"}, NvidiaSettings(memory_factor=256), gpu(1, 2560), id="factor"),
+        pytest.param(
+            {}, NvidiaSettings(default_cores=20), gpu(1, percent=100, cores=20), id="cores"
+        ),
+        pytest.param(
+            {CORES: "0"},
+            NvidiaSettings(default_cores=20),
+            gpu(1, percent=100),
+            id="cores 0 given",
+        ),
+    ],
+)
+def test_ask_of_defaults(limits: Quantities, settings: NvidiaSettings, ask: Ask) -> None:
+    assert ask_of({GPU: "1", **limits}, settings=settings) == ask
+
+
+def test_ask_of_renamed_resources_reads_only_the_new_names() -> None:
+    renamed = NvidiaSettings(resource_count="example.com/vgpu", resource_memory="example.com/mem")
+
+    assert ask_of({"example.com/vgpu": "1", "example.com/mem": "5"}, settings=renamed) == gpu(1, 5)
+    assert ask_of({GPU: "1"}, settings=renamed) is None
+
+
+QUANTITIES = st.dictionaries(
+    st.sampled_from([GPU, MEM, PCT, CORES]),
+    st.text(max_size=6) | st.integers(-9, 2**40).map(str) | st.sampled_from(["1Ki", "5m", "1e9"]),
+)
+DEFAULTS = st.builds(
+    NvidiaSettings,
+    default_memory_mib=st.integers(0, 9),
+    default_cores=st.integers(0, 9),
+    memory_factor=st.integers(1, 9),
+)
+
+
+@given(QUANTITIES, QUANTITIES, DEFAULTS)
+def test_ask_of_any_quantities_is_an_ask_that_can_be_served_or_a_wire_error(
+    limits: Quantities, requests: Quantities, settings: NvidiaSettings
+) -> None:
+    try:
+        ask = ask_of(limits, requests, settings=settings)
+    except WireError:
+        return
+    if ask is not None:
+        assert ask.vendor is NVIDIA
+        assert ask.count >= 1
+        assert ask.cores >= 0
+        assert ask.memory_mib is None or ask.memory_mib > 0
+        assert ask.memory_percent is None or 1 <= ask.memory_percent <= 100
+        assert ask.memory_mib or ask.memory_percent

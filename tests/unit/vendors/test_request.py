@@ -1,0 +1,133 @@
+"""What a pod asks for and wishes, over all vendors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_node.engine.place import ContainerAsks
+from hami_node.errors import WireError
+from hami_node.model import (
+    Ask,
+    CardWishes,
+    Container,
+    ContainerKind,
+    Pod,
+    PodWishes,
+    UuidWish,
+)
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.neuron.placement import WHOLE_DEVICES
+from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.request import asks_of, request_of, wishes_of
+from hami_node.wire import names
+
+VENDORS = (nvidia_protocol(), neuron_protocol())
+GPU, NEURON_DEVICE = nvidia_names.RESOURCE_GPU, neuron_names.RESOURCE_NEURON
+CARD = Ask(vendor=NVIDIA, count=1, memory_percent=100)
+DEVICE = Ask(vendor=NEURON, count=1, cores=2, detail=WHOLE_DEVICES)
+
+
+def of_nvidia(**wishes: object) -> PodWishes:
+    return PodWishes(cards=((NVIDIA, CardWishes(**wishes)),))  # type: ignore[arg-type]  # by name
+
+
+def test_asks_of_two_vendors_gives_one_ask_each() -> None:
+    asked = Container(name="main", limits={GPU: "1", NEURON_DEVICE: "1"})
+
+    assert asks_of(asked, VENDORS) == (CARD, DEVICE)
+    assert asks_of(asked, VENDORS[1:]) == (DEVICE,)
+
+
+def test_request_of_every_container_in_order() -> None:
+    pod = Pod(
+        uid="u",
+        namespace="team",
+        name="p",
+        annotations={names.POD_GPU_POLICY: "spread"},
+        containers=(
+            Container(name="i", kind=ContainerKind.INIT, limits={GPU: "1"}),
+            Container(name="a"),
+            Container(name="b", limits={NEURON_DEVICE: "1"}),
+        ),
+    )
+    found = request_of(pod, VENDORS)
+
+    assert (found.namespace, found.wishes) == ("team", PodWishes(gpu_policy="spread"))
+    assert found.containers == (
+        ContainerAsks(kind=ContainerKind.INIT, asks=(CARD,)),
+        ContainerAsks(kind=ContainerKind.APP, asks=()),
+        ContainerAsks(kind=ContainerKind.APP, asks=(DEVICE,)),
+    )
+
+
+@pytest.mark.parametrize("resource", [GPU, NEURON_DEVICE])
+def test_request_of_bad_value_names_container_and_resource(resource: str) -> None:
+    bad = Container(name="main", limits={resource: "500m"})
+    pod = Pod(uid="u", namespace="d", name="p", containers=(Container(name="a"), bad))
+
+    with pytest.raises(WireError, match="whole number") as caught:
+        request_of(pod, VENDORS)
+    assert caught.value.key == f"container main: {resource}"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wishes"),
+    [
+        ({}, PodWishes()),
+        (
+            {nvidia_names.USE_GPU_TYPE: "V100, h100 ,"},
+            of_nvidia(use_types=("v100", "h100")),
+        ),
+        ({nvidia_names.NOUSE_GPU_TYPE: "A100"}, of_nvidia(nouse_types=("a100",))),
+        ({nvidia_names.USE_GPU_UUID: " , "}, PodWishes()),
+        (
+            {nvidia_names.USE_GPU_UUID: "GPU-1 ,"},
+            of_nvidia(uuids=UuidWish(use=frozenset({"GPU-1"}))),
+        ),
+        (
+            {neuron_names.NOUSE_NEURON_UUID: "n-0"},
+            PodWishes(
+                cards=((NEURON, CardWishes(uuids=UuidWish(nouse=frozenset({"n-0"})))),),
+            ),
+        ),
+        ({nvidia_names.VGPU_MODE: "mig,mps"}, of_nvidia(modes=frozenset({"mig", "mps"}))),
+        (
+            {names.POD_GPU_POLICY: "", names.POD_NODE_POLICY: "spread"},
+            PodWishes(gpu_policy="", node_policy="spread"),
+        ),
+        ({names.POD_SCORING_WEIGHTS: "x"}, PodWishes(scoring_weights="x")),
+    ],
+)
+def test_wishes_of(annotations: dict[str, str], wishes: PodWishes) -> None:
+    assert wishes_of(annotations, VENDORS) == wishes
+
+
+@pytest.mark.parametrize("word", ["1", "t", "T", "TRUE", "true", "True"])
+def test_numa_bind_is_on_for_true_words(word: str) -> None:
+    assert wishes_of({nvidia_names.NUMA_BIND: word}, VENDORS).of(NVIDIA).is_numa_bound
+
+
+@pytest.mark.parametrize("word", ["", "yes", "false", "tRUE", " true", "0"])
+def test_numa_bind_is_off_for_anything_else(word: str) -> None:
+    assert not wishes_of({nvidia_names.NUMA_BIND: word}, VENDORS).of(NVIDIA).is_numa_bound
+
+
+def test_uuid_wishes_are_per_vendor() -> None:
+    annotations = {nvidia_names.USE_GPU_UUID: "g", neuron_names.USE_NEURON_UUID: "n"}
+    wishes = wishes_of(annotations, VENDORS)
+
+    assert wishes.of(NVIDIA).uuids.use == frozenset({"g"})
+    assert wishes.of(NEURON).uuids.use == frozenset({"n"})
+
+
+@given(
+    st.dictionaries(st.sampled_from([nvidia_names.USE_GPU_TYPE, nvidia_names.VGPU_MODE]), st.text())
+)
+def test_wishes_of_any_text_never_raises(annotations: dict[str, str]) -> None:
+    assert isinstance(wishes_of(annotations, VENDORS), PodWishes)
