@@ -1,16 +1,26 @@
-"""Write the tables of docs/configuration.md and docs/metrics.md: `python -m tests.documents`."""
+"""Write what docs/ takes from the code: `python -m tests.documents`."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hami_node.config import IGNORED_ENV, IGNORED_FLAGS, Settings, plain
-from hami_node.config_values import allowed
-from hami_node.metric_families import FAMILIES
-from hami_node.settings import GROUPS, names_of
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+from hami_node.clock import SystemClock
+from hami_node.config.settings import declarations, plain_value
+from hami_node.config.sources import ignored_env, ignored_flags
+from hami_node.config.values import allowed
+from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.daemon import DaemonMetrics
+from hami_node.model import Device, Uuid
+from hami_node.setting_types import Role
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 
@@ -21,43 +31,86 @@ def settings_tables() -> str:
 
 
 def _settings_lines() -> Iterator[str]:
-    defaults = plain(Settings())
-    for name, names in names_of().items():
-        if name in GROUPS:
-            yield f"\n### {GROUPS[name]}\n"
+    title = ""
+    for setting in declarations(SETTINGS_BLOCKS).values():
+        if setting.group != title:
+            title = setting.group
+            yield f"\n### {title}\n"
             yield "| flag | meaning, what it takes | default | other names |"
             yield "|---|---|---|---|"
-        own = name.replace("_", "-")
+        names = setting.names
         others = [f"`--{flag}`" for flag in names.flags] + [f"`{env}`" for env in names.env]
         if names.yaml:
-            others.append(f"yaml `{names.yaml if '.' in names.yaml else 'nvidia.' + names.yaml}`")
+            others.append(f"yaml `{setting.section}.{names.yaml}`")
         if names.node:
             others.append(f"node `{names.node}`")
-        default = defaults[own]
+        default = plain_value(setting.default)
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         shown = "-" if default is None or shown == "" else f"`{shown.lower()}`"
-        meaning = f"{names.doc} Takes {allowed(name)}."
-        yield f"| `--{own}` | {meaning} | {shown} | {', '.join(others) or '-'} |"
+        meaning = f"{names.doc} Takes {allowed(setting)}."
+        yield f"| `--{setting.flag}` | {meaning} | {shown} | {', '.join(others) or '-'} |"
 
 
 def ignored_lists() -> str:
     """HAMi's names without effect."""
-    flags = ", ".join(f"`{'-' if len(name) == 1 else '--'}{name}`" for name in IGNORED_FLAGS)
-    return f"Flags {flags}.\n\nEnvironment {', '.join(f'`{name}`' for name in IGNORED_ENV)}."
+    named = ignored_flags(Role.DAEMON, SETTINGS_BLOCKS)
+    flags = ", ".join(f"`{'-' if len(name) == 1 else '--'}{name}`" for name in named)
+    env = ", ".join(f"`{name}`" for name in ignored_env(SETTINGS_BLOCKS))
+    return f"Flags {flags}.\n\nEnvironment {env}."
 
 
 def metrics_table() -> str:
     """Every metric."""
     rows = ["| metric | kind | labels besides `node` | meaning |", "|---|---|---|---|"]
-    for family in FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
-        rows.append(f"| `{family.name}` | {family.kind} | {labels} | {family.doc} |")
+    for family in every_metric():
+        assert family.samples, f"every_metric has no example of {family.name}"
+        own = [label for label in family.samples[0].labels if label not in ("node", "le")]
+        labels = ", ".join(f"`{label}`" for label in own) or "-"
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
     return "\n".join(rows)
+
+
+def every_metric() -> tuple[Metric, ...]:
+    """Every family of the daemon, after one of all the events that give it a series."""
+    counters = [vendor.counter for vendor in VENDORS if vendor.counter is not None]
+    metrics = DaemonMetrics(CollectorRegistry(), "n1", SystemClock(), counters)
+    card = Device(
+        uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100", slots=10,
+        memory_mib=81920, cores=100, healthy=False,
+    )  # fmt: skip
+    metrics.set_cards((CardReading(card=card, physical_memory_mib=81920),))
+    held = AllocationReading(
+        namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=1024, cores=10
+    )
+    metrics.set_allocations((held,))
+    metrics.count_registration("nvidia.com/gpu")
+    metrics.count_allocate("ok", 0.001)
+    metrics.count_api_request("patch", "pods", 200)
+    metrics.mark_reported()
+    metrics.set_handshake_unanswered(False)
+    metrics.watch_pass_age("nvml", lambda: 1.0)
+    metrics.count_xid("GPU-1", 31, is_ignored=True)
+    metrics.count_lock_removed("stale")
+    for counter in counters:
+        metrics.count_for_vendor(counter.name, "P2")
+    return tuple(metrics.families.collect())
+
+
+def layers() -> str:
+    """The import contracts of pyproject.toml, highest layer first."""
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())
+    lines = []
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers":
+            lines += [f"**{contract['name']}**", "", "```", *contract["layers"], "```", ""]
+    return "\n".join(lines).rstrip()
 
 
 PARTS: Final = {
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
     "metrics.md": {"metrics": metrics_table},
+    "architecture.md": {"layers": layers},
 }
 
 

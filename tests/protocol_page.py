@@ -1,14 +1,18 @@
-"""Print wire/names.py into docs/protocol.md: `python -m tests.protocol_page`."""
+"""Print the names of the protocol into docs/protocol.md: `python -m tests.protocol_page`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/protocol.md"
-NAMES = ROOT / "hami_node/wire/names.py"
+NAMES = (
+    ROOT / "hami_node/wire/names.py",
+    *sorted((ROOT / "hami_node/vendors").glob("*/names.py"), reverse=True),
+)
 BEGIN = "<!-- names: made by `python -m tests.protocol_page`, do not edit -->\n"
 END = "<!-- end of names -->\n"
 
@@ -43,6 +47,13 @@ def read_names(source: str) -> list[Name]:
     return found
 
 
+def _by_section(names: Iterable[Name]) -> list[Name]:
+    sections: dict[str, list[Name]] = {}
+    for name in names:
+        sections.setdefault(name.section, []).append(name)
+    return [name for section in sections.values() for name in section]
+
+
 def render(names: list[Name]) -> str:
     """One table per section."""
     lines: list[str] = []
@@ -61,12 +72,18 @@ def render(names: list[Name]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def updated(page: str, names_source: str) -> str:
-    """The page with its tables made anew."""
+def updated(page: str, *sources: str) -> str:
+    """The page with its tables made anew; sections of one title become one table."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
-    return before + BEGIN + render(read_names(names_source)) + END + after
+    return (
+        before
+        + BEGIN
+        + render(_by_section(name for source in sources for name in read_names(source)))
+        + END
+        + after
+    )
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(), NAMES.read_text()))
+    PAGE.write_text(updated(PAGE.read_text(), *(path.read_text() for path in NAMES)))

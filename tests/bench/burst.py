@@ -17,7 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e import limiter, parts
 from tests.e2e.api import Api
 from tests.e2e.assets import IMAGE_TAR
@@ -27,7 +27,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.pki import Authority
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.waiting import eventually
 
 _QUIET_S = 3.0
@@ -45,7 +45,11 @@ class Burst:
 
 def run_burst(pods: Pods, audit: Audit, prefix: str, count: int, *, has_cards: bool) -> Burst:
     """Create pods at once, wait until all run, remove them."""
-    box = Box(name="c0", cards=1, memory_mib=3000, cores=5) if has_cards else Box(name="c0")
+    box = (
+        RealContainer(name="c0", cards=1, memory_mib=3000, cores=5)
+        if has_cards
+        else RealContainer(name="c0")
+    )
     wanted = [f"{prefix}-{number:02d}" for number in range(count)]
     began = time.monotonic()
     with ThreadPoolExecutor(count) as pool:
@@ -117,7 +121,8 @@ def _install(cluster: Cluster, api: Api) -> Pods:
     daemon.install()
     Extender(cluster, api).install()
     eventually(
-        "every slice is offered", lambda: daemon.allocatable(names.RESOURCE_GPU) == COUNT * SPLIT
+        "every slice is offered",
+        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == COUNT * SPLIT,
     )
     return Pods(api)
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.kubelet import SimulatedKubelet
 from hami_node.wire.objects import decode_pod
+from tests.fakes.api_server import FaultyApiServer
 from tests.nvml_stub.build import build
 from tests.nvml_stub.control import Stub
 
@@ -25,12 +25,12 @@ SLOTS = 10
 
 
 @dataclass
-class Rig:
+class DaemonRig:
     """A running daemon with everything around it."""
 
     root: Path
     kubelet: SimulatedKubelet
-    api: ApiServer
+    api: FaultyApiServer
     stub: Stub
     process: subprocess.Popen[bytes]
     began_s: float
@@ -84,7 +84,7 @@ class Rig:
 
 
 @contextmanager
-def running_daemon(*flags: str) -> Iterator[Rig]:
+def running_daemon(*flags: str) -> Iterator[DaemonRig]:
     """Start everything, yield while the daemon runs, stop everything."""
     with tempfile.TemporaryDirectory(prefix="hb") as folder:
         root = Path(folder)
@@ -97,7 +97,7 @@ def running_daemon(*flags: str) -> Iterator[Rig]:
         (hook / "ld.so.preload").write_text("stand-in")
         kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
         kubelet.start()
-        with ApiServer() as api:
+        with FaultyApiServer() as api:
             api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
             environment = {
                 "PATH": os.environ["PATH"],
@@ -118,7 +118,7 @@ def running_daemon(*flags: str) -> Iterator[Rig]:
                 began_s = time.monotonic()
                 process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             try:
-                yield Rig(root, kubelet, api, stub, process, began_s)
+                yield DaemonRig(root, kubelet, api, stub, process, began_s)
             finally:
                 process.terminate()
                 process.wait(20)

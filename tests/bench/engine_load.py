@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from collections.abc import Iterator
 
-from hami_node.engine.fleet import Fleet
+from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.engine.usage import PodGrants
-from hami_node.model import Ask, ContainerKind, Device, Grant, PodWishes, Uuid, Vendor
+from hami_node.model import (
+    Ask,
+    CardWishes,
+    ContainerKind,
+    Device,
+    Grant,
+    PodWishes,
+    Uuid,
+    UuidWish,
+)
+from hami_node.vendors.nvidia.cards import NVIDIA
 
 CARDS = 8
 MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA L40S", "Tesla T4")
@@ -27,7 +37,7 @@ def devices_of(number: int) -> list[Device]:
         Device(
             uuid=Uuid(f"GPU-{number:05d}-{index}-0000-0000-000000000000"),
             index=index,
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             model=model,
             numa=index // 4,
             slots=10,
@@ -41,7 +51,7 @@ def request_of(
     draw: random.Random, wishes: PodWishes | None = None, memory_mib: int | None = None
 ) -> PodRequest:
     ask = Ask(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         count=draw.choice((1, 1, 1, 1, 2, 4)),
         memory_mib=memory_mib or draw.choice(SIZES_MIB) + draw.randrange(64),
         cores=draw.choice(CORES),
@@ -55,13 +65,23 @@ def request_of(
 
 def loaded_fleet(nodes: int, pods: int, rules: Rules, seed: int = 1) -> Fleet:
     """Nodes with pods thrown at random cards, as long as they fit there."""
-    draw = random.Random(seed)
     fleet = Fleet(rules)
-    free: dict[int, list[list[int]]] = {}
     for number in range(nodes):
-        devices = devices_of(number)
-        fleet.set_node(node_name(number), devices)
-        free[number] = [[device.memory_mib, device.cores, device.slots] for device in devices]
+        fleet.set_node(node_name(number), devices_of(number))
+    for placed, (number, grant) in enumerate(thrown_grants(nodes, pods, seed)):
+        fleet.add_pod(
+            f"uid-{placed:06d}",
+            f"team-{placed % 20}",
+            node_name(number),
+            PodGrants(containers=((grant,),)),
+        )
+    return fleet
+
+
+def thrown_grants(nodes: int, pods: int, seed: int) -> Iterator[tuple[int, Grant]]:
+    """(number of the node, grant) of so many pods, which fit on their cards beside each other."""
+    draw = random.Random(seed)
+    free = [[[one.memory_mib, one.cores, one.slots] for one in devices_of(n)] for n in range(nodes)]
     placed = 0
     while placed < pods:
         number, index = draw.randrange(nodes), draw.randrange(CARDS)
@@ -71,15 +91,8 @@ def loaded_fleet(nodes: int, pods: int, rules: Rules, seed: int = 1) -> Fleet:
             continue
         room[0], room[1], room[2] = room[0] - memory, room[1] - cores, room[2] - 1
         uuid = devices_uuid(number, index)
-        grant = Grant(uuid=uuid, vendor=Vendor.NVIDIA, memory_mib=memory, cores=cores)
-        fleet.add_pod(
-            f"uid-{placed:06d}",
-            f"team-{placed % 20}",
-            node_name(number),
-            PodGrants(containers=((grant,),)),
-        )
+        yield number, Grant(uuid=uuid, vendor=NVIDIA, memory_mib=memory, cores=cores)
         placed += 1
-    return fleet
 
 
 def devices_uuid(number: int, index: int) -> Uuid:
@@ -89,8 +102,8 @@ def devices_uuid(number: int, index: int) -> Uuid:
 def with_wishes(draw: random.Random, nodes: int) -> PodWishes:
     """One model by name, 40 cards by UUID, one of them excluded again."""
     uuids = [str(devices_uuid(draw.randrange(nodes), draw.randrange(CARDS))) for _ in range(40)]
-    wishes = PodWishes(use_types=("a100", "h100"))
-    return replace(
-        wishes,
-        nvidia=replace(wishes.nvidia, use=frozenset(uuids), nouse=frozenset(uuids[:1])),
+    wished = CardWishes(
+        use_types=("a100", "h100"),
+        uuids=UuidWish(use=frozenset(uuids), nouse=frozenset(uuids[:1])),
     )
+    return PodWishes(cards=((NVIDIA, wished),))

@@ -6,17 +6,17 @@ so on standard output and serves until standard input ends.
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hami_node.model import Device
-from hami_node.simulate.apiserver import ApiServer
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import encode_json
 from hami_node.wire import names
-from hami_node.wire.node_codec import encode_json
-from tests.bench.engine_load import CARDS, CORES, SIZES_MIB, devices_of, node_name
+from tests.bench.engine_load import CARDS, devices_of, node_name, thrown_grants
+from tests.fakes.api_server import FaultyApiServer
 
 NAMESPACES = 20
 READY = "filled"
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 def node_object(number: int, *, has_identity: bool = True) -> Json:
     """A node as our daemon leaves it; without identity it needs the lock at a bind."""
     devices: list[Device] = devices_of(number)
-    annotations = {names.NODE_REGISTER: encode_json(devices)}
+    annotations = {nvidia_names.NODE_REGISTER: encode_json(devices)}
     if has_identity:
         annotations[names.NODE_IDENTITY] = names.IDENTITY_POD_RESOURCES
     amounts = {"cpu": "128", "memory": "1056Gi", "pods": "250", "nvidia.com/gpu": str(CARDS * 10)}
@@ -100,39 +100,28 @@ def limits_of(memory_mib: int, cores: int = 0, count: int = 1) -> Json:
 
 def placed_pods(nodes: int, pods: int, seed: int = 1) -> Iterator[Json]:
     """Running pods that hold one card each, thrown at random cards as long as they fit."""
-    draw = random.Random(seed)
-    free = [[[one.memory_mib, one.cores, one.slots] for one in devices_of(n)] for n in range(nodes)]
-    uuids = [[one.uuid for one in devices_of(number)] for number in range(nodes)]
-    placed = 0
-    while placed < pods:
-        number, index = draw.randrange(nodes), draw.randrange(CARDS)
-        memory, cores = draw.choice(SIZES_MIB) // 2 + draw.randrange(64), draw.choice(CORES)
-        room = free[number][index]
-        if memory > room[0] or cores > room[1] or not room[2]:
-            continue
-        room[0], room[1], room[2] = room[0] - memory, room[1] - cores, room[2] - 1
-        grants = f"{uuids[number][index]},NVIDIA,{memory},{cores}:;"
+    for placed, (number, grant) in enumerate(thrown_grants(nodes, pods, seed)):
+        grants = f"{grant.uuid},NVIDIA,{grant.memory_mib},{grant.cores}:;"
         pod = pod_object(
             f"placed-{placed:06d}",
             f"team-{placed % NAMESPACES}",
-            limits_of(memory, cores),
+            limits_of(grant.memory_mib, grant.cores),
             {
                 names.POD_NODE: node_name(number),
                 names.POD_TIME: "1780000000",
-                names.POD_ALLOCATED: grants,
-                names.POD_TO_ALLOCATE: grants,
+                nvidia_names.POD_ALLOCATED: grants,
+                nvidia_names.POD_TO_ALLOCATE: grants,
                 names.POD_BIND_PHASE: names.PHASE_SUCCESS,
             },
         )
         pod["spec"]["nodeName"] = node_name(number)
         pod["status"]["phase"] = "Running"
         yield pod
-        placed += 1
 
 
 def main(nodes: int, pods: int, kubeconfig: Path) -> None:
     """Serve until standard input ends."""
-    api = ApiServer()
+    api = FaultyApiServer()
     for number in range(nodes):
         api.create("nodes", node_object(number))
     for pod in placed_pods(nodes, pods):

@@ -20,15 +20,16 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from hami_node.model import Uuid
-from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.wire.grants import decode_grants
 from tests.bench.engine_load import devices_of
 from tests.bench.extender_cluster import READY, Json
 
 START_LIMIT_S = 120.0
 
 
-class Caller:
+class HttpCaller:
     """One client that keeps its connection, as kube-scheduler does. For one thread."""
 
     def __init__(self, url: str) -> None:
@@ -58,7 +59,7 @@ class Caller:
         self._http.close()
 
 
-class ApiCaller(Caller):
+class ApiCaller(HttpCaller):
     """What the rest of the cluster does to pods."""
 
     def create(self, pod: Json) -> Json:
@@ -75,7 +76,7 @@ class ApiCaller(Caller):
         return items
 
 
-class ExtenderCaller(Caller):
+class ExtenderCaller(HttpCaller):
     """What kube-scheduler asks the extender."""
 
     def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
@@ -111,7 +112,7 @@ def _path(pod: Json) -> str:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ApiServerProcess:
     """The API server's process."""
 
     url: str
@@ -120,7 +121,7 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(nodes: int, pods: int) -> Iterator[Cluster]:
+def running_cluster(nodes: int, pods: int) -> Iterator[ApiServerProcess]:
     """Start the API server's process, filled; stop it in the end."""
     with tempfile.TemporaryDirectory(prefix="hx") as folder:
         kubeconfig = Path(folder) / "kubeconfig"
@@ -134,14 +135,14 @@ def running_cluster(nodes: int, pods: int) -> Iterator[Cluster]:
             said = process.stdout.readline().split()
             assert said[:1] == [READY], "the API server did not start"
             try:
-                yield Cluster(said[1], kubeconfig, process)
+                yield ApiServerProcess(said[1], kubeconfig, process)
             finally:
                 process.stdin.close()
                 process.wait(20)
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningExtender:
     """The extender's process; `ready_s` from its start to the first good /readyz."""
 
     url: str
@@ -166,7 +167,7 @@ def rss_mib(pid: int, field: str = "VmRSS") -> float:
 
 
 @contextmanager
-def running_extender(cluster: Cluster, *flags: str) -> Iterator[Running]:
+def running_extender(cluster: ApiServerProcess, *flags: str) -> Iterator[RunningExtender]:
     """Start `hami-node extender`, wait until it is ready, stop it in the end."""
     command = [
         *(sys.executable, "-m", "hami_node", "extender", "--metrics-address", "off"),
@@ -180,7 +181,7 @@ def running_extender(cluster: Cluster, *flags: str) -> Iterator[Running]:
             listening_s = time.monotonic() - began_s
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(url)
-            yield Running(url, process, listening_s, time.monotonic() - began_s)
+            yield RunningExtender(url, process, listening_s, time.monotonic() - began_s)
         finally:
             process.terminate()
             process.wait(30)
@@ -199,7 +200,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def _wait_until_ready(url: str) -> None:
     deadline_s = time.monotonic() + START_LIMIT_S
-    with Caller(url) as caller:
+    with HttpCaller(url) as caller:
         while caller.send("GET", "/readyz")[0] != 200:
             assert time.monotonic() < deadline_s, "the extender did not get ready in time"
             time.sleep(0.02)
@@ -209,10 +210,12 @@ def held_by(pods: Iterable[Json]) -> Counter[tuple[str, str]]:
     """(card, "memory" | "cores" | "slots") -> how much of it pods hold, by their annotations."""
     held: Counter[tuple[str, str]] = Counter()
     for pod in pods:
-        text = (pod["metadata"].get("annotations") or {}).get(names.POD_ALLOCATED)
+        text = (pod["metadata"].get("annotations") or {}).get(nvidia_names.POD_ALLOCATED)
         if not text:
             continue
-        for grant in (one for slot in decode_grants(text) for one in slot):
+        for grant in (
+            one for slot in decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA) for one in slot
+        ):
             held[grant.uuid, "memory"] += grant.memory_mib
             held[grant.uuid, "cores"] += grant.cores
             held[grant.uuid, "slots"] += 1

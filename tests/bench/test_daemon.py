@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bench.daemon_rig import CARDS, RESOURCE, SLOTS, Rig, running_daemon
+from tests.bench.daemon_rig import CARDS, RESOURCE, SLOTS, DaemonRig, running_daemon
 from tests.nvml_stub.control import UUIDS
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ def wait(probe: Callable[[], bool], limit_s: float = 15.0) -> float:
     return time.monotonic()
 
 
-def allocate_ms(rig: Rig, result: str) -> list[float]:
+def allocate_ms(rig: DaemonRig, result: str) -> list[float]:
     """What the daemon itself says that each Allocate with that result took."""
     pattern = rf"event=allocate result={result} .*?took_ms=([0-9.]+)"
     return [float(found) for found in re.findall(pattern, rig.log)]

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hami_node.engine.compat import V2_10
-from hami_node.engine.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Rules
 from hami_node.engine.ranking import BINPACK, SPREAD
-from hami_node.model import PodWishes
+from hami_node.model import CardWishes, PodWishes
+from hami_node.vendors.nvidia.cards import NVIDIA
 from tests.bench.engine_load import loaded_fleet, node_name, request_of, with_wishes
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
@@ -38,7 +39,8 @@ def wished(draw: random.Random, nodes: int) -> PodRequest:
 
 
 def typed(draw: random.Random, _: int) -> PodRequest:
-    return request_of(draw, PodWishes(use_types=("l40",)))
+    wishes = PodWishes(cards=((NVIDIA, CardWishes(use_types=("l40",))),))
+    return request_of(draw, wishes)
 
 
 def nowhere(draw: random.Random, _: int) -> PodRequest:

@@ -22,20 +22,22 @@ import pytest
 
 from hami_node.clock import SystemClock
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.config import ConfigSources, load
+from hami_node.config.sources import ConfigSources, load
 from hami_node.extender.rules import rules_of
-from hami_node.extender.state import ClusterState
-from hami_node.extender_app import Extender
-from hami_node.settings import Role
+from hami_node.extender.service import Extender
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.setting_types import Role
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.bench.engine_load import CORES, SIZES_MIB, node_name
 from tests.bench.extender_cluster import Json, limits_of, pod_object
 from tests.bench.extender_rig import (
     ApiCaller,
-    Cluster,
+    ApiServerProcess,
     ExtenderCaller,
-    Running,
+    RunningExtender,
     encoded,
     filter_body,
     overcommitted,
@@ -60,7 +62,7 @@ HEADING = f"{'ms':44}{'p50':>9}{'p95':>9}{'p99':>9}{'most':>9}"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[ApiServerProcess]:
     began_s = time.monotonic()
     with running_cluster(NODES, PODS) as running:
         print(
@@ -101,10 +103,10 @@ def _nowhere(answer: Json) -> None:
     assert len(answer["FailedNodes"]) + len(answer["FailedAndUnresolvableNodes"]) == NODES
 
 
-def _patches(cluster: Cluster, pods: list[Json]) -> list[float]:
+def _patches(cluster: ApiServerProcess, pods: list[Json]) -> list[float]:
     """What the API server takes to store such a reservation, to a client that does nothing else."""
     kube, took = _kube(cluster), []
-    values = {names.POD_ALLOCATED: "GPU-1,NVIDIA,1000,10:;", names.POD_NODE: "node-none"}
+    values = {nvidia_names.POD_ALLOCATED: "GPU-1,NVIDIA,1000,10:;", names.POD_NODE: "node-none"}
     for pod in (decode_pod(one) for one in pods):
         start_s = time.perf_counter()
         kube.patch_pod_exactly(pod, values, {names.POD_NODE: "node-none"})
@@ -113,11 +115,11 @@ def _patches(cluster: Cluster, pods: list[Json]) -> list[float]:
     return took
 
 
-def _kube(cluster: Cluster) -> KubeClient:
+def _kube(cluster: ApiServerProcess) -> KubeClient:
     return connect(cluster.kubeconfig, component="bench", clock=SystemClock())
 
 
-def _filters(cluster: Cluster, running: Running, policy: str) -> list[Json]:
+def _filters(cluster: ApiServerProcess, running: RunningExtender, policy: str) -> list[Json]:
     """Pods that fit, one call after another; the pods as they were created."""
     draw = random.Random(7)
     with ApiCaller(cluster.url) as api:
@@ -126,7 +128,9 @@ def _filters(cluster: Cluster, running: Running, policy: str) -> list[Json]:
     return pods
 
 
-def _measure(running: Running, name: str, pods: list[Json], check: Callable[[Json], None]) -> None:
+def _measure(
+    running: RunningExtender, name: str, pods: list[Json], check: Callable[[Json], None]
+) -> None:
     time.sleep(0.5)  # the watch has shown what was created
     cpu_s = running.cpu_s()
     with ExtenderCaller(running.url) as extender:
@@ -135,7 +139,7 @@ def _measure(running: Running, name: str, pods: list[Json], check: Callable[[Jso
     print(f"{shown(name, took_ms)}{cpu_s / len(pods) * 1000:9.2f}")
 
 
-def test_filter(cluster: Cluster) -> None:
+def test_filter(cluster: ApiServerProcess) -> None:
     draw = random.Random(8)
     nowhere = [_pod(draw, f"nowhere-{n}", NOWHERE_MIB + n) for n in range(CALLS)]
     with running_extender(cluster) as running, ApiCaller(cluster.url) as api:
@@ -169,7 +173,7 @@ def _node_of(pod: Json) -> str:
 
 
 def _schedule(
-    cluster: Cluster, running: Running, pods: list[Json], nodes: list[str]
+    cluster: ApiServerProcess, running: RunningExtender, pods: list[Json], nodes: list[str]
 ) -> Counter[str]:
     """One caller: create, filter, bind; how the pods ended."""
     ended: Counter[str] = Counter()
@@ -189,7 +193,11 @@ def _schedule(
 
 
 def _side_by_side(
-    cluster: Cluster, running: Running, what: str, pods: list[Json], nodes: list[str]
+    cluster: ApiServerProcess,
+    running: RunningExtender,
+    what: str,
+    pods: list[Json],
+    nodes: list[str],
 ) -> Counter[str]:
     shares = [pods[number::CALLERS] for number in range(CALLERS)]
     began_s, cpu_s = time.monotonic(), running.cpu_s()
@@ -206,7 +214,9 @@ def _free_cards(pods: list[Json], nodes: list[str]) -> int:
     used = {
         part.split(",")[0]
         for one in pods
-        for part in (one["metadata"]["annotations"] or {}).get(names.POD_ALLOCATED, "").split(":")
+        for part in (one["metadata"]["annotations"] or {})
+        .get(nvidia_names.POD_ALLOCATED, "")
+        .split(":")
         if _node_of(one) in set(nodes)
     }
     return 8 * len(nodes) - len(used & _uuids(nodes))
@@ -218,7 +228,7 @@ def _uuids(nodes: list[str]) -> set[str]:
     }
 
 
-def test_callers_side_by_side_lose_nothing(cluster: Cluster) -> None:
+def test_callers_side_by_side_lose_nothing(cluster: ApiServerProcess) -> None:
     """Any pods anywhere; then whole cards on few nodes, of which there are fewer than pods."""
     draw = random.Random(9)
     count = CALLERS * PODS_PER_CALLER
@@ -249,7 +259,7 @@ def test_callers_side_by_side_lose_nothing(cluster: Cluster) -> None:
 class Soak:
     """Pods that come, are filtered, bound, and go, at a fixed rate by several callers."""
 
-    def __init__(self, cluster: Cluster, url: str) -> None:
+    def __init__(self, cluster: ApiServerProcess, url: str) -> None:
         self._cluster, self._url = cluster, url
         self._round, self._kept = 0, 0
         self.took_ms: list[float] = []
@@ -300,20 +310,20 @@ class Soak:
         return pod
 
 
-def test_soak_keeps_state_and_memory(cluster: Cluster, tmp_path: Path) -> None:
+def test_soak_keeps_state_and_memory(cluster: ApiServerProcess, tmp_path: Path) -> None:
     """The extender is in this process here, so that its state can be looked at."""
     flags = {
         "http_bind": "127.0.0.1:0", "metrics_address": "off",
         "kubeconfig": str(cluster.kubeconfig),
     }  # fmt: skip
-    sources = ConfigSources(flags=flags, role=Role.EXTENDER)
-    extender = Extender(load(sources), sources)
+    sources = ConfigSources(blocks=SETTINGS_BLOCKS, flags=flags, role=Role.EXTENDER)
+    extender = Extender(load(sources), sources, VENDORS)
     extender.start()
     waiting = threading.Thread(target=extender.wait)
     waiting.start()
     try:
-        _until(extender.is_leading, 60)
-        soak = Soak(cluster, f"http://127.0.0.1:{extender.server.port}")
+        _until(extender.parts.readiness.is_leading, 60)
+        soak = Soak(cluster, f"http://127.0.0.1:{extender.parts.server.port}")
         soak.run(SOAK_S / QUARTERS)
         gc.collect()
         warm, sizes_mib = len(soak.took_ms), [rss_mib(os.getpid())]
@@ -323,8 +333,8 @@ def test_soak_keeps_state_and_memory(cluster: Cluster, tmp_path: Path) -> None:
             sizes_mib.append(rss_mib(os.getpid()))
         _report(soak, soak.took_ms[warm:], sizes_mib)
         fresh = _rebuilt(cluster, extender)
-        _until(lambda: extender.state.charges() == fresh.charges(), 10)
-        assert extender.state.usage() == fresh.usage()
+        _until(lambda: extender.parts.state.charges() == fresh.charges(), 10)
+        assert extender.parts.state.usage() == fresh.usage()
         print(f"state equals a rebuild from a fresh list: {len(fresh.charges()):,} pods hold cards")
     finally:
         extender.stop.set()
@@ -343,9 +353,9 @@ def _report(soak: Soak, took_ms: list[float], sizes_mib: list[float]) -> None:
     print(f"RSS of both, warm and after each quarter: {[f'{size:.1f}' for size in sizes_mib]} MiB")
 
 
-def _rebuilt(cluster: Cluster, extender: Extender) -> ClusterState:
+def _rebuilt(cluster: ApiServerProcess, extender: Extender) -> ClusterState:
     """A state that was fed by one list."""
-    kube, fresh = _kube(cluster), ClusterState(rules_of(extender.settings), SystemClock())
+    kube, fresh = _kube(cluster), ClusterState(rules_of(extender.settings, VENDORS), SystemClock())
     for node in kube.list_nodes():
         fresh.node_changed(None, node)
     for pod in kube.list_pods():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.api_server import FaultyApiServer
 
 pytestmark = pytest.mark.bench
 
@@ -33,9 +33,9 @@ import threading
 from pathlib import Path
 from hami_node.clock import SystemClock
 from hami_node.cluster.client import connect
-from hami_node.cluster.views import ClusterView
+from hami_node.cluster.views import WatchedCluster
 kube = connect(Path(sys.argv[1]), component="bench", clock=SystemClock())
-view, stop = ClusterView.of_cluster(kube, SystemClock()), threading.Event()
+view, stop = WatchedCluster.of_cluster(kube, SystemClock()), threading.Event()
 def sync():
     view.start(stop)
     while not view.is_synced():
@@ -54,7 +54,7 @@ def _in_fresh_process(code: str, argument: str) -> str:
     return done.stdout.rstrip()
 
 
-@pytest.mark.parametrize("module", ["hami_node.cluster.views", "kubernetes"])
+@pytest.mark.parametrize("module", ["hami_node.cluster.watching.views", "kubernetes"])
 def test_import_beside_the_daemons_other_libraries_prints_cost(module: str) -> None:
     """The second is what `import kubernetes` would cost instead."""
     cost = _in_fresh_process(BESIDE, module)
@@ -65,7 +65,7 @@ def test_import_beside_the_daemons_other_libraries_prints_cost(module: str) -> N
 @pytest.mark.parametrize("count", [110, 10_000])
 def test_watched_pods_print_memory(tmp_path: Path, count: int) -> None:
     """Pods of 3 KiB with annotations of others, listed in pages."""
-    with ApiServer() as server:
+    with FaultyApiServer() as server:
         for number in range(count):
             server.create("pods", _pod(number))
         cost = _in_fresh_process(WATCH, str(server.write_kubeconfig(tmp_path / "kubeconfig")))

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hami_node.engine.topology import PairScores, best_set, worst_single
-from hami_node.model import Uuid
+from hami_node.model import PairScores, Uuid
+from hami_node.vendors.nvidia.link_groups import best_set, worst_single
 from tests.unit.engine.layouts import LAYOUTS, scores_of
 
 pytestmark = pytest.mark.bench

@@ -23,8 +23,11 @@ def differences(case: Json, given: Json) -> list[str]:
     """Sentences about every difference; none when the answer is right."""
     wanted = case["out"]
     if case["op"] == "filter":
-        tried = [_compare("", plain(one), plain(given)) for one in choices(wanted)]
+        tried = [_compare("", plain(choice), plain(given)) for choice in choices(wanted)]
         return min(tried, key=len)
+    if case["op"] == "requests" and "error" in given:
+        # A request that ours refuses with a name is no request at all for the original.
+        given = {"request": None}
     if case["op"] == "codec":
         kind = case["in"]["kind"]
         if kind in JSON_TEXTS:
@@ -35,8 +38,15 @@ def differences(case: Json, given: Json) -> list[str]:
 
 
 def _parsed(answer: Json) -> Json:
+    """The text as JSON, without the empty pair scores that 2.8 adds to a card."""
     text = answer.get("text")
-    return answer if text is None else {"text": json.loads(text)}
+    if text is None:
+        return answer
+    rows = json.loads(text)
+    for row in rows:
+        if row.get("devicepairscore") == {}:
+            del row["devicepairscore"]
+    return {"text": rows}
 
 
 def _without_last_empty(answer: Json) -> Json:
@@ -57,8 +67,8 @@ def _compare(path: str, wanted: Any, given: Any) -> list[str]:
     if isinstance(wanted, list) and isinstance(given, list) and len(wanted) == len(given):
         return [
             line
-            for place, (one, other) in enumerate(zip(wanted, given, strict=True))
-            for line in _compare(f"{path}[{place}]", one, other)
+            for place, (expected, answered) in enumerate(zip(wanted, given, strict=True))
+            for line in _compare(f"{path}[{place}]", expected, answered)
         ]
     if _is_number(wanted) and _is_number(given):
         is_same = math.isclose(wanted, given, rel_tol=TOLERANCE, abs_tol=1e-9)

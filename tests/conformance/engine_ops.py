@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hami_node.engine import mig
+from hami_node.engine.card_rules import Placement, Taken, rules_of
 from hami_node.engine.compat import Compat
-from hami_node.engine.filters import context
-from hami_node.engine.fit import Placement, fit
-from hami_node.engine.neuron import fit_neuron
+from hami_node.engine.filters import Rejection, context
+from hami_node.engine.fit import fit
 from hami_node.engine.quota import QuotaTally, Take
 from hami_node.engine.ranking import (
     SPREAD,
@@ -17,9 +16,13 @@ from hami_node.engine.ranking import (
     visit_order,
 )
 from hami_node.engine.usage import Charge, PodGrants, collapse
-from hami_node.model import ContainerKind, Grant, Uuid, Vendor
-from hami_node.wire.wishes import decode_cordon, decode_wishes
-from tests.conformance.objects import Json, ask_of, quota_of, usage_of
+from hami_node.model import NO_CARD_WISHES, NO_SCORES, Ask, ContainerKind, Grant, Uuid
+from hami_node.vendors.nvidia.cards import NVIDIA, has_mig_instance
+from hami_node.vendors.nvidia.mig import MigInstance, TemplateSlot
+from hami_node.vendors.nvidia.mig_codec import joined_uuid
+from hami_node.vendors.request import wishes_of
+from hami_node.wire.wishes import decode_cordon
+from tests.conformance.objects import Json, ask_of, quota_of, usage_of, vendors_of
 
 
 def answer_device_score(case: Json, compat: Compat) -> Json:
@@ -46,19 +49,7 @@ def answer_visit_order(case: Json, compat: Compat) -> Json:
 
 
 def answer_fit(case: Json, compat: Compat) -> Json:
-    wishes = decode_wishes(case["pod"]["annotations"])
-    policy = SPREAD if wishes.gpu_policy is None else wishes.gpu_policy
-    ask = ask_of(case["request"])
-    ctx = context(
-        ask,
-        wishes,
-        compat,
-        policy=policy,
-        cordoned=decode_cordon(case["node"]["annotations"]),
-        quota=_tally_of(case, compat),
-    )
-    cards = [usage_of(device) for device in reversed(case["devices"])]
-    answer = fit(cards, ctx, policy=policy, pair_scores=case["node"]["pair_scores"])
+    answer = _fit(case, compat)
     if not isinstance(answer, Placement):
         return {"fit": False, "devices": [], "reason": answer.text()}
     return {
@@ -77,15 +68,7 @@ def answer_fit(case: Json, compat: Compat) -> Json:
 
 
 def answer_neuron_fit(case: Json, compat: Compat) -> Json:
-    wishes = decode_wishes(case["pod"]["annotations"])
-    ctx = context(
-        ask_of(case["request"]),
-        wishes,
-        compat,
-        policy=wishes.gpu_policy or "",
-        cordoned=decode_cordon(case["node"]["annotations"]),
-    )
-    answer = fit_neuron([usage_of(device) for device in reversed(case["devices"])], ctx)
+    answer = _fit(case, compat)
     if not isinstance(answer, Placement):
         return {"fit": False, "devices": [], "reason": answer.text()}
     return {
@@ -95,6 +78,22 @@ def answer_neuron_fit(case: Json, compat: Compat) -> Json:
             {"index": taken.device.index, "core_mask": taken.cores} for taken in answer.taken
         ],
     }
+
+
+def _fit(case: Json, compat: Compat) -> Placement | Rejection:
+    ask = ask_of(case["request"])
+    wishes = wishes_of(case["pod"]["annotations"], vendors_of(compat))
+    policy = SPREAD if wishes.gpu_policy is None else wishes.gpu_policy
+    ctx = context(
+        ask,
+        wishes.of(ask.vendor),
+        compat,
+        policy=policy,
+        cordoned=decode_cordon(case["node"]["annotations"]),
+        quota=_tally_of(case, compat),
+    )
+    cards = [usage_of(device) for device in reversed(case["devices"])]
+    return fit(cards, ctx, policy=policy, pair_scores=case["node"].get("pair_scores") or NO_SCORES)
 
 
 def _tally_of(case: Json, compat: Compat) -> QuotaTally | None:
@@ -116,30 +115,17 @@ def _tally_of(case: Json, compat: Compat) -> QuotaTally | None:
     return tally.at(is_init=len(allocated) < init_containers)
 
 
-def answer_account(case: Json, _: Compat) -> Json:
+def answer_account(case: Json, compat: Compat) -> Json:
     card = usage_of(case["device"])
     results: list[Json] = []
-    for ask in case["asks"]:
-        choice = mig.choose(card, ask)
-        if choice is None:
+    for memory_mib in case["asks"]:
+        ask = Ask(vendor=NVIDIA, count=1, memory_mib=memory_mib)
+        if has_mig_instance(card, context(ask, NO_CARD_WISHES, compat)) is not None:
             results.append({"ok": False})
             continue
-        card = mig.account(card, choice)
-        result: Json = {
-            "ok": True,
-            "memory_mib": choice.memory_mib,
-            "cores": choice.cores,
-            "uuid": choice.uuid,
-        }
-        if choice.placement is None:
-            result.update(template=choice.template, slot=choice.slot)
-        else:
-            result["profile"] = choice.name
-            result["placement"] = {
-                "start": choice.placement.start,
-                "size": choice.placement.size,
-            }
-        results.append(result)
+        taken = Taken(device=card.device, memory_mib=memory_mib, cores=0)
+        grant, card = rules_of(card.device.vendor).grant(card, taken)
+        results.append(_granted(grant))
     return {
         "results": results,
         "slots_used": card.slots_used,
@@ -148,12 +134,27 @@ def answer_account(case: Json, _: Compat) -> Json:
     }
 
 
+def _granted(grant: Grant) -> Json:
+    result: Json = {
+        "ok": True,
+        "memory_mib": grant.memory_mib,
+        "cores": grant.cores,
+        "uuid": joined_uuid(grant),
+    }
+    part = grant.part
+    if isinstance(part, TemplateSlot):
+        return result | {"template": part.template, "slot": part.slot}
+    assert isinstance(part, MigInstance)
+    placement = {"start": part.placement.start, "size": part.placement.size}
+    return result | {"profile": part.profile, "placement": placement}
+
+
 def answer_collapse(case: Json, _: Compat) -> Json:
     containers = tuple(
         tuple(
             Grant(
                 uuid=Uuid(device["uuid"]),
-                vendor=Vendor.NVIDIA,
+                vendor=NVIDIA,
                 memory_mib=device["memory_mib"],
                 cores=device["cores"],
             )

@@ -3,98 +3,124 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from hami_node.engine.compat import Compat
-from hami_node.engine.fleet import Fleet, NoNode, Placed
-from hami_node.engine.place import ContainerAsks, PodRequest, Refused, Rules
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.place import Refused, Rules
 from hami_node.engine.quota import Limits, QuotaBook
-from hami_node.engine.usage import PodGrants
-from hami_node.errors import WireError
-from hami_node.model import Container, ContainerKind, Device, Vendor
-from hami_node.wire import names
-from hami_node.wire.mig_codec import decode_mig_allocations
-from hami_node.wire.neuron_codec import neuron_uuid
-from hami_node.wire.node_codec import decode_pair_scores, decode_register
-from hami_node.wire.placement_codec import encode_placement
-from hami_node.wire.pod_codec import decode_grants
-from hami_node.wire.requests import RequestConfig, asks_of
-from hami_node.wire.wishes import decode_cordon, decode_wishes
-from tests.conformance.objects import Json
+from hami_node.model import Container, ContainerKind, Node, Pod
+from hami_node.vendors.holding import holding_of
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.offer import offer_of
+from hami_node.vendors.placement import encode_placement
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.vendors.request import request_of
+from hami_node.wire.grants import decode_grants
+from tests.conformance.objects import Json, vendors_of
 
-OVER = ("Succeeded", "Failed")
+Vendors = Sequence[VendorProtocol]
 
 
 def answer_filter(case: Json, compat: Compat) -> Json:
-    names_of_nodes = [node["name"] for node in case["nodes"]]
-    containers = _containers(case["pod"])
-    request = _request(case, containers, compat)
+    vendors = vendors_of(compat, case["config"])
+    nodes = {node["name"]: _node(node) for node in case["nodes"]}
+    pod = _pod(case["pod"])
+    request = request_of(pod, vendors)
     if request.is_empty:
         return {
             "no_request": True,
-            "nodes": sorted(names_of_nodes),
+            "nodes": sorted(nodes),
             "annotations_by_node": {},
             "failed_nodes": {},
         }
-    fleet = _fleet(case, compat)
-    chosen = fleet.place(request, names_of_nodes)
-    reasons = fleet.explain(request, names_of_nodes)
+    fleet = _fleet(case, nodes, compat, vendors)
+    chosen = fleet.place(request, list(nodes))
+    reasons = fleet.explain(request, list(nodes))
     if isinstance(chosen, Refused) or isinstance(reasons, Refused):
         return {"error": True}
     answer: Json = {"failed_nodes": {name: why.text() for name, why in reasons.items()}}
     if isinstance(chosen, NoNode):
         return answer | {"node": None}
-    return answer | {
-        "node": chosen.node,
-        "annotations": _annotations(fleet, chosen, containers),
-    }
+    texts = _annotations(fleet, chosen, nodes[chosen.node], pod, vendors)
+    return answer | {"node": chosen.node, "annotations": texts}
 
 
-def _annotations(fleet: Fleet, chosen: Placed, containers: tuple[Container, ...]) -> Json:
+def _annotations(fleet: Fleet, chosen: Placed, node: Node, pod: Pod, vendors: Vendors) -> Json:
     cards = fleet.nodes[chosen.node].usage.cards
-    texts: Json = dict(
-        encode_placement(
-            chosen.node,
-            containers,
-            chosen.grants.containers,
-            chosen.grants.mig,
-            {uuid: card.device for uuid, card in cards.items()},
-        )
-    )
+    devices = {uuid: card.device for uuid, card in cards.items()}
+    grants = chosen.grants.containers
+    texts: Json = dict(encode_placement(node, pod.containers, grants, devices, vendors))
     return texts
 
 
-def _containers(pod: Json) -> tuple[Container, ...]:
-    return tuple(
-        Container(name=one["name"], kind=kind, limits=one["limits"])
+def _node(json: Json) -> Node:
+    """A node whose device plugins run."""
+    return Node(
+        name=json["name"],
+        annotations=json["annotations"],
+        labels=json["labels"],
+        capacity=json["capacity"],
+        allocatable={nvidia_names.RESOURCE_GPU: "1", **json["capacity"]},
+    )
+
+
+def _pod(json: Json) -> Pod:
+    containers = (
+        Container(name=member["name"], kind=kind, limits=member["limits"])
         for kind, members in (
-            (ContainerKind.INIT, pod["init_containers"]),
-            (ContainerKind.APP, pod["containers"]),
+            (ContainerKind.INIT, json["init_containers"]),
+            (ContainerKind.APP, json["containers"]),
         )
-        for one in members
+        for member in members
+    )
+    return Pod(
+        uid=json["uid"],
+        namespace=json["namespace"],
+        name=json["name"],
+        annotations=json["annotations"],
+        containers=tuple(containers),
     )
 
 
-def _request(case: Json, containers: tuple[Container, ...], compat: Compat) -> PodRequest:
-    config = config_of(case["config"], compat)
-    return PodRequest(
-        namespace=case["pod"]["namespace"],
-        containers=tuple(
-            ContainerAsks(kind=one.kind, asks=asks_of(one, config=config)) for one in containers
-        ),
-        wishes=decode_wishes(case["pod"]["annotations"]),
+def _earlier_pod(json: Json) -> Pod:
+    """A pod of which a case has only the grants: its containers ask for what they hold."""
+    annotations, inits = json["annotations"], json["init_containers"]
+    nvidia = _counts(annotations, nvidia_names.POD_ALLOCATED)
+    neuron = _counts(annotations, neuron_names.POD_NEURON_ALLOCATED)
+    length = max(len(nvidia), len(neuron))
+    containers = []
+    for index in range(length):
+        asked = (
+            (nvidia_names.RESOURCE_GPU, nvidia[index : index + 1]),
+            (neuron_names.RESOURCE_NEURON, neuron[index : index + 1]),
+        )
+        containers.append(
+            Container(
+                name=f"c{index}",
+                kind=ContainerKind.INIT if index < inits else ContainerKind.APP,
+                limits={resource: str(count[0]) for resource, count in asked if any(count)},
+            )
+        )
+    return Pod(
+        uid=json["uid"],
+        namespace=json["namespace"],
+        name=json["name"],
+        node_name=json["node"],
+        phase=json["phase"],
+        annotations=annotations,
+        containers=tuple(containers),
     )
 
 
-def config_of(config: Json, compat: Compat) -> RequestConfig:
-    return RequestConfig(
-        default_memory_mib=config["defaultMemory"],
-        default_cores=config["defaultCores"],
-        memory_factor=config["memoryFactor"],
-        is_odd_neuron_rejected=compat.is_odd_neuron_rejected,
-    )
+def _counts(annotations: Json, key: str) -> list[int]:
+    """How many cards each slot of an earlier pod holds."""
+    return [len(held) for held in decode_grants(annotations.get(key, ""), key, NVIDIA)]
 
 
-def _fleet(case: Json, compat: Compat) -> Fleet:
+def _fleet(case: Json, nodes: dict[str, Node], compat: Compat, vendors: Vendors) -> Fleet:
     rules = Rules(compat=compat, node_policy=case["node_policy"], gpu_policy=case["gpu_policy"])
     quotas = QuotaBook(case["config"]["memoryFactor"])
     for namespace, quota in case["quotas"].items():
@@ -105,61 +131,17 @@ def _fleet(case: Json, compat: Compat) -> Fleet:
             Limits(memory_mib=limits.get("memory_mib"), cores=limits.get("cores")),
         )
     fleet = Fleet(rules, quotas)
-    for node in case["nodes"]:
-        devices = _devices(node)
-        if devices:
-            annotations = node["annotations"]
+    for name, node in nodes.items():
+        offer = offer_of(node, vendors)
+        if offer.devices:
             fleet.set_node(
-                node["name"],
-                devices,
-                cordoned=decode_cordon(annotations),
-                pair_scores=decode_pair_scores(annotations.get(names.NODE_PAIR_SCORES, "")),
+                name, offer.devices, cordoned=offer.cordoned, pair_scores=offer.pair_scores
             )
-    for pod in case["pods"]:
-        if pod["phase"] not in OVER and pod["uid"] != case["pod"]["uid"]:
-            fleet.add_pod(pod["uid"], pod["namespace"], pod["node"], _grants(pod))
+    for pod in map(_earlier_pod, case["pods"]):
+        holding = holding_of(pod, vendors)
+        if holding is not None and pod.uid != case["pod"]["uid"]:
+            fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
     return fleet
-
-
-def _devices(node: Json) -> tuple[Device, ...]:
-    try:
-        devices = decode_register(node["annotations"].get(names.NODE_REGISTER, ""))
-    except WireError:
-        devices = ()
-    count = int(node["capacity"].get(names.RESOURCE_NEURON, "0"))
-    cores = int(node["capacity"].get(names.RESOURCE_NEURON_CORE, "0"))
-    neuron = (
-        Device(
-            uuid=neuron_uuid(node["name"], index),
-            index=index,
-            vendor=Vendor.AWS_NEURON,
-            model=Vendor.AWS_NEURON,
-            mode="",
-            numa=0,
-            slots=2,
-            cores=(1 << cores // count) - 1,
-            instance_type=node["labels"].get(names.INSTANCE_TYPE, ""),
-        )
-        for index in range(count)
-    )
-    return (*devices, *neuron)
-
-
-def _grants(pod: Json) -> PodGrants:
-    annotations = pod["annotations"]
-    nvidia = decode_grants(annotations.get(names.POD_ALLOCATED, ""))
-    neuron = decode_grants(annotations.get(names.POD_NEURON_ALLOCATED, ""))
-    length = max(len(nvidia), len(neuron))
-    containers = tuple(
-        (nvidia[index] if index < len(nvidia) else ())
-        + (neuron[index] if index < len(neuron) else ())
-        for index in range(length)
-    )
-    return PodGrants(
-        containers=containers,
-        kinds=(ContainerKind.INIT,) * pod["init_containers"],
-        mig=tuple(decode_mig_allocations(annotations.get(names.POD_MIG_ALLOCATIONS, "[]"))),
-    )
 
 
 def choices(wanted: Json) -> list[Json]:
@@ -178,7 +160,7 @@ def choices(wanted: Json) -> list[Json]:
 def plain(answer: Json) -> Json:
     """The answer with the MIG reservations as JSON."""
     texts = answer.get("annotations", {})
-    if names.POD_MIG_ALLOCATIONS not in texts:
+    if nvidia_names.POD_MIG_ALLOCATIONS not in texts:
         return answer
-    parsed = json.loads(texts[names.POD_MIG_ALLOCATIONS])
-    return answer | {"annotations": texts | {names.POD_MIG_ALLOCATIONS: parsed}}
+    parsed = json.loads(texts[nvidia_names.POD_MIG_ALLOCATIONS])
+    return answer | {"annotations": texts | {nvidia_names.POD_MIG_ALLOCATIONS: parsed}}

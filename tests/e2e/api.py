@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
@@ -38,12 +37,7 @@ class Api:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._client.close()
 
     def read(self, path: str, **query: str) -> Json:

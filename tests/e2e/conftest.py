@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import limiter, parts
 from tests.e2e.api import Api, ApiError
@@ -24,8 +25,9 @@ from tests.e2e.extender import Extender
 from tests.e2e.kubelet import held_slices
 from tests.e2e.pki import Authority
 from tests.e2e.pods import Pods, describe
-from tests.e2e.scheduler import NODE_PATH, Generation, Scheduler
+from tests.e2e.scheduler import NODE_PATH, Scheduler
 from tests.e2e.waiting import eventually
+from tests.fakes.pods import Generation
 
 _FOLDER = Path(__file__).parent
 _WORTH_READING = re.compile("plugin|Allocate|admi|nvidia.com|unhealthy|killing", re.IGNORECASE)
@@ -153,7 +155,7 @@ def _wait_for_rest(daemon: Daemon) -> None:
     daemon.wait_ready()
     eventually(
         "every slice is offered",
-        lambda: daemon.allocatable(names.RESOURCE_GPU) == COUNT * SPLIT,
+        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == COUNT * SPLIT,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from hami_node.wire.names import RESOURCE_GPU
+from hami_node.vendors.nvidia.names import RESOURCE_GPU
 from tests.e2e import archive
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.cluster import Cluster

@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 import grpc
 
 from hami_node.kubelet_api import podresources_pb2, podresources_pb2_grpc
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e.machine import KUBELET_DIR
 
 T = TypeVar("T")
 
-_OURS: Final = names.RESOURCE_GPU
+_OURS: Final = nvidia_names.RESOURCE_GPU
 _SOCKET: Final = f"unix://{KUBELET_DIR}/pod-resources/kubelet.sock"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
-from hami_node.model import Device, Uuid, Vendor
-from hami_node.wire import names
-from hami_node.wire.node_codec import encode_csv7, encode_csv9, encode_json
+from hami_node.model import Device, Uuid
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.wire.register import encode_csv7, encode_csv9, encode_json
 from tests.e2e.api import Api, ApiError
 
 CARDS: Final = 2
@@ -30,7 +30,7 @@ def cards_of(node: str) -> tuple[Device, ...]:
         Device(
             uuid=Uuid(f"GPU-{node}-{index}"),
             index=index,
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             model="NVIDIA A100-PCIE-40GB",
             slots=10,
             memory_mib=MEMORY_MIB,
@@ -53,12 +53,7 @@ class PaperNodes:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         for name in self._nodes:
@@ -68,9 +63,9 @@ class PaperNodes:
 
     def add(self, name: str, *, form: str = "json", handshake: str = "") -> None:
         """A Ready node whose device plugin registered its cards in that generation's form."""
-        said = {names.NODE_REGISTER: ENCODERS[form](cards_of(name))}
+        said = {nvidia_names.NODE_REGISTER: ENCODERS[form](cards_of(name))}
         if handshake:
-            said[names.NODE_HANDSHAKE] = handshake
+            said[nvidia_names.NODE_HANDSHAKE] = handshake
         self._api.create(
             "/api/v1/nodes",
             {"metadata": {"name": name, "annotations": said, "labels": {"paper": "1"}}},
@@ -81,7 +76,12 @@ class PaperNodes:
 
     def set_allocatable(self, name: str, slices: int) -> None:
         """What the device plugin offers through kubelet now."""
-        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", names.RESOURCE_GPU: str(slices)}
+        amounts = {
+            "cpu": "8",
+            "memory": "32Gi",
+            "pods": "110",
+            nvidia_names.RESOURCE_GPU: str(slices),
+        }
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ready = {
             "type": "Ready",

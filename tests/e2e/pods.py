@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e.api import Api, Json
 from tests.e2e.parts import BUSYBOX
 from tests.e2e.waiting import eventually
@@ -17,7 +17,7 @@ _STAY: Final = "trap 'exit 0' TERM; sleep 100000 & wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class RealContainer:
     """A container and what it asks for; `script` runs after it showed what it sees."""
 
     name: str
@@ -30,9 +30,9 @@ class Box:
     def manifest(self) -> Json:
         """The container of a pod's spec."""
         asked = {
-            names.RESOURCE_GPU: self.cards or None,
-            names.RESOURCE_GPU_MEMORY: self.memory_mib,
-            names.RESOURCE_GPU_CORES: self.cores,
+            nvidia_names.RESOURCE_GPU: self.cards or None,
+            nvidia_names.RESOURCE_GPU_MEMORY: self.memory_mib,
+            nvidia_names.RESOURCE_GPU_CORES: self.cores,
         }
         limits = {name: str(value) for name, value in asked.items() if value is not None}
         return {
@@ -57,12 +57,14 @@ class Inside:
     @property
     def cards(self) -> tuple[str, ...]:
         """UUIDs of the cards that the container runtime is told."""
-        return tuple(filter(None, self.env.get(names.ENV_VISIBLE_DEVICES, "").split(",")))
+        return tuple(filter(None, self.env.get(nvidia_names.ENV_VISIBLE_DEVICES, "").split(",")))
 
     @property
     def memory_limits(self) -> tuple[str, ...]:
         """Memory limits in the order of the cards."""
-        return tuple(self.env[f"{names.ENV_MEMORY_LIMIT}_{i}"] for i in range(len(self.cards)))
+        return tuple(
+            self.env[f"{nvidia_names.ENV_MEMORY_LIMIT}_{i}"] for i in range(len(self.cards))
+        )
 
 
 class Pods:
@@ -76,8 +78,8 @@ class Pods:
     def create(
         self,
         name: str,
-        *boxes: Box,
-        inits: Sequence[Box] = (),
+        *boxes: RealContainer,
+        inits: Sequence[RealContainer] = (),
         annotations: Mapping[str, str] | None = None,
         scheduler: str = NOBODY,
     ) -> Json:

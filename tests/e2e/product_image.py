@@ -24,7 +24,7 @@ _HASH_FILE: Final = IMAGE_TAR.with_suffix(".sha256")
 _CERTIFICATES: Final = "/etc/ssl/certs"
 _INPUTS: Final = (
     *("Dockerfile", ".dockerignore", "pyproject.toml", "requirements-runtime.lock"),
-    *("README.md", "LICENSE"),
+    *("README.md", "LICENSE", "daemonset/trim-kubernetes"),
 )
 
 

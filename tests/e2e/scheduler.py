@@ -5,27 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e.api import Api, Json
 from tests.e2e.parts import NODE
 from tests.e2e.pods import Pods
+from tests.fakes.pods import Generation
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
-
-
-class Generation(StrEnum):
-    """How a generation lays out the slots of a pod; as recorded from the real ones."""
-
-    V2_4 = "2.4"
-    """Only app containers that ask have a slot."""
-    V2_7 = "2.7"
-    """Every app container has a slot; init containers have none."""
-    V2_10 = "2.10"
-    """Every container has a slot, init containers first."""
-    V2_10_COMPACT = "2.10-compact"
-    """As 2.10, but containers without cards lost their slots: the node's type is a model name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +46,8 @@ class Scheduler:
         annotations = {
             names.POD_NODE: NODE,
             names.POD_TIME: str(int(time.time())),
-            names.POD_TO_ALLOCATE: text,
-            names.POD_ALLOCATED: text,
+            nvidia_names.POD_TO_ALLOCATE: text,
+            nvidia_names.POD_ALLOCATED: text,
         }
         self._annotate(pod, annotations)
 

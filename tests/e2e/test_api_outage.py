@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from tests.e2e.cards import Cards, lost, uuid_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.kubelet import healthy_slices
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually, stays
 
@@ -37,11 +37,11 @@ def _bring_back(cluster: Cluster) -> None:
 def test_outage_of_a_minute_changes_nothing_on_the_node(
     cluster: Cluster, daemon: Daemon, pods: Pods, scheduler: Scheduler, cards: Cards
 ) -> None:
-    pod = pods.create("steady", Box(name="c0", cards=1, memory_mib=2000))
+    pod = pods.create("steady", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=2000),)})
     pods.wait_running("steady")
     running, pid, restarts = pods.incarnations(), daemon.pid(), daemon.restarts()
-    before = daemon.annotations()[names.NODE_HANDSHAKE]
+    before = daemon.annotations()[nvidia_names.NODE_HANDSHAKE]
 
     cluster.stop("kube-apiserver", signal.SIGKILL)
     stays("all slices at kubelet", lambda: sum(healthy_slices().values()) == 80, _OUTAGE_S - 10, 1)
@@ -54,19 +54,19 @@ def test_outage_of_a_minute_changes_nothing_on_the_node(
         lambda: (
             [
                 d.uuid
-                for d in decode_register(daemon.annotations()[names.NODE_REGISTER])
+                for d in decode_register(daemon.annotations()[nvidia_names.NODE_REGISTER])
                 if not d.healthy
             ]
             == [uuid_of(0)]
         ),
         limit_s=40,
     )
-    assert daemon.annotations()[names.NODE_HANDSHAKE] != before
+    assert daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
     cards.heal()
     eventually("the card is back", lambda: sum(healthy_slices().values()) == 80)
     assert (daemon.pid(), daemon.restarts()) == (pid, restarts)
     eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
-    pod = pods.create("next", Box(name="c0", cards=1, memory_mib=3000))
+    pod = pods.create("next", RealContainer(name="c0", cards=1, memory_mib=3000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=3000),)}, is_locked=True)
     # kubelet's own back-off: it may look for new pods a minute or two after the outage
     pods.wait_running("next", limit_s=180)
@@ -97,6 +97,6 @@ def test_daemon_started_without_api_server_still_offers_its_cards(
         )
     finally:
         _bring_back(cluster)
-    eventually("allocatable", lambda: daemon.allocatable(names.RESOURCE_GPU) == 80, 60)
+    eventually("allocatable", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 60)
     eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
     daemon.forget_crashes()

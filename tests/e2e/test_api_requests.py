@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e import cards
 from tests.e2e.audit import Audit, Request
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import USER, Daemon
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
 
@@ -37,13 +37,13 @@ def audit(cluster: Cluster, pods: Pods) -> Audit:
 def test_pod_with_lock_costs_two_requests(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
-    pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
-    before = daemon.annotations()[names.NODE_HANDSHAKE]
+    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
+    before = daemon.annotations()[nvidia_names.NODE_HANDSHAKE]
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)}, is_locked=True)
     pods.wait_running("counted")
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
     time.sleep(1)  # what comes late is counted too
-    is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
+    is_reported = daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
     made = [(r.verb, r.what) for r in _for_pods(audit)]
     wanted = [("patch", "pods/counted"), ("patch", "nodes/e2e-node")]
     print(f"requests for one pod: {made}")
@@ -62,12 +62,12 @@ def _without_late_watch(made: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def test_pod_without_lock_costs_one_request(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
-    pod = pods.create("counted", Box(name="c0", cards=1, memory_mib=2000))
-    before = daemon.annotations()[names.NODE_HANDSHAKE]
+    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
+    before = daemon.annotations()[nvidia_names.NODE_HANDSHAKE]
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)})
     pods.wait_running("counted")
     time.sleep(1)  # what comes late is counted too
-    is_reported = daemon.annotations()[names.NODE_HANDSHAKE] != before
+    is_reported = daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
     made = [(r.verb, r.what) for r in _for_pods(audit)]
     print(f"requests for one pod: {made}")
     assert _without_late_watch(made) == sorted(

@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import cards, parts
 from tests.e2e.api import Api, Json
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.kubelet import held_slices
-from tests.e2e.pods import Box, Pods
-from tests.e2e.scheduler import Generation, Scheduler, Slice
+from tests.e2e.pods import Pods, RealContainer
+from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
+from tests.fakes.pods import Generation
 
 _COUNT = 20
 _GATE = "KubeletPodResourcesListUseActivePods"
@@ -34,7 +36,7 @@ def _burst(api: Api, pods: Pods, generations: tuple[Generation, ...]) -> None:
     created = []
     for number in range(_COUNT):
         own = _slice(number)
-        box = Box(name="c0", cards=1, memory_mib=own.memory_mib, cores=own.cores or None)
+        box = RealContainer(name="c0", cards=1, memory_mib=own.memory_mib, cores=own.cores or None)
         created.append(pods.create(f"burst-{number:02d}", box))
     schedulers = [Scheduler(api, generations[n % len(generations)]) for n in range(_COUNT)]
     for number, pod in enumerate(created):
@@ -58,9 +60,9 @@ def _check(pods: Pods, created: list[Json]) -> None:
         inside = pods.inside(name, "c0")
         assert inside.cards == (own.uuid,), name
         assert inside.memory_limits == (f"{own.memory_mib}m",), name
-        assert inside.env.get(names.ENV_CORE_LIMIT, "0") == str(own.cores), name
-        assert pod["metadata"]["uid"] in inside.env[names.ENV_CACHE], name
-        caches.add(inside.env[names.ENV_CACHE])
+        assert inside.env.get(nvidia_names.ENV_CORE_LIMIT, "0") == str(own.cores), name
+        assert pod["metadata"]["uid"] in inside.env[nvidia_names.ENV_CACHE], name
+        caches.add(inside.env[nvidia_names.ENV_CACHE])
     assert len(caches) == len(created)
     phases = {p["metadata"]["annotations"][names.POD_BIND_PHASE] for p in pods.all()} - {"failed"}
     assert phases == {names.PHASE_SUCCESS}
@@ -83,11 +85,11 @@ def _leave_the_dead(api: Api, pods: Pods) -> None:
     scheduler = Scheduler(api)
     finished = [f"finished-{n}" for n in range(4)]
     for name in finished:
-        pod = pods.create(name, Box(name="c0", cards=1, memory_mib=500, script="true"))
+        pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=500, script="true"))
         scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(7), memory_mib=500),)})
     refused = [f"refused-{n}" for n in range(4)]
     for name in refused:
-        pod = pods.create(name, Box(name="c0", cards=1, memory_mib=cards.MEMORY_MIB + 1))
+        pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=cards.MEMORY_MIB + 1))
         reserved = Slice(uuid=cards.uuid_of(6), memory_mib=cards.MEMORY_MIB + 1)
         scheduler.place(pod, {"c0": (reserved,)})
     for name in finished:
@@ -104,7 +106,9 @@ def old_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
         cluster.restart("kubelet")
         eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
         eventually(
-            "every slice is offered", lambda: daemon.allocatable(names.RESOURCE_GPU) == 80, 30
+            "every slice is offered",
+            lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80,
+            30,
         )
         if not is_on:
             yield

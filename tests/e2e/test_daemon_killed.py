@@ -16,7 +16,7 @@ from tests.e2e.daemon import USER, Daemon
 from tests.e2e.gate import gate
 from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pki import Authority
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
 
@@ -32,14 +32,14 @@ def mortal(daemon: Daemon) -> Iterator[Daemon]:
 
 
 def _run(pods: Pods, scheduler: Scheduler, name: str, memory_mib: int) -> None:
-    pod = pods.create(name, Box(name="c0", cards=1, memory_mib=memory_mib))
+    pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=memory_mib))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=memory_mib),)}, is_locked=True)
     pods.wait_running(name)
     assert pods.inside(name, "c0").memory_limits == (f"{memory_mib}m",)
 
 
 def _victim(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("victim", Box(name="c0", cards=1, memory_mib=2222))
+    pod = pods.create("victim", RealContainer(name="c0", cards=1, memory_mib=2222))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=2222),)}, is_locked=True)
 
 
@@ -117,6 +117,6 @@ def test_live_use_is_known_again_after_a_restart(
     mortal.kill()
     eventually("the daemon runs again", lambda: mortal.restarts() == 1, limit_s=60)
     mortal.wait_ready()
-    pod = pods.create("greedy", Box(name="c0", cards=1, memory_mib=40_000))
+    pod = pods.create("greedy", RealContainer(name="c0", cards=1, memory_mib=40_000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=40_000),)})
     assert _CARD in pods.wait_phase("greedy", "Failed")["message"]

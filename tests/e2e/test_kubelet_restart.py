@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e import cards
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.kubelet import healthy_slices, held_slices
-from tests.e2e.pods import Box, Pods, describe
+from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually, stays
 
@@ -23,8 +23,8 @@ def _start_workload(pods: Pods, scheduler: Scheduler) -> None:
     """Two pods with a GPU init container, the kind that a slow plugin kills, and two without."""
     for number in range(4):
         own = Slice(uuid=cards.uuid_of(number), memory_mib=2000 + number)
-        box = Box(name="c0", cards=1, memory_mib=own.memory_mib)
-        init = Box(name="init", cards=1, memory_mib=own.memory_mib, script="true")
+        box = RealContainer(name="c0", cards=1, memory_mib=own.memory_mib)
+        init = RealContainer(name="init", cards=1, memory_mib=own.memory_mib, script="true")
         has_init = number % 2 == 0
         pod = pods.create(f"run-{number}", box, inits=[init] if has_init else [])
         scheduler.place(pod, {"c0": (own,), "init": (own,)})
@@ -33,8 +33,8 @@ def _start_workload(pods: Pods, scheduler: Scheduler) -> None:
 
 def _next_pod_works(pods: Pods, scheduler: Scheduler, name: str) -> None:
     own = Slice(uuid=cards.uuid_of(6), memory_mib=3333)
-    init = Box(name="init", cards=1, memory_mib=3333, script="true")
-    pod = pods.create(name, Box(name="c0", cards=1, memory_mib=3333), inits=[init])
+    init = RealContainer(name="init", cards=1, memory_mib=3333, script="true")
+    pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=3333), inits=[init])
     scheduler.place(pod, {"c0": (own,), "init": (own,)}, is_locked=True)
     pods.wait_running(name)
     assert pods.inside(name, "c0").cards == (own.uuid,)
@@ -68,7 +68,7 @@ def test_kubelet_restarted_twenty_times_kills_nobody(
         if number % 5 == 4:
             _next_pod_works(pods, scheduler, f"next-{number}")
     eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
-    eventually("allocatable", lambda: daemon.allocatable(names.RESOURCE_GPU) == 80)
+    eventually("allocatable", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80)
     pods.wait_running(*(f"run-{n}" for n in range(4)))
     assert pods.incarnations() == before
     assert held_slices() == held

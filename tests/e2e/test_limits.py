@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import cards, limiter
 from tests.e2e.machine import VGPU_LOCK_DIR
-from tests.e2e.pods import Box, Inside, Pods
+from tests.e2e.pods import Inside, Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
 
@@ -23,16 +24,16 @@ def _limits(inside: Inside) -> dict[str, str]:
 
 
 def test_container_sees_its_limits_and_nothing_else(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("one", Box(name="c0", cards=1, memory_mib=3000, cores=30))
+    pod = pods.create("one", RealContainer(name="c0", cards=1, memory_mib=3000, cores=30))
     scheduler.place(pod, {"c0": (Slice(uuid=_FIRST, memory_mib=3000, cores=30),)})
     pods.wait_running("one")
     limits = _limits(pods.inside("one", "c0"))
-    cache = limits.pop(names.ENV_CACHE)
+    cache = limits.pop(nvidia_names.ENV_CACHE)
     assert limits == {
-        f"{names.ENV_MEMORY_LIMIT}_0": "3000m",
-        names.ENV_CORE_LIMIT: "30",
-        names.ENV_VISIBLE_DEVICES: _FIRST,
-        names.ENV_LOG_LEVEL: "1",
+        f"{nvidia_names.ENV_MEMORY_LIMIT}_0": "3000m",
+        nvidia_names.ENV_CORE_LIMIT: "30",
+        nvidia_names.ENV_VISIBLE_DEVICES: _FIRST,
+        nvidia_names.ENV_LOG_LEVEL: "1",
     }
     assert cache.startswith(f"{limiter.HOOK}/vgpu/")
     assert cache.endswith(".cache")
@@ -42,7 +43,7 @@ def test_container_sees_its_limits_and_nothing_else(pods: Pods, scheduler: Sched
 def test_container_sees_the_limiter_and_a_folder_of_its_own(
     pods: Pods, scheduler: Scheduler
 ) -> None:
-    pod = pods.create("one", Box(name="c0", cards=1, memory_mib=3000))
+    pod = pods.create("one", RealContainer(name="c0", cards=1, memory_mib=3000))
     scheduler.place(pod, {"c0": (Slice(uuid=_FIRST, memory_mib=3000),)})
     pods.wait_running("one")
     inside = pods.inside("one", "c0")
@@ -61,7 +62,7 @@ def test_container_sees_the_limiter_and_a_folder_of_its_own(
 
 
 def test_cards_and_limits_have_one_order_by_card_number(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("two", Box(name="c0", cards=2, memory_mib=4000))
+    pod = pods.create("two", RealContainer(name="c0", cards=2, memory_mib=4000))
     slices = (Slice(uuid=_SECOND, memory_mib=4000), Slice(uuid=_FIRST, memory_mib=4000))
     scheduler.place(pod, {"c0": slices})
     pods.wait_running("two")
@@ -71,17 +72,17 @@ def test_cards_and_limits_have_one_order_by_card_number(pods: Pods, scheduler: S
 
 
 def test_served_pod_is_marked_and_its_lock_is_free(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("one", Box(name="c0", cards=1, memory_mib=3000))
+    pod = pods.create("one", RealContainer(name="c0", cards=1, memory_mib=3000))
     scheduler.place(pod, {"c0": (Slice(uuid=_FIRST, memory_mib=3000),)}, is_locked=True)
     pods.wait_running("one")
     assert pods.annotation("one", names.POD_BIND_PHASE) == names.PHASE_SUCCESS
-    assert _FIRST not in pods.annotation("one", names.POD_TO_ALLOCATE)
-    assert _FIRST in pods.annotation("one", names.POD_ALLOCATED)
+    assert _FIRST not in pods.annotation("one", nvidia_names.POD_TO_ALLOCATE)
+    assert _FIRST in pods.annotation("one", nvidia_names.POD_ALLOCATED)
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
 
 
 def test_whole_card_is_limited_to_its_size(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("whole", Box(name="c0", cards=1))
+    pod = pods.create("whole", RealContainer(name="c0", cards=1))
     scheduler.place(pod, {"c0": (Slice(uuid=_FIRST, memory_mib=cards.MEMORY_MIB),)})
     pods.wait_running("whole")
     assert pods.inside("whole", "c0").memory_limits == (f"{cards.MEMORY_MIB}m",)
@@ -96,7 +97,7 @@ def _without_limiter() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_without_limiter")
 def test_missing_limiter_refuses_with_the_cure(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("unlimited", Box(name="c0", cards=1, memory_mib=3000))
+    pod = pods.create("unlimited", RealContainer(name="c0", cards=1, memory_mib=3000))
     scheduler.place(pod, {"c0": (Slice(uuid=_FIRST, memory_mib=3000),)}, is_locked=True)
     status = pods.wait_phase("unlimited", "Failed")
     assert str(limiter.LIBRARY) in status["message"]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.daemon import CONFIG_MAP, Daemon
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually, stays
 
@@ -28,7 +28,7 @@ def config(api: Api, daemon: Daemon) -> Iterator[dict[str, str]]:
     api.patch(CONFIG_MAP, {"data": before})
     eventually(
         "the old settings are back",
-        lambda: daemon.allocatable(names.RESOURCE_GPU) == 80,
+        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80,
         limit_s=_KUBELET_SYNC_S,
     )
 
@@ -51,27 +51,29 @@ def _write_text(api: Api, daemon: Daemon, text: str) -> None:
 def test_split_and_scaling_change_under_running_pods(
     api: Api, daemon: Daemon, pods: Pods, scheduler: Scheduler, config: dict[str, str]
 ) -> None:
-    pod = pods.create("steady", Box(name="c0", cards=1, memory_mib=2000))
+    pod = pods.create("steady", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)})
     pods.wait_running("steady")
     running, pid = pods.incarnations(), daemon.pid()
     _write(api, daemon, config, deviceSplitCount=5, deviceMemoryScaling=2.0)
     eventually(
         "five slices a card",
-        lambda: daemon.allocatable(names.RESOURCE_GPU) == 40,
+        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 40,
         limit_s=_KUBELET_SYNC_S,
     )
     devices = eventually(
         "the annotation follows",
         lambda: [
-            d for d in decode_register(daemon.annotations()[names.NODE_REGISTER]) if d.slots == 5
+            d
+            for d in decode_register(daemon.annotations()[nvidia_names.NODE_REGISTER])
+            if d.slots == 5
         ],
     )
     assert {d.memory_mib for d in devices} == {2 * cards.MEMORY_MIB}
-    wide = pods.create("wide", Box(name="c0", cards=1, memory_mib=100_000))
+    wide = pods.create("wide", RealContainer(name="c0", cards=1, memory_mib=100_000))
     scheduler.place(wide, {"c0": (Slice(uuid=cards.uuid_of(1), memory_mib=100_000),)})
     pods.wait_running("wide")
-    assert pods.inside("wide", "c0").env[names.ENV_OVERSUBSCRIBE] == "true"
+    assert pods.inside("wide", "c0").env[nvidia_names.ENV_OVERSUBSCRIBE] == "true"
     assert daemon.pid() == pid
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
 
@@ -96,5 +98,7 @@ def test_wrong_file_keeps_the_old_settings_and_says_so(
         lambda: any(named in line for line in daemon.log(50).splitlines() if "config" in line),
         limit_s=_KUBELET_SYNC_S,
     )
-    stays("all slices are offered", lambda: daemon.allocatable(names.RESOURCE_GPU) == 80, 5, 1)
+    stays(
+        "all slices are offered", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 5, 1
+    )
     assert daemon.pid() == pid

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.parts import NODE
-from tests.e2e.pods import NOBODY, Box, Pods
+from tests.e2e.pods import NOBODY, Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
 
@@ -24,7 +25,7 @@ def _messages(api: Api, pod: str) -> list[str]:
 
 
 def _hold(pods: Pods, scheduler: Scheduler, name: str, uuid: str, memory_mib: int) -> None:
-    pod = pods.create(name, Box(name="c0", cards=1, memory_mib=memory_mib))
+    pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=memory_mib))
     scheduler.place(pod, {"c0": (Slice(uuid=uuid, memory_mib=memory_mib),)})
     pods.wait_running(name)
 
@@ -34,7 +35,7 @@ def test_overcommit_is_refused_and_only_that_pod_suffers(
 ) -> None:
     _hold(pods, scheduler, "holder", _CARD, 60_000)
     before = pods.incarnations()
-    greedy = pods.create("greedy", Box(name="c0", cards=1, memory_mib=40_000))
+    greedy = pods.create("greedy", RealContainer(name="c0", cards=1, memory_mib=40_000))
     scheduler.place(greedy, {"c0": (Slice(uuid=_CARD, memory_mib=40_000),)}, is_locked=True)
     status = pods.wait_phase("greedy", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
@@ -61,7 +62,7 @@ def test_overcommit_is_refused_and_only_that_pod_suffers(
 
 def test_cores_beyond_the_card_are_refused(pods: Pods, scheduler: Scheduler) -> None:
     for name, cores in (("most", 70), ("rest", 40)):
-        pod = pods.create(name, Box(name="c0", cards=1, memory_mib=1000, cores=cores))
+        pod = pods.create(name, RealContainer(name="c0", cards=1, memory_mib=1000, cores=cores))
         scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=1000, cores=cores),)})
         if name == "most":
             pods.wait_running(name)
@@ -73,7 +74,7 @@ def test_cores_beyond_the_card_are_refused(pods: Pods, scheduler: Scheduler) -> 
 
 def test_eleventh_container_of_a_card_is_refused(pods: Pods, scheduler: Scheduler) -> None:
     for number in range(cards.SPLIT + 1):
-        pod = pods.create(f"p{number}", Box(name="c0", cards=1, memory_mib=100))
+        pod = pods.create(f"p{number}", RealContainer(name="c0", cards=1, memory_mib=100))
         scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=100),)})
     pods.wait_running(*(f"p{n}" for n in range(cards.SPLIT)))
     assert _CARD in pods.wait_phase(f"p{cards.SPLIT}", "Failed")["message"]
@@ -82,7 +83,7 @@ def test_eleventh_container_of_a_card_is_refused(pods: Pods, scheduler: Schedule
 def test_reservation_above_the_containers_own_limits_is_refused(
     pods: Pods, scheduler: Scheduler
 ) -> None:
-    pod = pods.create("forged", Box(name="c0", cards=1, memory_mib=1000))
+    pod = pods.create("forged", RealContainer(name="c0", cards=1, memory_mib=1000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=50_000),)})
     message = pods.wait_phase("forged", "Failed")["message"]
     assert re.search(r"\b50000\b", message)
@@ -90,13 +91,13 @@ def test_reservation_above_the_containers_own_limits_is_refused(
 
 
 def test_card_of_another_node_is_refused(pods: Pods, scheduler: Scheduler) -> None:
-    pod = pods.create("stray", Box(name="c0", cards=1, memory_mib=1000))
+    pod = pods.create("stray", RealContainer(name="c0", cards=1, memory_mib=1000))
     scheduler.place(pod, {"c0": (Slice(uuid="GPU-of-another-node", memory_mib=1000),)})
     assert "GPU-of-another-node" in pods.wait_phase("stray", "Failed")["message"]
 
 
 def test_pod_that_bypassed_the_scheduler_is_told_so(api: Api, pods: Pods) -> None:
-    box = Box(name="c0", cards=1, memory_mib=1000)
+    box = RealContainer(name="c0", cards=1, memory_mib=1000)
     spec = {"nodeName": NODE, "containers": [box.manifest()], "restartPolicy": "Never"}
     api.create(Pods.path, {"metadata": {"name": "bypass"}, "spec": spec})
     message = pods.wait_phase("bypass", "Failed")["message"]
@@ -110,9 +111,11 @@ def test_malformed_annotations_of_others_hurt_nobody(
     for number, text in enumerate(
         ("GPU-1,NVIDIA,x,y:;", ";;;,,,::", "\U0001f600", "[]", "a" * 999)
     ):
-        annotations = {names.POD_TO_ALLOCATE: text, names.POD_ALLOCATED: text}
-        pods.create(f"odd-{number}", Box(name="c0"), annotations=annotations, scheduler=NOBODY)
-        pod = pods.create(f"odd-bound-{number}", Box(name="c0"), annotations=annotations)
+        annotations = {nvidia_names.POD_TO_ALLOCATE: text, nvidia_names.POD_ALLOCATED: text}
+        pods.create(
+            f"odd-{number}", RealContainer(name="c0"), annotations=annotations, scheduler=NOBODY
+        )
+        pod = pods.create(f"odd-bound-{number}", RealContainer(name="c0"), annotations=annotations)
         scheduler.bind(pod)
     _hold(pods, scheduler, "good", _CARD, 1000)
     assert pods.inside("good", "c0").cards == (_CARD,)

@@ -6,8 +6,9 @@ import re
 import time
 
 from hami_node.model import Device
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.audit import Audit
@@ -28,12 +29,12 @@ def _expected() -> list[tuple[object, ...]]:
 
 
 def test_node_offers_ten_slices_of_every_card(daemon: Daemon) -> None:
-    assert daemon.allocatable(names.RESOURCE_GPU) == 80
+    assert daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80
     assert healthy_slices() == dict.fromkeys(cards.UUIDS, 10)
 
 
 def test_register_annotation_lists_every_card_as_json(daemon: Daemon) -> None:
-    text = daemon.annotations()[names.NODE_REGISTER]
+    text = daemon.annotations()[nvidia_names.NODE_REGISTER]
     devices = decode_register(text)
     assert text.startswith("[{")
     assert [_facts(d) for d in devices] == _expected()
@@ -50,14 +51,16 @@ def test_handshake_is_renewed_by_one_write_and_nothing_else_is_written(
     before = daemon.annotations()
     eventually(
         "the handshake is renewed",
-        lambda: daemon.annotations()[names.NODE_HANDSHAKE] != before[names.NODE_HANDSHAKE],
+        lambda: (
+            daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before[nvidia_names.NODE_HANDSHAKE]
+        ),
         limit_s=35,
     )
     after = daemon.annotations()
     writes = [r for r in cluster_audit.requests(USER) if r.verb not in ("get", "list")]
-    assert _REPORTED.match(after[names.NODE_HANDSHAKE])
+    assert _REPORTED.match(after[nvidia_names.NODE_HANDSHAKE])
     assert [(w.verb, w.what, w.code) for w in writes] == [("patch", "nodes/e2e-node", 200)]
-    ours = {names.NODE_HANDSHAKE}
+    ours = {nvidia_names.NODE_HANDSHAKE}
     assert {k: v for k, v in after.items() if k not in ours} == {
         k: v for k, v in before.items() if k not in ours
     }
@@ -65,39 +68,39 @@ def test_handshake_is_renewed_by_one_write_and_nothing_else_is_written(
 
 def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api: Api) -> None:
     asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_HANDSHAKE: asked}}})
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: asked}}})
     eventually(
         "Requesting_ is answered",
-        lambda: _REPORTED.match(daemon.annotations()[names.NODE_HANDSHAKE]),
+        lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
         limit_s=35,
     )
 
 
 def test_scheduler_of_generation_2_4_reads_its_own_form(daemon: Daemon, api: Api) -> None:
     dotted = time.strftime("Requesting_%Y.%m.%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_HANDSHAKE: dotted}}})
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: dotted}}})
     eventually(
         "the register annotation has seven fields a card",
-        lambda: daemon.annotations()[names.NODE_REGISTER].startswith(
+        lambda: daemon.annotations()[nvidia_names.NODE_REGISTER].startswith(
             f"{cards.uuid_of(0)},10,{cards.MEMORY_MIB},100,NVIDIA-{cards.MODEL},0,true:"
         ),
         limit_s=35,
     )
     dashed = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_HANDSHAKE: dashed}}})
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: dashed}}})
     eventually(
         "the register annotation is JSON again",
-        lambda: daemon.annotations()[names.NODE_REGISTER].startswith("[{"),
+        lambda: daemon.annotations()[nvidia_names.NODE_REGISTER].startswith("[{"),
         limit_s=35,
     )
 
 
 def test_deleted_register_annotation_comes_back(daemon: Daemon, api: Api) -> None:
-    before = daemon.annotations()[names.NODE_REGISTER]
-    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_REGISTER: None}}})
+    before = daemon.annotations()[nvidia_names.NODE_REGISTER]
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_REGISTER: None}}})
     eventually(
         "the register annotation is back",
-        lambda: daemon.annotations().get(names.NODE_REGISTER) == before,
+        lambda: daemon.annotations().get(nvidia_names.NODE_REGISTER) == before,
         limit_s=35,
     )
 
@@ -105,10 +108,10 @@ def test_deleted_register_annotation_comes_back(daemon: Daemon, api: Api) -> Non
 def test_foreign_annotation_survives_reports(daemon: Daemon, api: Api) -> None:
     api.patch(NODE_PATH, {"metadata": {"annotations": {"example.com/mine": "stays"}}})
     old = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_HANDSHAKE: old}}})
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: old}}})
     eventually(
         "a report was written",
-        lambda: _REPORTED.match(daemon.annotations()[names.NODE_HANDSHAKE]),
+        lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
         limit_s=35,
     )
     assert daemon.annotations()["example.com/mine"] == "stays"

@@ -9,14 +9,16 @@ from collections import Counter
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.grants import decode_grants
 from tests.e2e import cards
 from tests.e2e.api import Api, ApiError
 from tests.e2e.cluster import Cluster
 from tests.e2e.extender import DEFAULT, SCHEDULER, Extender
 from tests.e2e.parts import NODE
-from tests.e2e.pods import NOBODY, Box, Pods
+from tests.e2e.pods import NOBODY, Pods, RealContainer
 from tests.e2e.waiting import eventually
 
 _COUNT = 20
@@ -25,7 +27,7 @@ _MEMORY_MIB = 7000
 
 def _create(pods: Pods, name: str, scheduler: str = DEFAULT) -> None:
     """Create a pod as a controller does: while nobody answers the webhook, again and again."""
-    box = Box(name="c0", cards=1, memory_mib=_MEMORY_MIB, cores=5)
+    box = RealContainer(name="c0", cards=1, memory_mib=_MEMORY_MIB, cores=5)
 
     def probe() -> bool:
         try:
@@ -47,8 +49,9 @@ def _check_no_card_is_given_twice(pods: Pods) -> None:
     memory: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     for pod in pods.all():
-        text = pod["metadata"]["annotations"][names.POD_ALLOCATED]
-        for grant in (grant for slot in decode_grants(text) for grant in slot):
+        key = nvidia_names.POD_ALLOCATED
+        granted = decode_grants(pod["metadata"]["annotations"][key], key, NVIDIA)
+        for grant in (grant for slot in granted for grant in slot):
             memory[grant.uuid] += grant.memory_mib
             slots[grant.uuid] += 1
     assert sum(slots.values()) == len(pods.all())
@@ -87,7 +90,7 @@ def test_replica_killed_between_filter_and_bind(pods: Pods, extender: Extender, 
     pod = pods.read("orphan")
     answer = extender.call("/filter", {"Pod": pod, "NodeNames": [NODE]}).json()
     assert answer["NodeNames"] == [NODE], answer
-    reserved = pods.annotation("orphan", names.POD_ALLOCATED)
+    reserved = pods.annotation("orphan", nvidia_names.POD_ALLOCATED)
     before = extender.kill_leader()
     eventually("somebody leads", lambda: _leads_other(extender, before), limit_s=60)
     body = {
@@ -98,7 +101,7 @@ def test_replica_killed_between_filter_and_bind(pods: Pods, extender: Extender, 
     }
     assert extender.call("/bind", body).json() == {"Error": ""}
     pods.wait_running("orphan")
-    assert pods.annotation("orphan", names.POD_ALLOCATED) == reserved
+    assert pods.annotation("orphan", nvidia_names.POD_ALLOCATED) == reserved
     assert pods.inside("orphan", "c0").memory_limits == (f"{_MEMORY_MIB}m",)
     assert api.read(f"/api/v1/nodes/{NODE}")["metadata"]["annotations"].get(names.NODE_LOCK) is None
 

@@ -10,16 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.grants import decode_grants
 from tests.e2e.api import Api
 from tests.e2e.extender import DEFAULT
 from tests.e2e.paper_nodes import PaperNodes, cards_of
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.waiting import eventually
 
-_ONE = Box(name="c0", cards=1, memory_mib=1000, cores=5)
-_A100 = {names.USE_GPU_TYPE: "a100"}
+_ONE = RealContainer(name="c0", cards=1, memory_mib=1000, cores=5)
+_A100 = {nvidia_names.USE_GPU_TYPE: "a100"}
 """Only paper nodes have such cards."""
 
 
@@ -75,7 +77,8 @@ def test_daemon_of_every_generation_is_served(pods: Pods, paper: PaperNodes, for
     paper.add("paper-1", form=form)  # and no handshake at all
     pods.create("old", _ONE, annotations=_A100, scheduler=DEFAULT)
     assert _placed(pods, "old") == "paper-1"
-    (slot,) = decode_grants(pods.annotation("old", names.POD_TO_ALLOCATE))
+    key = nvidia_names.POD_TO_ALLOCATE
+    (slot,) = decode_grants(pods.annotation("old", key), key, NVIDIA)
     assert [grant.uuid in {card.uuid for card in cards_of("paper-1")} for grant in slot] == [True]
     assert pods.annotation("old", names.POD_BIND_PHASE) == names.PHASE_ALLOCATING
 
@@ -91,7 +94,7 @@ def test_node_without_identity_is_locked_for_its_pod(
     assert lock.endswith(",default,locks")
     # the next waits for the lock, and goes on as soon as it is free
     pods.create("waits", _ONE, annotations=_A100, scheduler=DEFAULT)
-    eventually("reserved", lambda: pods.annotation("waits", names.POD_ALLOCATED))
+    eventually("reserved", lambda: pods.annotation("waits", nvidia_names.POD_ALLOCATED))
     assert not pods.read("waits")["spec"].get("nodeName")
     paper.annotate("paper-1", {names.NODE_LOCK: None})
     assert _placed(pods, "waits") == "paper-1"
@@ -109,7 +112,7 @@ def test_node_that_leaves_gets_nothing_more(pods: Pods, paper: PaperNodes, way: 
         every = ",".join(card.uuid for card in cards_of("paper-1"))
         paper.annotate("paper-1", {names.NODE_CORDON: every})
     else:
-        paper.annotate("paper-1", {names.NODE_REGISTER: None})
+        paper.annotate("paper-1", {nvidia_names.NODE_REGISTER: None})
     pods.create("nowhere", _ONE, annotations=_A100, scheduler=DEFAULT)
     eventually("it was refused", lambda: _unschedulable(pods, "nowhere"))
     assert not pods.read("nowhere")["spec"].get("nodeName")

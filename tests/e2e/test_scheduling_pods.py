@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire import names
-from hami_node.wire.pod_codec import decode_grants
+from hami_node.wire.grants import decode_grants
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.extender import DEFAULT, SCHEDULER, Extender
-from tests.e2e.pods import Box, Pods
+from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.waiting import eventually
 
 _QUOTA = "/api/v1/namespaces/default/resourcequotas"
@@ -22,7 +24,8 @@ _WHOLE_MIB = cards.MEMORY_MIB
 
 def _card_of(pods: Pods, name: str) -> str:
     """The card of a pod's only grant."""
-    slots = decode_grants(pods.annotation(name, names.POD_ALLOCATED))
+    key = nvidia_names.POD_ALLOCATED
+    slots = decode_grants(pods.annotation(name, key), key, NVIDIA)
     (grant,) = [grant for slot in slots for grant in slot]
     return grant.uuid
 
@@ -34,14 +37,14 @@ def _events(api: Api, pod: str) -> dict[str, str]:
     return {one["reason"]: str(one.get("message")) for one in found}
 
 
-def _one(memory_mib: int | None = 3000, cores: int | None = 10) -> Box:
-    return Box(name="c0", cards=1, memory_mib=memory_mib, cores=cores)
+def _one(memory_mib: int | None = 3000, cores: int | None = 10) -> RealContainer:
+    return RealContainer(name="c0", cards=1, memory_mib=memory_mib, cores=cores)
 
 
 @pytest.mark.usefixtures("extender")
 def test_pod_comes_from_its_limits_to_its_slice(pods: Pods, api: Api) -> None:
     began = time.monotonic()
-    pod = pods.create("mine", Box(name="c0", cards=1, memory_mib=3000), scheduler=DEFAULT)
+    pod = pods.create("mine", RealContainer(name="c0", cards=1, memory_mib=3000), scheduler=DEFAULT)
     assert pod["spec"]["schedulerName"] == SCHEDULER
     pods.wait_running("mine")
     print(f"a pod with a card runs {time.monotonic() - began:.1f} s after its creation")
@@ -63,7 +66,7 @@ def _told(api: Api, pod: str) -> dict[str, str]:
 def test_container_without_share_gets_the_whole_card(pods: Pods) -> None:
     pod = pods.create("whole", _one(None, None), scheduler=DEFAULT)
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    assert limits[names.RESOURCE_GPU_CORES] == "100"
+    assert limits[nvidia_names.RESOURCE_GPU_CORES] == "100"
     pods.wait_running("whole")
     assert pods.inside("whole", "c0").memory_limits == (f"{_WHOLE_MIB}m",)
 
@@ -101,9 +104,12 @@ def test_policy_decides_how_many_cards_four_pods_share(
 @pytest.mark.parametrize(
     ("wish", "number"),
     [
-        pytest.param({names.USE_GPU_UUID: cards.uuid_of(5)}, 5, id="use-uuid"),
+        pytest.param({nvidia_names.USE_GPU_UUID: cards.uuid_of(5)}, 5, id="use-uuid"),
         pytest.param(
-            {names.NOUSE_GPU_UUID: ",".join(cards.UUIDS[:-2]), names.USE_GPU_TYPE: "h100"},
+            {
+                nvidia_names.NOUSE_GPU_UUID: ",".join(cards.UUIDS[:-2]),
+                nvidia_names.USE_GPU_TYPE: "h100",
+            },
             None,
             id="nouse-uuid-and-type",
         ),
@@ -118,7 +124,7 @@ def test_wish_is_granted(pods: Pods, wish: dict[str, str], number: int | None) -
 
 @pytest.mark.usefixtures("extender")
 def test_foreign_model_is_waited_for_with_the_reason(pods: Pods, api: Api) -> None:
-    pods.create("a100", _one(), annotations={names.USE_GPU_TYPE: "a100"}, scheduler=DEFAULT)
+    pods.create("a100", _one(), annotations={nvidia_names.USE_GPU_TYPE: "a100"}, scheduler=DEFAULT)
     said = eventually("an Event", lambda: _events(api, "a100").get("FilteringFailed"))
     assert said is not None
     assert "CardTypeMismatch" in said
@@ -127,7 +133,7 @@ def test_foreign_model_is_waited_for_with_the_reason(pods: Pods, api: Api) -> No
 
 @pytest.mark.usefixtures("extender")
 def test_over_ask_waits_with_the_reason_and_runs_when_room_appears(pods: Pods, api: Api) -> None:
-    here = {names.USE_GPU_UUID: cards.uuid_of(3)}
+    here = {nvidia_names.USE_GPU_UUID: cards.uuid_of(3)}
     pods.create("first", _one(_WHOLE_MIB - 1000), annotations=here, scheduler=DEFAULT)
     pods.wait_running("first")
     pods.create("second", _one(2000), annotations=here, scheduler=DEFAULT)
@@ -135,14 +141,14 @@ def test_over_ask_waits_with_the_reason_and_runs_when_room_appears(pods: Pods, a
     assert said is not None
     assert "CardInsufficientMemory" in said
     assert "1000 MiB free" in said
-    assert "2000 MiB asked" in said
+    assert "2000 MiB requested" in said
     pods.delete("first")
     pods.wait_running("second")
 
 
 @pytest.mark.usefixtures("extender")
 def test_room_of_a_deleted_pod_is_free_at_once(pods: Pods) -> None:
-    here = {names.USE_GPU_UUID: cards.uuid_of(2)}
+    here = {nvidia_names.USE_GPU_UUID: cards.uuid_of(2)}
     pods.create("before", _one(_WHOLE_MIB), annotations=here, scheduler=DEFAULT)
     pods.wait_running("before")
     pods.delete("before")
@@ -150,7 +156,7 @@ def test_room_of_a_deleted_pod_is_free_at_once(pods: Pods) -> None:
     pods.create("after", _one(_WHOLE_MIB), annotations=here, scheduler=DEFAULT)
     eventually(
         "the same room is given again",
-        lambda: pods.annotation("after", names.POD_ALLOCATED),
+        lambda: pods.annotation("after", nvidia_names.POD_ALLOCATED),
         limit_s=5,
         every_s=0.05,
     )
@@ -161,7 +167,7 @@ def test_room_of_a_deleted_pod_is_free_at_once(pods: Pods) -> None:
 @pytest.fixture
 def quota(api: Api) -> Iterator[None]:
     """At most 4000 MiB of cards in the namespace."""
-    hard = {f"limits.{names.RESOURCE_GPU_MEMORY}": "4000"}
+    hard = {f"limits.{nvidia_names.RESOURCE_GPU_MEMORY}": "4000"}
     api.create(_QUOTA, {"metadata": {"name": "cards"}, "spec": {"hard": hard}})
     yield
     api.delete(f"{_QUOTA}/cards")
@@ -180,7 +186,7 @@ def test_quota_holds_a_pod_back(pods: Pods, api: Api) -> None:
 
 
 def test_plain_pod_is_left_alone(pods: Pods, extender: Extender) -> None:
-    pod = pods.create("plain", Box(name="c0"), scheduler=DEFAULT)
+    pod = pods.create("plain", RealContainer(name="c0"), scheduler=DEFAULT)
     assert pod["spec"]["schedulerName"] == DEFAULT
     pods.wait_running("plain")
     assert extender.leader() is not None

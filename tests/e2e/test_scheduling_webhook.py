@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.cards import uuid_of
 from tests.e2e.extender import DEFAULT, SCHEDULER
 from tests.e2e.parts import BUSYBOX, NODE
-from tests.e2e.pods import NOBODY, Box, Pods
+from tests.e2e.pods import NOBODY, Pods, RealContainer
 
 _QUIET = "/api/v1/namespaces/quiet"
 
@@ -42,7 +43,7 @@ def _pod(
     }
 
 
-_ONE = {names.RESOURCE_GPU: "1", names.RESOURCE_GPU_MEMORY: "1000"}
+_ONE = {nvidia_names.RESOURCE_GPU: "1", nvidia_names.RESOURCE_GPU_MEMORY: "1000"}
 
 
 def _env(name: str, value: str) -> Json:
@@ -59,23 +60,23 @@ def _env(name: str, value: str) -> Json:
         pytest.param({"spec": {"nodeName": NODE}}, "node", id="node-name"),
         pytest.param({"container": _env("LD_PRELOAD", "")}, "LD_PRELOAD", id="preload"),
         pytest.param(
-            {"container": _env(f"{names.ENV_MEMORY_LIMIT}_0", "80000m")},
-            names.ENV_MEMORY_LIMIT,
+            {"container": _env(f"{nvidia_names.ENV_MEMORY_LIMIT}_0", "80000m")},
+            nvidia_names.ENV_MEMORY_LIMIT,
             id="memory-limit",
         ),
         pytest.param(
-            {"container": _env(names.ENV_VISIBLE_DEVICES, "all")},
-            names.ENV_VISIBLE_DEVICES,
+            {"container": _env(nvidia_names.ENV_VISIBLE_DEVICES, "all")},
+            nvidia_names.ENV_VISIBLE_DEVICES,
             id="visible-devices",
         ),
         pytest.param(
-            {"annotations": {names.POD_ALLOCATED: f"{uuid_of(0)},NVIDIA,80000,0:;"}},
-            names.POD_ALLOCATED,
+            {"annotations": {nvidia_names.POD_ALLOCATED: f"{uuid_of(0)},NVIDIA,80000,0:;"}},
+            nvidia_names.POD_ALLOCATED,
             id="forged-grant",
         ),
         pytest.param(
-            {"limits": {**_ONE, names.RESOURCE_GPU_MEMORY_PERCENT: "150"}},
-            names.RESOURCE_GPU_MEMORY_PERCENT,
+            {"limits": {**_ONE, nvidia_names.RESOURCE_GPU_MEMORY_PERCENT: "150"}},
+            nvidia_names.RESOURCE_GPU_MEMORY_PERCENT,
             id="percentage",
         ),
     ],
@@ -91,21 +92,25 @@ def test_refusal_names_what_is_wrong(
 
 @pytest.mark.usefixtures("extender")
 def test_share_without_count_gets_one_card(pods: Pods, api: Api) -> None:
-    pod = api.create(pods.path, _pod(limits={names.RESOURCE_GPU_MEMORY: "1000"}))
+    pod = api.create(pods.path, _pod(limits={nvidia_names.RESOURCE_GPU_MEMORY: "1000"}))
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    assert limits[names.RESOURCE_GPU] == "1"
+    assert limits[nvidia_names.RESOURCE_GPU] == "1"
     assert pod["spec"]["schedulerName"] == SCHEDULER
 
 
 @pytest.mark.usefixtures("extender")
 def test_priority_becomes_a_variable(pods: Pods, api: Api) -> None:
-    pod = api.create(pods.path, _pod(limits={**_ONE, names.RESOURCE_GPU_PRIORITY: "1"}))
-    assert {"name": names.ENV_TASK_PRIORITY, "value": "1"} in pod["spec"]["containers"][0]["env"]
+    pod = api.create(pods.path, _pod(limits={**_ONE, nvidia_names.RESOURCE_GPU_PRIORITY: "1"}))
+    assert {"name": nvidia_names.ENV_TASK_PRIORITY, "value": "1"} in pod["spec"]["containers"][0][
+        "env"
+    ]
 
 
 @pytest.mark.usefixtures("extender")
 def test_foreign_scheduler_keeps_its_pod(pods: Pods) -> None:
-    pod = pods.create("foreign", Box(name="c0", cards=1, memory_mib=100), scheduler=NOBODY)
+    pod = pods.create(
+        "foreign", RealContainer(name="c0", cards=1, memory_mib=100), scheduler=NOBODY
+    )
     assert pod["spec"]["schedulerName"] == NOBODY
 
 

@@ -9,32 +9,32 @@ import base64
 import json
 from typing import Final
 
-from hami_node.engine.compat import V2_8
-from hami_node.engine.place import Rules
-from hami_node.extender.messages import (
+from hami_node.extender.http.messages import (
     FilterAnswer,
     decode_bind_args,
     decode_filter_args,
     encode_filter_answer,
 )
-from hami_node.extender.offers import offer_of
-from hami_node.extender.rules import ExtenderRules, request_of
-from hami_node.extender.webhook import Webhook, WebhookRules
+from hami_node.extender.rules import rules_of
+from hami_node.extender.webhook.rules import webhook_rules_of
+from hami_node.extender.webhook.webhook import Webhook
 from hami_node.simulate.patches import json_patch
-from hami_node.wire import names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.offer import offer_of
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.request import request_of
 from hami_node.wire.quotas import decode_resource_quota
-from hami_node.wire.requests import RequestConfig, ResourceNames
+from tests.fakes.settings import settings
 from tests.fuzz import samples
 from tests.fuzz.mutate import Source
 
-RULES: Final = ExtenderRules(
-    names=ResourceNames(),
-    config=RequestConfig(),
-    engine=Rules(compat=V2_8, node_policy="binpack", gpu_policy="spread"),
-)
+RULES: Final = rules_of(settings(), VENDORS)
 REVIEWERS: Final = tuple(
     Webhook(lambda rules=rules: rules)  # type: ignore[misc]  # mypy can't infer a default's type
-    for rules in (WebhookRules(), WebhookRules(hides_cards=True, runtime_class_name="nvidia"))
+    for rules in (
+        webhook_rules_of(settings(), VENDORS),
+        webhook_rules_of(settings(overwrite_env=True, runtime_class_name="nvidia"), VENDORS),
+    )
 )
 
 
@@ -53,10 +53,10 @@ def filter_call(source: Source) -> str:
     assert args.pod.name
     assert args.pod.uid
     for one in args.nodes or ():
-        offer_of(one.node, RULES.names)
+        offer_of(one.node, RULES.vendors)
     answer = FilterAnswer(nodes=[one.raw for one in args.nodes or ()])
     assert len(json.loads(encode_filter_answer(answer))["Nodes"]["items"]) == len(args.nodes or ())
-    return "untouched" if request_of(args.pod, RULES).is_empty else "asking"
+    return "untouched" if request_of(args.pod, RULES.vendors).is_empty else "asking"
 
 
 def bind_call(source: Source) -> str:
@@ -88,6 +88,9 @@ def review(source: Source) -> str:
 def quota(source: Source) -> str:
     """A ResourceQuota, and the limits in it."""
     found = decode_resource_quota(_body(source, samples.RESOURCE_QUOTAS))
-    limits = [found.limit(name) for name in (names.RESOURCE_GPU_MEMORY, names.RESOURCE_GPU_CORES)]
+    limits = [
+        found.limit(name)
+        for name in (nvidia_names.RESOURCE_GPU_MEMORY, nvidia_names.RESOURCE_GPU_CORES)
+    ]
     assert all(limit is None or limit >= 0 for limit in limits)
     return "limits" if any(limits) else "no limit"

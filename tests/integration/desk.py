@@ -10,30 +10,31 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.connection import Timeouts
 from hami_node.cluster.node_lock import NodeLock
-from hami_node.cluster.views import ClusterView
+from hami_node.cluster.transport.connection import Timeouts
+from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.engine.compat import COMPATS
 from hami_node.model import Node, Pod
-from hami_node.node.allocation import PodAllocator
-from hami_node.node.identity import Identity
-from hami_node.node.inventory import Inventory
-from hami_node.node.lock_keeper import LockKeeper
-from hami_node.node.pod_writer import PodWriter
-from hami_node.node.reservations import LiveUse
-from hami_node.node.response import ContainerResponse, HookFolder, ResponseStyle
-from hami_node.node.rules import Rules
+from hami_node.node.allocate.allocator import AllocateRules, AllocatorParts, PodAllocator
+from hami_node.node.allocate.identity import Identity, IdentitySources
+from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.pod_writer import PodWriter
 from hami_node.ports import EventNote, HeldContainer
-from hami_node.simulate.apiserver import ApiServer
+from hami_node.vendors.answer import ContainerResponse
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.node.response import HookFolder, NvidiaResponder
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
-from hami_node.wire.requests import RequestConfig, ResourceNames
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
 from tests.fakes.waiting import eventually
 
-GPU = names.RESOURCE_GPU
+GPU = nvidia_names.RESOURCE_GPU
 SHORT = Timeouts(connect_s=1.0, read_s=0.25, total_s=1.0)
 
 
@@ -92,7 +93,7 @@ class Listed:
 class Veiled:
     """A watch that does not show some pods yet."""
 
-    def __init__(self, view: ClusterView, hidden: set[str]) -> None:
+    def __init__(self, view: WatchedCluster, hidden: set[str]) -> None:
         self._view, self._hidden = view, hidden
 
     def pods(self) -> tuple[Pod, ...]:
@@ -108,7 +109,7 @@ class Veiled:
         return self._view.is_synced()
 
 
-class Desk:
+class AllocatingDaemon:
     """One life of the allocating part of a daemon on a node that outlives it."""
 
     def __init__(self, world: World, fate: Fate | None = None) -> None:
@@ -119,46 +120,56 @@ class Desk:
         self.kube: KubeClient = connect(
             world.kubeconfig, component="test", clock=clock, timeouts=SHORT
         )
-        self.view = ClusterView.of_node(self.kube, NODE, clock)
-        hook = HookFolder(world.hook, world.root / "lock")
+        self.view = WatchedCluster.of_node(self.kube, NODE, clock)
+        hook, vendor = HookFolder(world.hook, world.root / "lock"), nvidia_protocol()
         watched = Veiled(self.view, world.hidden)
-        self.live = LiveUse(watched=watched, resource=GPU, has_served=hook.has_served, clock=clock)
+        self.live = LiveUse(
+            watched=watched,
+            vendors=[vendor],
+            has_served=lambda _, folder_name: hook.has_served(folder_name),
+            clock=clock,
+        )
         kube = fate.mortal(self.kube)
         self.keeper = LockKeeper(
-            lock=NodeLock(kube, clock), kube=kube, watched=watched, live=self.live, resource=GPU
+            lock=NodeLock(kube, clock), kube=kube, watched=watched, live=self.live, vendors=[vendor]
         )
-        inventory = Inventory()
-        inventory.replace(tuple(card(i) for i in range(4)))
-        rules = Rules(
+        cards = tuple(card(i) for i in range(4))
+        rules = AllocateRules(vendor=vendor, vendors=(vendor,), compat=COMPATS["2.8"])
+        identity = Identity(
+            vendor=vendor,
             resource=GPU,
-            resource_names=ResourceNames(),
-            request_config=RequestConfig(),
-            compat=COMPATS["2.8"],
-            style=ResponseStyle(hook_path=world.hook),
-        )
-        self.allocator = PodAllocator(
-            identity=Identity(
+            served_resources=[GPU],
+            sources=IdentitySources(
                 live=self.live,
                 kube=kube,
                 resources=fate.mortal(world.listed),
-                resource=GPU,
-                node_name=NODE,
-                has_served=hook.has_served,
                 lock_owner=self.keeper.owner,
             ),
+            node_name=NODE,
+            has_served=hook.has_served,
+        )
+        writer = PodWriter(
+            kube=kube,
+            locks=self.keeper,
             live=self.live,
-            inventory=inventory,
-            writer=PodWriter(
-                kube=kube,
-                locks=self.keeper,
+            vendors=[vendor],
+            notify=lambda note: fate.call("notify", world.events.append, note),
+            stop=no_waits,
+        )
+        settings = NvidiaSettings(hook_path=world.hook)
+        self.allocator = PodAllocator(
+            AllocatorParts(
+                identity=identity,
                 live=self.live,
-                notify=lambda note: fate.call("notify", world.events.append, note),
-                stop=no_waits,
-            ),
-            hook=cast(HookFolder, fate.mortal(hook)),
-            rules=lambda: rules,
-            clock=clock,
-            on_result=lambda result, _: world.results.append(result),
+                cards=lambda: cards,
+                usage=lambda leave_out: self.live.cards(cards, leave_out=leave_out),
+                writer=writer,
+                responder=NvidiaResponder(cast(HookFolder, fate.mortal(hook)), lambda: settings),
+                rules=lambda: rules,
+                clock=clock,
+                one_at_a_time=threading.Lock(),
+                on_result=lambda result, _: world.results.append(result),
+            )
         )
         self.view.start(self.stop)
         eventually(self.view.is_synced)
@@ -175,8 +186,8 @@ class Desk:
         def is_true() -> bool:
             pods = {pod.name: pod.resource_version for pod in self.view.pods()}
             want = {
-                one["metadata"]["name"]: one["metadata"]["resourceVersion"]
-                for one in self.world.api.list("pods")
+                body["metadata"]["name"]: body["metadata"]["resourceVersion"]
+                for body in self.world.api.list("pods")
             }
             node = self.view.node()
             return node is not None and node.annotations == self.world.notes and pods == want
@@ -194,14 +205,14 @@ class World:
         (self.hook / "vgpu").mkdir(parents=True)
         for name in ("libvgpu.so", "ld.so.preload"):
             (self.hook / "vgpu" / name).write_text("stand-in", encoding="utf-8")
-        self.api = ApiServer().start()
+        self.api = FaultyApiServer().start()
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         self.listed = Listed()
         self.hidden: set[str] = set()
         self.events: list[EventNote] = []
         self.results: list[str] = []
-        self._desks: list[Desk] = []
+        self._desks: list[AllocatingDaemon] = []
 
     def __enter__(self) -> Self:
         return self
@@ -212,11 +223,11 @@ class World:
         self.api.stop()
         self._folder.cleanup()
 
-    def desk(self, fate: Fate | None = None) -> Desk:
+    def desk(self, fate: Fate | None = None) -> AllocatingDaemon:
         """A daemon starts; the one before is dead."""
         for old in self._desks:
             old.close()
-        self._desks = [Desk(self, fate)]
+        self._desks = [AllocatingDaemon(self, fate)]
         return self._desks[0]
 
     def place(

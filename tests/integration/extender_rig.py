@@ -14,22 +14,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hami_node.config import ConfigSources, load
+from hami_node.config.sources import ConfigSources, load
 from hami_node.engine.usage import collapse
 from hami_node.errors import NotLeading
-from hami_node.extender.counted import reservation_marks
-from hami_node.extender.holdings import holding_of
-from hami_node.extender.state import ClusterState
-from hami_node.extender_app import Extender
-from hami_node.model import ContainerKind, Device, Node, Pod, Uuid, Vendor
-from hami_node.settings import Role
-from hami_node.simulate.apiserver import ApiServer
-from hami_node.simulate.store import Json, Refused
+from hami_node.extender.service import Extender
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.counted_pod import reservation_marks
+from hami_node.model import ContainerKind, Device, Node, Pod, Uuid
+from hami_node.setting_types import Role
+from hami_node.simulate.store import ApiRefusal, Json
+from hami_node.vendors.holding import holding_of
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
+from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock, encode_lock
-from hami_node.wire.node_codec import encode_csv9, encode_json
 from hami_node.wire.objects import decode_node, decode_pod
-from hami_node.wire.quantity import parse_whole_quantity
+from hami_node.wire.values.quantity import parse_whole_quantity
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 from tests.fakes.pods import Box
 from tests.fakes.waiting import eventually
@@ -65,7 +68,7 @@ def cards_of(node: str, sick: Iterable[int] = ()) -> tuple[Device, ...]:
         Device(
             uuid=Uuid(f"GPU-{node}-{index}"),
             index=index,
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             model="NVIDIA H100",
             numa=0,
             healthy=index not in ill,
@@ -95,9 +98,10 @@ class ExtenderRig:
     def __init__(self, *, lock_wait_s: float = 0.3) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="hx-"))
         self.clock = ShiftedClock()
-        self.api = ApiServer(bookmark_interval_s=1.0).start()
+        self.api = FaultyApiServer(bookmark_interval_s=1.0).start()
         kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         sources = ConfigSources(
+            blocks=SETTINGS_BLOCKS,
             flags={
                 "http_bind": "127.0.0.1:0",
                 "metrics_address": "off",
@@ -107,14 +111,14 @@ class ExtenderRig:
             },
             role=Role.EXTENDER,
         )
-        self.extender = Extender(load(sources), sources, clock=self.clock)
-        self.state: ClusterState = self.extender.state
+        self.extender = Extender(load(sources), sources, VENDORS, clock=self.clock)
+        self.state: ClusterState = self.extender.parts.state
         self._runner = threading.Thread(target=self.extender.wait, name="extender", daemon=True)
 
     def start(self) -> ExtenderRig:
         self.extender.start()
         self._runner.start()
-        eventually(self.extender.is_leading, LIMIT_S)
+        eventually(self.extender.parts.readiness.is_leading, LIMIT_S)
         return self
 
     def close(self) -> None:
@@ -130,7 +134,7 @@ class ExtenderRig:
         """The answer to one call; one that nobody leads to answer is an error like others."""
         body = json.dumps({"Pod": pod, "NodeNames": list(nodes)}).encode()
         try:
-            answer = self.extender.endpoints.filter(body)
+            answer = self.extender.parts.endpoints.filter(body)
         except NotLeading as e:
             return {"NodeNames": None, "Error": str(e)}
         return dict(json.loads(answer))
@@ -144,7 +148,7 @@ class ExtenderRig:
             "Node": node,
         }
         try:
-            answer = self.extender.endpoints.bind(json.dumps(args).encode())
+            answer = self.extender.parts.endpoints.bind(json.dumps(args).encode())
         except NotLeading as e:
             return str(e)
         return str(json.loads(answer)["Error"])
@@ -160,17 +164,17 @@ class ExtenderRig:
         is_served: bool = True,
         is_cordoned: bool = False,
     ) -> None:
-        """Create the node, or let its daemon report anew; a lock on it stays."""
+        """Create the node, or let its daemon report again; a lock on it stays."""
         cards = cards_of(name, sick)
         notes = {
-            names.NODE_REGISTER: encode_csv9(cards) if is_old else encode_json(cards),
+            nvidia_names.NODE_REGISTER: encode_csv9(cards) if is_old else encode_json(cards),
             names.NODE_IDENTITY: names.IDENTITY_POD_RESOURCES if has_identity else None,
         }
-        allocatable = {names.RESOURCE_GPU: str(CARDS * SLOTS if is_served else 0)}
+        allocatable = {nvidia_names.RESOURCE_GPU: str(CARDS * SLOTS if is_served else 0)}
         body: Json = {"metadata": {"name": name}, "spec": {}, "status": {}}
         try:
             self.api.create("nodes", body)
-        except Refused:
+        except ApiRefusal:
             body = {}
 
         def change(node: Json) -> None:
@@ -185,13 +189,13 @@ class ExtenderRig:
         self.api.edit("nodes", name, change)
 
     def nodes(self) -> list[str]:
-        return [str(one["metadata"]["name"]) for one in self.api.list("nodes")]
+        return [str(node["metadata"]["name"]) for node in self.api.list("nodes")]
 
     def lock_of(self, node: str) -> str:
         """The lock's text; "" when it is free or the node is gone."""
         try:
             said = self.api.read("nodes", node)["metadata"].get("annotations") or {}
-        except Refused:
+        except ApiRefusal:
             return ""
         return str(said.get(names.NODE_LOCK, ""))
 
@@ -214,7 +218,9 @@ class ExtenderRig:
 
         def change(body: Json) -> None:
             said = body["metadata"].setdefault("annotations", {})
-            said[names.POD_TO_ALLOCATE] = ";" * said.get(names.POD_TO_ALLOCATE, "").count(";")
+            said[nvidia_names.POD_TO_ALLOCATE] = ";" * said.get(
+                nvidia_names.POD_TO_ALLOCATE, ""
+            ).count(";")
             said[names.POD_BIND_PHASE] = names.PHASE_SUCCESS
             body["status"]["phase"] = "Running"
 
@@ -227,25 +233,25 @@ class ExtenderRig:
     def find(self, name: str) -> Json | None:
         try:
             return self.api.read("pods", name, "default")
-        except Refused:
+        except ApiRefusal:
             return None
 
     def edit(self, name: str, change: Any) -> None:
-        """Change a pod that may be gone by now."""
+        """Change a pod that may have been deleted."""
         try:
             self.api.edit("pods", name, change, "default")
-        except Refused:
+        except ApiRefusal:
             return
 
     def delete(self, name: str) -> None:
         try:
             self.api.delete("pods", name, "default")
-        except Refused:
+        except ApiRefusal:
             return
 
     def pods(self) -> list[Pod]:
         """As the API server has them, in one moment."""
-        return [decode_pod(one) for one in self.api.list("pods")]
+        return [decode_pod(pod) for pod in self.api.list("pods")]
 
     # -- truths ------------------------------------------------------------------------------------
     def wrongs(self) -> list[str]:
@@ -254,32 +260,32 @@ class ExtenderRig:
 
     def settle(self) -> None:
         """Wait until the watches show what the API server has."""
-        view = self.extender.view
+        view = self.extender.parts.view
 
         def is_seen() -> bool:
             pods = {(p.uid, p.resource_version) for p in view.pods()}
             nodes = {(n.uid, n.resource_version) for n in view.nodes()}
             return (
-                pods == {_version(one) for one in self.api.list("pods")}
-                and nodes == {_version(one) for one in self.api.list("nodes")}
-                and self.extender.is_leading()
+                pods == {_version(pod) for pod in self.api.list("pods")}
+                and nodes == {_version(node) for node in self.api.list("nodes")}
+                and self.extender.parts.readiness.is_leading()
             )
 
         eventually(is_seen, LIMIT_S)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass in a moment when nothing is under way; the watches hear something then."""
+        """Let time pass in a moment when no call is running; the watches receive an event then."""
         self.clock.shift(seconds)
         stamp = {"test/shifted": str(self.clock.now())}
         self.api.create("pods", pod_manifest("shifted", (Box(cards=0),), stamp))
         self.api.delete("pods", "shifted", "default")
         for node in self.nodes():
             self.api.annotate("nodes", node, stamp)
-        eventually(lambda: self.extender._synced() == "", LIMIT_S)
+        eventually(lambda: self.extender.parts.readiness.why_not_synced() == "", LIMIT_S)
 
     def sweep(self) -> None:
         """As the sweeper does every 15 s."""
-        self.extender.sweep()
+        self.extender.parts.sweeper.sweep()
 
     def rebuilt(self) -> ClusterState:
         """A new state from the API server's objects."""
@@ -291,10 +297,10 @@ class ExtenderRig:
         return fresh
 
     def _nodes(self) -> list[Node]:
-        return [decode_node(one) for one in self.api.list("nodes")]
+        return [decode_node(node) for node in self.api.list("nodes")]
 
     def drift(self) -> list[str]:
-        """Where the state differs from one built anew, and what it charges without a reason."""
+        """Where the state differs from a rebuilt state, and what it charges without a reason."""
         fresh, found = self.rebuilt(), []
         ours, theirs = self.state.charges(), fresh.charges()
         live = {pod.uid: pod for pod in self.pods()}
@@ -311,7 +317,12 @@ class ExtenderRig:
             found.append("the cards' usage differs from a rebuild")
         for uid in ours:
             latest, pod = self.state.latest(uid), live.get(uid)
-            if latest is None or pod is None or reservation_marks(latest) != reservation_marks(pod):
+            vendors = self.state.rules.vendors
+            if (
+                latest is None
+                or pod is None
+                or reservation_marks(latest, vendors) != reservation_marks(pod, vendors)
+            ):
                 found.append(f"{uid} is charged for a reservation that does not stand")
         return found
 
@@ -320,15 +331,15 @@ def is_over(pod: Json) -> bool:
     return pod["status"]["phase"] in ("Succeeded", "Failed")
 
 
-def _version(one: Json) -> tuple[str, str]:
-    return one["metadata"]["uid"], one["metadata"]["resourceVersion"]
+def _version(obj: Json) -> tuple[str, str]:
+    return obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
 
 
 def overcommitted(pods: Iterable[Pod], state: ClusterState) -> list[str]:
     """Cards whose bound, unfinished pods hold more than the card has."""
     held: dict[tuple[str, str], list[int]] = {}
     for pod in pods:
-        holding = holding_of(pod, state.rules.names) if pod.node_name else None
+        holding = holding_of(pod, state.rules.vendors) if pod.node_name else None
         for charge in () if holding is None else collapse(holding.grants):
             sums = held.setdefault((pod.node_name, charge.uuid), [0, 0, 0])
             sums[0] += charge.slots
@@ -347,14 +358,20 @@ def unreserved(pods: Iterable[Pod], state: ClusterState) -> list[str]:
     found = []
     for pod in pods:
         asked = sum(
-            parse_whole_quantity(one.limits[names.RESOURCE_GPU], names.RESOURCE_GPU)
-            for one in pod.containers
-            if names.RESOURCE_GPU in one.limits
+            parse_whole_quantity(
+                container.limits[nvidia_names.RESOURCE_GPU], nvidia_names.RESOURCE_GPU
+            )
+            for container in pod.containers
+            if nvidia_names.RESOURCE_GPU in container.limits
         )
         if not asked or not pod.node_name or pod.is_over:
             continue
-        holding = holding_of(pod, state.rules.names)
-        granted = [] if holding is None else [g for one in holding.grants.containers for g in one]
+        holding = holding_of(pod, state.rules.vendors)
+        granted = (
+            []
+            if holding is None
+            else [g for container_grants in holding.grants.containers for g in container_grants]
+        )
         strangers = [g.uuid for g in granted if not g.uuid.startswith(f"GPU-{pod.node_name}-")]
         if len(granted) != asked or strangers or pod.annotations[names.POD_NODE] != pod.node_name:
             found.append(f"{pod.key} on {pod.node_name} asks for {asked} cards, has {granted}")

@@ -8,18 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hami_node.app import Daemon
-from hami_node.config import ConfigSources, load
+from hami_node.config.sources import ConfigSources, load
 from hami_node.model import Device, Pod
-from hami_node.simulate.apiserver import ApiServer
+from hami_node.node.daemon import Daemon
 from hami_node.simulate.kubelet import Admission, SimulatedKubelet
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.spec import AnyVendor
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import cards_file
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
 from tests.fakes.waiting import eventually
 
-GPU: Final = names.RESOURCE_GPU
+GPU: Final = nvidia_names.RESOURCE_GPU
 SLOTS: Final = 10
 LIMIT_S: Final = 15.0
 
@@ -27,7 +30,14 @@ LIMIT_S: Final = 15.0
 class Rig:
     """All the parts of one node. `start` and `stop` are the daemon's; the rest stays."""
 
-    def __init__(self, *, cards: int = 4, lists_ended_pods: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        cards: int = 4,
+        lists_ended_pods: bool = False,
+        vendors: Sequence[AnyVendor] = VENDORS,
+    ) -> None:
+        self.vendors = tuple(vendors)
         # Short, for a unix socket's path has at most 107 characters.
         self.root = Path(tempfile.mkdtemp(prefix="hn-"))
         self.cards_path = self.root / "cards.yaml"
@@ -42,7 +52,7 @@ class Rig:
             self.plugins, self.socket, lists_ended_pods=lists_ended_pods
         )
         self.kubelet.start()
-        self.api = ApiServer().start()
+        self.api = FaultyApiServer().start()
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
         self.daemon: Daemon | None = None
@@ -68,7 +78,7 @@ class Rig:
 
     # -- the daemon --------------------------------------------------------------------------------
     def start(self, **flags: str) -> Daemon:
-        """Start the daemon and wait until kubelet and the API server have heard it."""
+        """Start the daemon and wait until it has registered and reported."""
         given = {
             "node_name": NODE,
             "kubeconfig": str(self.kubeconfig),
@@ -80,10 +90,11 @@ class Rig:
             "metrics_address": "off",
         }
         sources = ConfigSources(
+            blocks=tuple(vendor.settings for vendor in self.vendors),
             flags=given | flags,
             config_file=self.config_path if self.config_path.exists() else None,
         )
-        daemon = self.daemon = Daemon(load(sources), sources)
+        daemon = self.daemon = Daemon(load(sources), sources, self.vendors)
         daemon.start()
         self.wait_registered()
         eventually(lambda: self.register_text, LIMIT_S)
@@ -115,23 +126,22 @@ class Rig:
     def wait_registered(self, count: int | None = None) -> None:
         """Wait until kubelet counts so many healthy slots; by default all."""
         wanted = self.card_count * SLOTS if count is None else count
-        assert self.kubelet.wait_allocatable(GPU, wanted, LIMIT_S), self.kubelet.devices(GPU)
+        eventually(lambda: self.kubelet.allocatable(GPU) == wanted, LIMIT_S)
 
     @property
     def cards(self) -> tuple[Device, ...]:
         """The offered cards."""
         assert self.daemon is not None
-        return self.daemon.inventory.cards
+        return self.daemon.resources[0].inventory.cards
 
     def metric(self, name: str, **labels: str) -> float | None:
         """The value of a series, or None; `labels` name the ones that must match."""
-        assert self.daemon is not None
-        for family, samples in self.daemon.metrics.families():
-            if family.name != f"hami_node_{name}":
-                continue
-            for sample in samples:
-                have = dict(zip(("node", *family.labels), sample.labels, strict=True))
-                if all(have[label] == value for label, value in labels.items()):
+        cluster = self.daemon.cluster if self.daemon is not None else None
+        assert cluster is not None
+        for family in cluster.metrics.registry.collect():
+            for sample in family.samples:
+                is_named = sample.name == f"hami_node_{name}"
+                if is_named and labels.items() <= sample.labels.items():
                     return sample.value
         return None
 
@@ -220,7 +230,7 @@ class Rig:
     @property
     def register_text(self) -> str:
         """What the node registered."""
-        return self.notes.get(names.NODE_REGISTER, "")
+        return self.notes.get(nvidia_names.NODE_REGISTER, "")
 
     @property
     def lock_text(self) -> str:
@@ -233,11 +243,11 @@ class Rig:
 
     def waits(self, name: str) -> str:
         """What is left of the pod's reservation, without separators."""
-        return self.pod(name).annotations.get(names.POD_TO_ALLOCATE, "").replace(";", "")
+        return self.pod(name).annotations.get(nvidia_names.POD_TO_ALLOCATE, "").replace(";", "")
 
     def events(self, reason: str) -> list[str]:
         """Messages of the Events with that reason."""
-        return [one["message"] for one in self.api.list("events") if one["reason"] == reason]
+        return [note["message"] for note in self.api.list("events") if note["reason"] == reason]
 
 
 def inside(answer: Admission, container: str = "main") -> dict[str, str]:

@@ -7,22 +7,23 @@ import random
 import pytest
 
 from hami_node.model import ContainerKind
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Generation, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, Rig, inside
 
-ALL = [pytest.param(one, id=one.value) for one in Generation]
+ALL = [pytest.param(generation, id=generation.value) for generation in Generation]
 
 
 def test_start_registers_lists_and_reports_every_slot(rig: Rig) -> None:
     devices = rig.kubelet.devices(GPU)
     assert sorted(devices) == sorted(f"{uuid(i)}-{n}" for i in range(4) for n in range(10))
     assert all(uuid(i) in rig.register_text for i in range(4))
-    eventually(lambda: names.NODE_HANDSHAKE in rig.notes)
-    assert rig.notes[names.NODE_HANDSHAKE].startswith("Reported ")
+    eventually(lambda: nvidia_names.NODE_HANDSHAKE in rig.notes)
+    assert rig.notes[nvidia_names.NODE_HANDSHAKE].startswith("Reported ")
     assert rig.notes[names.NODE_IDENTITY] == names.IDENTITY_POD_RESOURCES
     assert rig.notes[names.NODE_SIMULATED] == "true"
 
@@ -51,9 +52,9 @@ def test_burst_all_bound_before_each_pod_gets_its_own_slice(
         answer = rig.admit(name)
         assert answer.is_admitted, answer.refusal
         part, env = wanted[name], inside(answer)
-        assert env[names.ENV_VISIBLE_DEVICES] == part.uuid
-        assert env[f"{names.ENV_MEMORY_LIMIT}_0"] == f"{part.memory_mib}m"
-        assert env[names.ENV_CORE_LIMIT] == str(part.cores)
+        assert env[nvidia_names.ENV_VISIBLE_DEVICES] == part.uuid
+        assert env[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == f"{part.memory_mib}m"
+        assert env[nvidia_names.ENV_CORE_LIMIT] == str(part.cores)
         assert [ids.rpartition("-")[0] for ids in answer.device_ids["main"]] == [part.uuid]
         assert (rig.bind_phase(name), rig.waits(name)) == (names.PHASE_SUCCESS, "")
 
@@ -80,11 +81,11 @@ def test_pod_of_many_containers_each_gets_its_own_slice(rig: Rig, generation: Ge
     assert answer.is_admitted, answer.refusal
     has_init_slot = generation in (Generation.V2_10, Generation.V2_10_COMPACT)
     fetch = inside(answer, "fetch")
-    assert fetch[names.ENV_VISIBLE_DEVICES] == uuid(0 if has_init_slot else 2)
-    assert inside(answer, "train")[names.ENV_VISIBLE_DEVICES] == f"{uuid(1)},{uuid(3)}"
-    assert inside(answer, "train")[f"{names.ENV_MEMORY_LIMIT}_1"] == "5000m"
-    assert inside(answer, "serve")[names.ENV_VISIBLE_DEVICES] == uuid(2)
-    assert inside(answer, "serve")[f"{names.ENV_MEMORY_LIMIT}_0"] == "1500m"
+    assert fetch[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(0 if has_init_slot else 2)
+    assert inside(answer, "train")[nvidia_names.ENV_VISIBLE_DEVICES] == f"{uuid(1)},{uuid(3)}"
+    assert inside(answer, "train")[f"{nvidia_names.ENV_MEMORY_LIMIT}_1"] == "5000m"
+    assert inside(answer, "serve")[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(2)
+    assert inside(answer, "serve")[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "1500m"
     assert "proxy" not in answer.responses
     assert (rig.bind_phase("p"), rig.waits("p")) == (names.PHASE_SUCCESS, "")
 
@@ -100,8 +101,8 @@ def test_sidecar_with_a_card_is_served_like_a_container(rig: Rig) -> None:
     }
     rig.place("p", boxes, reserved)
     answer = rig.admit("p")
-    assert inside(answer, "side")[f"{names.ENV_MEMORY_LIMIT}_0"] == "700m"
-    assert inside(answer, "main")[f"{names.ENV_MEMORY_LIMIT}_0"] == "800m"
+    assert inside(answer, "side")[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "700m"
+    assert inside(answer, "main")[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "800m"
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["same-daemon", "after-restart"])
@@ -123,7 +124,7 @@ def test_call_repeated_for_a_served_container_gets_the_same_bytes(
     assert rig.pod("p").resource_version == version
 
 
-def test_over_commit_is_refused_with_card_free_asked_and_cure(rig: Rig) -> None:
+def test_over_commit_is_refused_with_card_free_asked_and_hint(rig: Rig) -> None:
     part = Part(uuid=uuid(1), memory_mib=30000)
     rig.place("a", [Box(memory_mib=30000)], {"main": [part]})
     assert rig.admit("a").is_admitted
@@ -132,7 +133,7 @@ def test_over_commit_is_refused_with_card_free_asked_and_cure(rig: Rig) -> None:
     for word in ("FailedPrecondition", "default/b/main", f"card 1 ({uuid(1)})", "free 10960 MiB"):
         assert word in refusal
     assert "asked 30000 MiB" in refusal
-    assert "create the pod again" in refusal
+    assert "delete and recreate the pod" in refusal
     assert "\n" not in refusal
     assert rig.bind_phase("b") == names.PHASE_FAILED
     eventually(lambda: not rig.lock_text)
@@ -176,22 +177,22 @@ def test_pod_annotated_by_hand_with_more_than_its_limits_gets_nothing(
     ("annotations", "words"),
     [
         ({}, "it did not come through the scheduler"),
-        ({names.POD_ALLOCATED: "rubbish,1;"}, "its reservation can't be read"),
+        ({nvidia_names.POD_ALLOCATED: "rubbish,1;"}, "its reservation can't be read"),
         (
-            {names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,1,1:{uuid(1)},NVIDIA,1,1:;"},
+            {nvidia_names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,1,1:{uuid(1)},NVIDIA,1,1:;"},
             "asks for 1 cards, its reservation has 2",
         ),
         (
             {
-                names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,1000,0:;",
-                names.POD_TO_ALLOCATE: ";",
+                nvidia_names.POD_ALLOCATED: f"{uuid(0)},NVIDIA,1000,0:;",
+                nvidia_names.POD_TO_ALLOCATE: ";",
             },
             "used up before",
         ),
         (
             {
-                names.POD_ALLOCATED: "GPU-other,NVIDIA,1000,0:;",
-                names.POD_TO_ALLOCATE: "GPU-other,NVIDIA,1000,0:;",
+                nvidia_names.POD_ALLOCATED: "GPU-other,NVIDIA,1000,0:;",
+                nvidia_names.POD_TO_ALLOCATE: "GPU-other,NVIDIA,1000,0:;",
             },
             "the reserved card is not on this node: card GPU-other",
         ),
@@ -211,7 +212,7 @@ def test_pod_without_a_reservation_of_its_own_is_refused_by_name(
     assert rig.admit("good").is_admitted
 
 
-def test_limiter_files_missing_container_is_refused_with_the_cure(rig: Rig) -> None:
+def test_limiter_files_missing_container_is_refused_with_a_hint(rig: Rig) -> None:
     rig.take_limiter()
     rig.place("a", [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
     refusal = rig.admit("a").refusal
@@ -233,8 +234,8 @@ def test_limiter_optional_files_missing_container_is_served_without_mounts(node:
     eventually(lambda: node.metric("limiter_missing") == 1)
 
 
-def test_disable_control_is_served_without_the_preload_and_told(rig: Rig) -> None:
-    box = Box(memory_mib=1000, env={names.ENV_DISABLE_CONTROL: "true"})
+def test_disable_control_is_served_without_the_preload_and_reported(rig: Rig) -> None:
+    box = Box(memory_mib=1000, env={nvidia_names.ENV_DISABLE_CONTROL: "true"})
     rig.place("a", [box], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
     answer = rig.admit("a")
     mounted = [mount.container_path for mount in answer.responses["main"].mounts]
@@ -264,7 +265,7 @@ def test_finished_and_refused_pods_in_the_list_are_never_meant(old_kubelet: Rig)
         )
         answer = rig.admit(f"next{n}")
         assert answer.is_admitted, answer.refusal
-        assert inside(answer)[f"{names.ENV_MEMORY_LIMIT}_0"] == f"{memory}m"
+        assert inside(answer)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == f"{memory}m"
 
 
 def test_socket_of_pod_resources_gone_lock_owner_decides(rig: Rig) -> None:
@@ -279,7 +280,7 @@ def test_socket_of_pod_resources_gone_lock_owner_decides(rig: Rig) -> None:
     rig.wait_node_seen()
     served = rig.admit("c")
     assert served.is_admitted, served.refusal
-    assert inside(served)[f"{names.ENV_MEMORY_LIMIT}_0"] == "3000m"
+    assert inside(served)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "3000m"
     eventually(lambda: not rig.lock_text)
 
 
@@ -300,7 +301,9 @@ def test_init_container_and_app_on_one_card_are_not_counted_twice(
     rig.place("p", boxes, reserved, generation)
     answer = rig.admit("p")
     assert answer.is_admitted, answer.refusal
-    limits = {box.name: inside(answer, box.name)[f"{names.ENV_MEMORY_LIMIT}_0"] for box in boxes}
+    limits = {
+        box.name: inside(answer, box.name)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] for box in boxes
+    }
     assert limits == {"one": "20000m", "two": "30000m", "main": "30000m"}
 
 
@@ -328,7 +331,7 @@ def test_init_container_borrows_from_the_first_app_that_covers_it(rig: Rig) -> N
     answer = rig.admit("p")
     assert answer.is_admitted, answer.refusal
     env = inside(answer, "setup")
-    assert (env[names.ENV_VISIBLE_DEVICES], env[f"{names.ENV_MEMORY_LIMIT}_0"]) == (
+    assert (env[nvidia_names.ENV_VISIBLE_DEVICES], env[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"]) == (
         uuid(2),
         "2000m",
     )

@@ -7,30 +7,33 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hami_node.simulate import demo
-from hami_node.simulate.demo_scheduling import reach_extender, share, walk
-from hami_node.simulate.demo_stage import EXTENDER
-from hami_node.simulate.demo_steps import STEPS, audit, restart_kubelet
-from hami_node.simulate.demo_tour import Seen, Step, Tour
+from hami_node.demo import demo, stage
+from hami_node.demo.cast import cast_of
+from hami_node.demo.scheduling import reach_extender, share, walk
+from hami_node.demo.stage import EXTENDER
+from hami_node.demo.steps import audit, restart_kubelet, steps_of
+from hami_node.demo.tour import Seen, Step, Tour
+from hami_node.vendors.registry import VENDORS
 from tests.fakes.waiting import eventually
+
+CAST = cast_of(VENDORS)
+STEPS = steps_of(CAST)
 
 DEMO = (sys.executable, "-m", "hami_node", "demo")
 LIMIT_S = 90.0
 LYING = """
 import sys
 from pathlib import Path
-from hami_node.cli import main
+from hami_node.cli.main import main
 if "--hook-path" in sys.argv:
     hook = Path(sys.argv[sys.argv.index("--hook-path") + 1]) / "vgpu"
     (hook / "libvgpu.so").unlink()
@@ -39,22 +42,16 @@ main()
 """A daemon whose node lost the limiter: it registers and reports, and refuses every pod."""
 NO_EXTENDER = """
 import sys
-from hami_node.cli import main
+from hami_node.cli.main import main
 if sys.argv[1] == "extender":
     raise SystemExit("no server library")
 main()
 """
 """Daemons alone."""
-HALF = "import sys; from hami_node.cli import main; main([*sys.argv[1:], '--split-count', '5'])"
+HALF = (
+    "import sys; from hami_node.cli.main import main; main([*sys.argv[1:], '--split-count', '5'])"
+)
 """A daemon that offers half of the slots."""
-
-
-@pytest.fixture
-def short_tmp() -> Iterator[Path]:
-    """A temporary folder whose path leaves room for the names of sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="hn-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def env_with(folder: Path, **more: str) -> Mapping[str, str]:
@@ -89,27 +86,40 @@ def posted(text: str, call: str) -> dict[str, Any]:
     return answer
 
 
-def test_demo_shows_every_step_true_and_leaves_nothing(short_tmp: Path) -> None:
+def failed_demo(script: str, limit_s: float = stage.LIMIT_S) -> str:
+    """What a demo of these programs prints, which fails in the end."""
+    shown = io.StringIO()
+    command = (sys.executable, "-c", script)
+    assert demo.run(CAST, keep=False, command=command, stream=shown, limit_s=limit_s) == 1
+    return shown.getvalue()
+
+
+def test_demo_shows_every_step_true_and_leaves_nothing(short_folder: Path) -> None:
     done = subprocess.run(
-        DEMO, env=env_with(short_tmp), capture_output=True, text=True, timeout=LIMIT_S, check=False
+        DEMO,
+        env=env_with(short_folder),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"^✓ +(\d+)  ", done.stdout, re.MULTILINE) == [
         str(number) for number in range(1, len(STEPS) + 1)
     ]
-    assert f"all {len(STEPS)} steps checked and true" in done.stdout
+    assert f"all {len(STEPS)} steps passed" in done.stdout
     assert "Simulated: the cards, kubelet, the API server" in done.stdout
     assert "free 10960 MiB, asked 20000 MiB" in done.stdout
     assert "nearest: 42068 MiB free on GPU-" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout, "nobody watches: plain text"
     assert done.stderr == ""
-    assert list(short_tmp.iterdir()) == []
-    assert processes_of(short_tmp) == []
+    assert list(short_folder.iterdir()) == []
+    assert processes_of(short_folder) == []
 
 
-def test_demo_is_true_whatever_the_environment_says(short_tmp: Path) -> None:
+def test_demo_is_true_whatever_the_environment_says(short_folder: Path) -> None:
     env = env_with(
-        short_tmp,
+        short_folder,
         HAMI_NODE_BACKEND="nvml",
         DEVICE_SPLIT_COUNT="3",
         CONFIG_FILE="/nowhere",
@@ -120,46 +130,35 @@ def test_demo_is_true_whatever_the_environment_says(short_tmp: Path) -> None:
         DEMO, env=env, capture_output=True, encoding="latin-1", timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"ok all {len(STEPS)} steps checked and true" in done.stdout
+    assert f"ok all {len(STEPS)} steps passed" in done.stdout
 
 
 def test_demo_with_a_daemon_that_ends_fails_and_shows_its_words() -> None:
-    shown = io.StringIO()
-    command = (sys.executable, "-c", "raise SystemExit('no such library')")
-    assert demo.run(keep=False, command=command, stream=shown) == 1
-    text = shown.getvalue()
-    assert f"not true: {STEPS[0].title}" in text
+    text = failed_demo("raise SystemExit('no such library')")
+    assert f"failed: {STEPS[0].title}" in text
     assert "ended with code 1" in text
     assert "no such library" in text
     assert f"not reached: {len(STEPS) - 1} steps" in text
 
 
 def test_demo_with_a_daemon_that_offers_too_little_fails() -> None:
-    shown = io.StringIO()
-    command = (sys.executable, "-c", HALF)
-    assert demo.run(keep=False, command=command, stream=shown, limit_s=3.0) == 1
-    text = shown.getvalue()
-    assert f"not true: {STEPS[1].title}" in text
-    assert "expected: kubelet lists 40 healthy device IDs; not so within 3 s" in text
+    text = failed_demo(HALF, limit_s=3.0)
+    assert f"failed: {STEPS[1].title}" in text
+    assert "expected: kubelet lists 40 healthy device IDs; not met within 3 s" in text
     assert "event=kubelet_registered" in text, "the daemon's own log"
 
 
 def test_demo_with_a_daemon_that_serves_nobody_names_every_false_step() -> None:
-    shown = io.StringIO()
-    command = (sys.executable, "-c", LYING)
-    assert demo.run(keep=False, command=command, stream=shown, limit_s=3.0) == 1
-    false = re.findall(r"^ +not true: (.*)$", shown.getvalue(), re.MULTILINE)
+    text = failed_demo(LYING, limit_s=3.0)
+    false = re.findall(r"^ +failed: (.*)$", text, re.MULTILINE)
     assert {title_of(act) for act in (walk, share, restart_kubelet, audit)} <= set(false)
     assert not {step.title for step in STEPS[:4]} & set(false)
-    assert "install the limiter's files" in shown.getvalue()
+    assert "install the limiter's files" in text
 
 
 def test_demo_without_an_extender_fails_and_shows_its_words() -> None:
-    shown = io.StringIO()
-    command = (sys.executable, "-c", NO_EXTENDER)
-    assert demo.run(keep=False, command=command, stream=shown) == 1
-    text = shown.getvalue()
-    assert f"not true: {title_of(reach_extender)}" in text
+    text = failed_demo(NO_EXTENDER)
+    assert f"failed: {title_of(reach_extender)}" in text
     assert "the extender ended with code 1" in text
     assert "no server library" in text
     assert f"not reached: {len(STEPS) - 4} steps" in text
@@ -177,8 +176,8 @@ def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> N
 
     shown = io.StringIO()
     steps = (*STEPS[:4], Step(title="the extender is killed", act=kill), *STEPS[4:5])
-    assert demo.run(keep=False, stream=shown, steps=steps, limit_s=3.0) == 1
-    assert f"not true: {title_of(walk)}" in shown.getvalue()
+    assert demo.run(CAST, keep=False, stream=shown, steps=steps, limit_s=3.0) == 1
+    assert f"failed: {title_of(walk)}" in shown.getvalue()
     assert "Connection refused" in shown.getvalue()
     assert "last log lines of the extender" in shown.getvalue()
     assert not folders[0].exists()
@@ -187,10 +186,10 @@ def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> N
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
-    short_tmp: Path, end: signal.Signals
+    short_folder: Path, end: signal.Signals
 ) -> None:
-    output = short_tmp / "output"
-    work = short_tmp / "t"
+    output = short_folder / "output"
+    work = short_folder / "t"
     work.mkdir()
     with output.open("w") as out:
         kept = subprocess.Popen(
@@ -199,7 +198,7 @@ def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
     try:
         eventually(lambda: "cards.yaml" in output.read_text() or kept.poll(), LIMIT_S)
         text = output.read_text()
-        assert "Everything runs on until Ctrl-C" in text
+        assert "Everything keeps running until Ctrl-C" in text
         address = re.search(r"curl http://(127\.0\.0\.1:\d+)/readyz", text)
         assert address is not None
         connection = http.client.HTTPConnection(address[1], timeout=10)
@@ -224,6 +223,6 @@ def test_keep_runs_on_until_told_to_end_and_leaves_nothing(
     finally:
         kept.kill()
         kept.wait(LIMIT_S)
-    assert "everything was taken down" in output.read_text()
+    assert "everything was shut down" in output.read_text()
     assert list(work.iterdir()) == []
     assert processes_of(work) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.simulate.apiserver import ApiServer
+from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.waiting import eventually
 
 LIMIT_S = 20.0
@@ -19,7 +19,7 @@ LIMIT_S = 20.0
 class Process:
     """`hami-node extender` as a process, with a configuration and a log."""
 
-    def __init__(self, folder: Path, api: ApiServer) -> None:
+    def __init__(self, folder: Path, api: FaultyApiServer) -> None:
         self.config, self._log = folder / "device-config.yaml", folder / "log"
         self.write("nvidia:\n  deviceSplitCount: 10\n")
         flags = {
@@ -56,14 +56,14 @@ class Process:
 
 @pytest.fixture
 def extender(tmp_path: Path) -> Iterator[Process]:
-    with ApiServer() as api:
-        one = Process(tmp_path, api)
+    with FaultyApiServer() as api:
+        extender = Process(tmp_path, api)
         try:
-            one.wait_for("synced")
-            yield one
+            extender.wait_for("synced")
+            yield extender
         finally:
-            one.process.kill()
-            one.process.wait(LIMIT_S)
+            extender.process.kill()
+            extender.process.wait(LIMIT_S)
 
 
 def test_configuration_changed_the_same_process_starts_anew_and_can_be_ended(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami_node.extender_app import CLEARING_S
-from hami_node.wire import names
+from hami_node.extender.sweeper import CLEARING_S
+from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.pods import Box
 from tests.integration.extender_rig import UNBOUND_S, ExtenderRig, pod_manifest
 
@@ -18,20 +18,20 @@ COUNT = 4
 @pytest.fixture
 def rig() -> Iterator[ExtenderRig]:
     """Pods p0, p1, ... hold reservations on n0."""
-    one = ExtenderRig()
-    one.write_node("n0", has_identity=True)
-    one.start()
+    rig = ExtenderRig()
+    rig.write_node("n0", has_identity=True)
+    rig.start()
     for number in range(COUNT):
         pod = pod_manifest(f"p{number}", (Box(memory_mib=1000),), {})
-        one.api.create("pods", pod)
-        assert one.filter(one.api.read("pods", f"p{number}", "default"), ["n0"])["NodeNames"]
-    one.settle()
-    yield one
-    one.close()
+        rig.api.create("pods", pod)
+        assert rig.filter(rig.api.read("pods", f"p{number}", "default"), ["n0"])["NodeNames"]
+    rig.settle()
+    yield rig
+    rig.close()
 
 
 def carriers(rig: ExtenderRig) -> list[str]:
-    return sorted(pod.name for pod in rig.pods() if names.POD_ALLOCATED in pod.annotations)
+    return sorted(pod.name for pod in rig.pods() if nvidia_names.POD_ALLOCATED in pod.annotations)
 
 
 def test_leftover_of_another_scheduler_stays_on_its_pod(rig: ExtenderRig) -> None:

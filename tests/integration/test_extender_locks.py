@@ -41,7 +41,9 @@ def test_binds_that_wait_for_one_lock_cost_a_few_requests_each() -> None:
         errors = list(pool.map(lambda pod: rig.bind(pod, "n0"), stored))
     stop.set()
     plugin.join()
-    asked = [one for one in rig.api.requests()[before:] if one.resource in ("pods", "nodes")]
+    asked = [
+        request for request in rig.api.requests()[before:] if request.resource in ("pods", "nodes")
+    ]
     rig.close()
     assert errors == [""] * COUNT
     # phase, binding, and the lock: free at first sight, taken by a look, or waited for

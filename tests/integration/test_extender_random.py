@@ -109,9 +109,9 @@ class Run:
         while self.calls:
             done, _ = wait(self.calls, timeout=60, return_when=FIRST_COMPLETED)
             assert done, f"calls hang: {list(self.calls.values())}"
-            for one in done:
-                del self.calls[one]
-                one.result()
+            for call in done:
+                del self.calls[call]
+                call.result()
             if not all_of_them:
                 return
 
@@ -169,12 +169,12 @@ class Run:
         return boxes
 
     def serve_one(self) -> None:
-        pod = self.some(lambda one: bool(one["spec"].get("nodeName")) and _waits(one))
+        pod = self.some(lambda pod: bool(pod["spec"].get("nodeName")) and _waits(pod))
         if pod is not None:
             self.rig.serve(pod["metadata"]["name"])
 
     def finish_one(self) -> None:
-        pod = self.some(lambda one: bool(one["spec"].get("nodeName")) and not is_over(one))
+        pod = self.some(lambda pod: bool(pod["spec"].get("nodeName")) and not is_over(pod))
         if pod is not None:
             phase = self.random.choice(("Succeeded", "Failed"))
             self.rig.edit(pod["metadata"]["name"], lambda body: body["status"].update(phase=phase))
@@ -194,14 +194,14 @@ class Run:
 
     def end_inits(self) -> None:
         pod = self.some(
-            lambda one: bool(one["spec"]["initContainers"] and one["spec"].get("nodeName"))
+            lambda pod: bool(pod["spec"]["initContainers"] and pod["spec"].get("nodeName"))
         )
         if pod is None:
             return
         ended = [
-            {"name": one["name"], "state": {"terminated": {"exitCode": 0}}}
-            for one in pod["spec"]["initContainers"]
-            if one.get("restartPolicy") != "Always"
+            {"name": container["name"], "state": {"terminated": {"exitCode": 0}}}
+            for container in pod["spec"]["initContainers"]
+            if container.get("restartPolicy") != "Always"
         ]
         self.rig.edit(
             pod["metadata"]["name"],
@@ -211,8 +211,8 @@ class Run:
     # -- kube-scheduler ----------------------------------------------------------------------------
     def filter_one(self) -> None:
         pod = self.some(
-            lambda one: (
-                not one["spec"].get("nodeName") and one["metadata"]["name"] not in self.chosen
+            lambda pod: (
+                not pod["spec"].get("nodeName") and pod["metadata"]["name"] not in self.chosen
             )
         )
         if pod is not None:
@@ -220,7 +220,7 @@ class Run:
 
     def filter_again(self) -> None:
         """A pod with a reservation, or with anything; at times as it was long ago."""
-        pod = self.some(lambda one: True)
+        pod = self.some(lambda pod: True)
         if pod is not None and self.random.random() < 0.3:
             pod = self.created[pod["metadata"]["name"]]
         if pod is not None:
@@ -243,14 +243,14 @@ class Run:
 
     def bind_one(self) -> None:
         pod = self.some(
-            lambda one: not one["spec"].get("nodeName") and one["metadata"]["name"] in self.chosen
+            lambda pod: not pod["spec"].get("nodeName") and pod["metadata"]["name"] in self.chosen
         )
         if pod is not None:
             self.call_bind(pod, self.chosen[pod["metadata"]["name"]])
 
     def bind_wrongly(self) -> None:
         """Without a filter, twice, to another node, or as another pod."""
-        pod = self.some(lambda one: True)
+        pod = self.some(lambda pod: True)
         if pod is not None:
             uid = "another" if self.random.random() < 0.3 else ""
             self.call_bind(pod, self.random.choice((*NODES, "unknown")), uid)
@@ -271,7 +271,7 @@ class Run:
 
     def call_twice(self) -> None:
         """As after a time-out of kube-scheduler: two calls about one pod at once."""
-        pod = self.some(lambda one: not one["spec"].get("nodeName"))
+        pod = self.some(lambda pod: not pod["spec"].get("nodeName"))
         if pod is None:
             return
         node = self.chosen.get(pod["metadata"]["name"])
@@ -444,7 +444,7 @@ def test_random_run_never_overcommits_and_loses_nothing() -> None:
         run.clear_all()
         assert rig.state.charges() == {}
         assert rig.state.sizes()[1] == 0
-        assert rig.state._pods == {}
+        assert rig.state._pods._pods == {}
         assert run.done["bound"] > STEPS / 40, run.done
         assert run.done["locks taken"] > 0, run.done
     finally:

@@ -13,21 +13,25 @@ from typing import Any, Final
 
 import pytest
 
-from hami_node.extender.decisions import Reserved
-from hami_node.extender.reservations import ReservationWriter
-from hami_node.extender.rules import request_of, rules_of
-from hami_node.extender.state import ClusterState
+from hami_node.extender.rules import rules_of
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.decisions import Reserved
+from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import ContainerGrants, ContainerKind, Node, Pod
-from hami_node.settings import Settings
 from hami_node.simulate.store import Json
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.request import request_of
 from hami_node.wire import names
+from hami_node.wire.grants import decode_grants
 from hami_node.wire.objects import decode_node, decode_pod
-from hami_node.wire.pod_codec import decode_grants
 from hami_node.wire.reservation import counts_of
 from hami_node.wire.slots import SlotMap, assign_slots
 from tests.fakes.clock import FakeClock
 from tests.fakes.extender_kube import FakeExtenderKube
 from tests.fakes.pods import Box
+from tests.fakes.settings import settings
 
 RECORDINGS: Final = Path(__file__).parents[1] / "fixtures/recordings"
 GENERATIONS: Final = ("v2.4.1", "v2.7.1", "v2.10.0")
@@ -72,7 +76,7 @@ class Player:
     def __post_init__(self) -> None:
         times = (change["set"].get(names.POD_TIME) for change in self.changes)
         self.clock = FakeClock(float(next(filter(None, times))))
-        self.state = ClusterState(rules_of(Settings()), self.clock)
+        self.state = ClusterState(rules_of(settings(), VENDORS), self.clock)
 
     def play(self, change: Json) -> None:
         self.version += 1
@@ -106,7 +110,7 @@ class Player:
                 "initContainers": [b.manifest() for b in boxes if b.kind is not ContainerKind.APP],
                 "containers": [b.manifest() for b in boxes if b.kind is ContainerKind.APP],
             },
-            "status": {"allocatable": {names.RESOURCE_GPU: "80"}},
+            "status": {"allocatable": {nvidia_names.RESOURCE_GPU: "80"}},
         }
 
     def _show_node(self, node: Node) -> None:
@@ -123,8 +127,10 @@ class Player:
         """What the recorded pods hold by the plain rule: grants, on a node, not finished."""
         return {
             name: HOLDS_MIB[name]
-            for name, one in self.shown.items()
-            if isinstance(one, Pod) and names.POD_ALLOCATED in one.annotations and not one.is_over
+            for name, pod in self.shown.items()
+            if isinstance(pod, Pod)
+            and nvidia_names.POD_ALLOCATED in pod.annotations
+            and not pod.is_over
         }
 
     def held_mib(self) -> dict[str, int]:
@@ -181,11 +187,16 @@ def decisions(generation: str) -> Iterator[tuple[str, Pod, Pod, dict[str, str | 
 
 def decided(player: Player, pod: Pod) -> dict[str, str | None]:
     """What our extender writes for the pod in this moment; nothing is kept of it."""
-    reserved = player.state.reserve(pod, request_of(pod, player.state.rules), [NODE])
+    reserved = player.state.reserve(pod, request_of(pod, player.state.rules.vendors), [NODE])
     assert isinstance(reserved, Reserved), reserved
-    annotations = ReservationWriter(FakeExtenderKube(), player.clock).annotations_of(pod, reserved)
+    writer = ReservationWriter(FakeExtenderKube(), player.clock, player.state.rules.vendors)
+    annotations = writer.annotations_of(pod, reserved)
     player.state.undo(pod.uid, reserved.token)
     return annotations
+
+
+def decoded(text: str) -> tuple[ContainerGrants, ...]:
+    return decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)
 
 
 def shape(granted: ContainerGrants) -> list[tuple[int, int]]:
@@ -195,7 +206,10 @@ def shape(granted: ContainerGrants) -> list[tuple[int, int]]:
 def solved(pod: Pod, text: str | None) -> dict[str, list[tuple[int, int]]]:
     """Amounts by container, as a plugin that solves the slots finds them."""
     slots = assign_slots(
-        pod, counts_of(pod, names.RESOURCE_GPU), decode_grants(str(text)), decode_grants(str(text))
+        pod,
+        counts_of(pod, nvidia_names.RESOURCE_GPU),
+        decoded(str(text)),
+        decoded(str(text)),
     )
     assert isinstance(slots, SlotMap), slots
     assert list(slots.waiting) == list(slots.granted)
@@ -207,12 +221,12 @@ def test_our_reservation_says_what_the_generations_scheduler_said(generation: st
     seen = []
     for name, pod, theirs, ours in decisions(generation):
         seen.append(name)
-        amounts = solved(pod, ours[names.POD_ALLOCATED])
-        wanted = solved(pod, theirs.annotations[names.POD_ALLOCATED])
+        amounts = solved(pod, ours[nvidia_names.POD_ALLOCATED])
+        wanted = solved(pod, theirs.annotations[nvidia_names.POD_ALLOCATED])
         if generation != "v2.10.0":
             amounts.pop("i0", None)  # these generations give init containers nothing
         assert amounts == wanted, name
-        assert ours[names.POD_TO_ALLOCATE] == ours[names.POD_ALLOCATED]
+        assert ours[nvidia_names.POD_TO_ALLOCATE] == ours[nvidia_names.POD_ALLOCATED]
         assert ours[names.POD_NODE] == theirs.annotations[names.POD_NODE]
         assert abs(int(str(ours[names.POD_TIME])) - int(theirs.annotations[names.POD_TIME])) < 60
         written = {key for key in theirs.annotations if key.startswith("hami.io/vgpu-")}
@@ -222,8 +236,8 @@ def test_our_reservation_says_what_the_generations_scheduler_said(generation: st
 
 def test_our_slots_are_those_of_2_10() -> None:
     for name, pod, theirs, ours in decisions("v2.10.0"):
-        mine = [shape(slot) for slot in decode_grants(str(ours[names.POD_ALLOCATED]))]
-        wanted = [shape(slot) for slot in decode_grants(theirs.annotations[names.POD_ALLOCATED])]
+        mine = [shape(slot) for slot in decoded(str(ours[nvidia_names.POD_ALLOCATED]))]
+        wanted = [shape(slot) for slot in decoded(theirs.annotations[nvidia_names.POD_ALLOCATED])]
         assert len(mine) == len(pod.containers), name
         assert [slot for slot in mine if slot] == wanted, name
 
@@ -235,7 +249,8 @@ def test_pod_that_no_card_can_hold_is_refused_in_each_generations_cluster(genera
         player.play(change)
         pod = player.shown.get("too-much")
         if pod is not None:
-            rules = player.state.rules
-            assert not isinstance(player.state.reserve(pod, request_of(pod, rules), None), Reserved)
+            vendors = player.state.rules.vendors
+            answer = player.state.reserve(pod, request_of(pod, vendors), None)
+            assert not isinstance(answer, Reserved)
             return
     pytest.fail("the pod is in no recording")

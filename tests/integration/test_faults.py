@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.errors import AllocationError
-from hami_node.node.response import ContainerResponse
+from hami_node.vendors.answer import ContainerResponse
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Part
-from tests.integration.desk import Desk, Fate, Killed, World
+from tests.integration.desk import AllocatingDaemon, Fate, Killed, World
 
 BOX = Box(memory_mib=3000, cores=30)
 MINE = {"main": [Part(uuid=uuid(1), memory_mib=3000, cores=30)]}
@@ -28,7 +29,7 @@ def world() -> Iterator[World]:
 
 def is_mine(answer: ContainerResponse) -> bool:
     env = dict(answer.envs)
-    return (env[names.ENV_VISIBLE_DEVICES], env[f"{names.ENV_MEMORY_LIMIT}_0"]) == (
+    return (env[nvidia_names.ENV_VISIBLE_DEVICES], env[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"]) == (
         uuid(1),
         "3000m",
     )
@@ -38,7 +39,7 @@ def phase(world: World, pod: str) -> str:
     return world.pod(pod).annotations[names.POD_BIND_PHASE]
 
 
-def assert_next_pod_works(world: World, desk: Desk) -> None:
+def assert_next_pod_works(world: World, desk: AllocatingDaemon) -> None:
     """After the faults: the lock goes, another pod is served, and it alone is charged."""
     world.api.faults.clear()
     desk.wait_seen()
@@ -49,8 +50,8 @@ def assert_next_pod_works(world: World, desk: Desk) -> None:
     parts = {"main": [Part(uuid=uuid(1), memory_mib=37000, cores=70)]}
     world.place("next", [box], parts)
     env = dict(world.allocate("next", [f"{uuid(2)}-0"]).envs)
-    assert env[names.ENV_VISIBLE_DEVICES] == uuid(1)
-    assert env[f"{names.ENV_MEMORY_LIMIT}_0"] == "37000m"
+    assert env[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(1)
+    assert env[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "37000m"
     assert phase(world, "next") == names.PHASE_SUCCESS
     desk.wait_seen()
     desk.keeper.look()
@@ -93,7 +94,7 @@ def test_pod_unknown_to_the_watch_can_not_be_read_it_is_refused_cleanly(
     world.hidden.add("p")
     world.place("p", [BOX], MINE)
     world.api.fail_next("get", "pods", fault)
-    with pytest.raises(AllocationError, match="create the pod again"):
+    with pytest.raises(AllocationError, match="delete and recreate the pod"):
         world.allocate("p", IDS)
     assert world.results == ["refused"]
     world.kubelet_fails("p")
@@ -166,7 +167,7 @@ def test_reservation_rewritten_while_it_is_served_is_refused(world: World) -> No
     world.api.annotate(
         "pods",
         "p",
-        {names.POD_ALLOCATED: other, names.POD_TO_ALLOCATE: other},
+        {nvidia_names.POD_ALLOCATED: other, nvidia_names.POD_TO_ALLOCATE: other},
         "default",
     )
     with pytest.raises(AllocationError, match="its reservation was rewritten while it was served"):
@@ -227,7 +228,7 @@ def test_killed_at_any_step_the_call_made_again_gets_its_own_slice_or_a_refusal(
             with pytest.raises(Killed):
                 world.allocate("p", IDS)
             desk = world.desk()
-            if world.pod("p").annotations[names.POD_TO_ALLOCATE] == ";":
+            if world.pod("p").annotations[nvidia_names.POD_TO_ALLOCATE] == ";":
                 with pytest.raises(AllocationError, match="used up before"):
                     world.allocate("p", IDS)
                 assert phase(world, "p") == names.PHASE_FAILED
@@ -254,5 +255,5 @@ def test_killed_while_it_serves_an_init_container_the_pod_goes_on_where_it_was()
         first = world.allocate("p", [f"{uuid(1)}-0"], "a")
         world.desk()
         second = dict(world.allocate("p", [f"{uuid(2)}-0"], "b").envs)
-        assert second[names.ENV_VISIBLE_DEVICES] == uuid(2)
+        assert second[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(2)
         assert world._desks[0].allocator.allocate([[f"{uuid(1)}-0"]]) == [first]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.simulate.kubelet import Admission
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import NODE, Box, Part
@@ -77,7 +78,7 @@ def test_process_killed_in_the_middle_of_allocate_the_next_one_cleans_up_and_ser
     node.place("next", [box], {"main": [part]})
     answer = node.admit("next")
     assert answer.is_admitted, answer.refusal
-    assert inside(answer)[names.ENV_VISIBLE_DEVICES] == uuid(1)
+    assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(1)
     assert node.bind_phase("running") == names.PHASE_SUCCESS
     assert len(list(node.plugins.glob("hami-*.sock"))) == 1
 

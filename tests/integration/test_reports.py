@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
 from tests.fakes.cards import MODEL, uuid
 from tests.fakes.pods import NODE, Box, Part, pod_body
 from tests.fakes.waiting import eventually
@@ -33,26 +34,26 @@ def test_foreign_annotations_survive_start_reports_and_stop(node: Rig) -> None:
 @pytest.mark.parametrize("value", ["rubbish", "[]", None], ids=["changed", "emptied", "removed"])
 def test_register_annotation_tampered_with_is_restored(rig: Rig, value: str | None) -> None:
     good = rig.register_text
-    rig.api.annotate("nodes", NODE, {names.NODE_REGISTER: value})
+    rig.api.annotate("nodes", NODE, {nvidia_names.NODE_REGISTER: value})
     eventually(lambda: rig.register_text == good, LIMIT_S)
 
 
 def test_nothing_changes_only_the_handshake_is_written(node: Rig) -> None:
     node.start(report_interval_s=OFTEN)
     text = node.register_text
-    eventually(lambda: names.NODE_HANDSHAKE in node.notes)
-    first = node.notes[names.NODE_HANDSHAKE]
-    eventually(lambda: node.notes[names.NODE_HANDSHAKE] != first, LIMIT_S)
+    eventually(lambda: nvidia_names.NODE_HANDSHAKE in node.notes)
+    first = node.notes[nvidia_names.NODE_HANDSHAKE]
+    eventually(lambda: node.notes[nvidia_names.NODE_HANDSHAKE] != first, LIMIT_S)
     assert node.register_text == text
     node.api.forget_requests()
     eventually(lambda: len(node.api.requests(verb="patch")) >= 3, LIMIT_S)
-    asked = {(one.verb, one.resource) for one in node.api.requests()}
+    asked = {(request.verb, request.resource) for request in node.api.requests()}
     assert asked == {("patch", "nodes")}
 
 
 def test_on_request_and_nothing_asked_no_write_at_all(node: Rig) -> None:
     node.start(handshake="on-request", report_interval_s="0.05")
-    assert names.NODE_HANDSHAKE not in node.notes
+    assert nvidia_names.NODE_HANDSHAKE not in node.notes
     node.wait_node_seen()
     before = node.api.read("nodes", NODE)["metadata"]["resourceVersion"]
     wait_reports(node, 3)
@@ -81,25 +82,25 @@ def test_question_of_a_scheduler_is_answered_at_the_next_report(
     node: Rig, word: str, mode: str
 ) -> None:
     node.start(handshake=mode, report_interval_s=OFTEN)
-    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
-    eventually(lambda: node.notes[names.NODE_HANDSHAKE].startswith("Reported "), LIMIT_S)
+    node.api.annotate("nodes", NODE, {nvidia_names.NODE_HANDSHAKE: word})
+    eventually(lambda: node.notes[nvidia_names.NODE_HANDSHAKE].startswith("Reported "), LIMIT_S)
 
 
 def test_handshake_off_leaves_the_question_standing(node: Rig) -> None:
     word = "Requesting_2024-01-02 03:04:05"
-    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
+    node.api.annotate("nodes", NODE, {nvidia_names.NODE_HANDSHAKE: word})
     node.start(handshake="off", report_interval_s=OFTEN)
     node.write_cards(lost=[0])
     eventually(lambda: not decode_register(node.register_text)[0].healthy, LIMIT_S)
-    assert node.notes[names.NODE_HANDSHAKE] == word
+    assert node.notes[nvidia_names.NODE_HANDSHAKE] == word
 
 
 def ask_until(rig: Rig, word: str, is_true: Callable[[], bool]) -> None:
     """A scheduler asks again and again: a report under way may overwrite one question."""
 
     def asked() -> bool:
-        if rig.notes.get(names.NODE_HANDSHAKE) != word:
-            rig.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: word})
+        if rig.notes.get(nvidia_names.NODE_HANDSHAKE) != word:
+            rig.api.annotate("nodes", NODE, {nvidia_names.NODE_HANDSHAKE: word})
         return is_true()
 
     eventually(asked, LIMIT_S)
@@ -124,7 +125,9 @@ def test_dotted_question_of_2_4_changes_the_form_and_a_dashed_one_changes_it_bac
 def test_form_that_is_set_is_written_whatever_the_marks(
     node: Rig, form: str, start: str, commas: int | None
 ) -> None:
-    node.api.annotate("nodes", NODE, {names.NODE_HANDSHAKE: "Requesting_2024.01.02 03:04:05"})
+    node.api.annotate(
+        "nodes", NODE, {nvidia_names.NODE_HANDSHAKE: "Requesting_2024.01.02 03:04:05"}
+    )
     node.start(register_format=form)
     assert node.register_text.startswith(start)
     if commas is not None:
@@ -162,7 +165,7 @@ def test_report_that_fails_is_made_again_and_nothing_is_remembered_wrongly(
         return not decode_register(node.register_text)[3].healthy
 
     eventually(is_true, LIMIT_S)
-    node.api.annotate("nodes", NODE, {names.NODE_REGISTER: "rubbish"})
+    node.api.annotate("nodes", NODE, {nvidia_names.NODE_REGISTER: "rubbish"})
     eventually(lambda: node.register_text != "rubbish", LIMIT_S)
 
 
@@ -183,8 +186,8 @@ def test_ten_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody
     wanting = [Box(memory_mib=1)]
     for n in range(10_000):
         notes = {
-            names.POD_ALLOCATED: texts[n % 8],
-            names.POD_TO_ALLOCATE: texts[n // 8 % 8],
+            nvidia_names.POD_ALLOCATED: texts[n % 8],
+            nvidia_names.POD_TO_ALLOCATE: texts[n // 8 % 8],
             "hami.io/dcu-devices-allocated": texts[n // 64 % 8],
         }
         boxes = wanting if n % 10 == 0 else plain

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from hami_node.simulate.kubelet import SimulatedKubelet
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.node_codec import decode_register
 from tests.fakes.cards import uuid
 from tests.fakes.pods import NODE, Box, Part
 from tests.fakes.waiting import eventually
@@ -23,8 +25,22 @@ def serve(rig: Rig, name: str, card: int = 0) -> None:
     rig.place(name, [SMALL], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
     answer = rig.admit(name)
     assert answer.is_admitted, answer.refusal
-    assert inside(answer)[names.ENV_VISIBLE_DEVICES] == uuid(card)
+    assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(card)
     assert rig.bind_phase(name) == names.PHASE_SUCCESS
+
+
+def start_while(node: Rig, late: Callable[[], object]) -> None:
+    """Start the daemon, and at the same time do what it has to wait for."""
+    thread = threading.Thread(target=late)
+    thread.start()
+    node.start()
+    thread.join()
+
+
+def after_a_while(act: Callable[[], object]) -> None:
+    """Act when the daemon has looked in vain."""
+    threading.Event().wait(0.3)
+    act()
 
 
 # -- kubelet ---------------------------------------------------------------------------------------
@@ -76,16 +92,7 @@ def test_hang_up_registers_again_and_keeps_the_list(rig: Rig) -> None:
 
 def test_kubelet_absent_at_start_is_waited_for(node: Rig) -> None:
     node.kubelet.stop()
-    done = threading.Event()
-
-    def late() -> None:
-        done.wait(0.3)
-        node.kubelet.start()
-
-    thread = threading.Thread(target=late)
-    thread.start()
-    node.start()
-    thread.join()
+    start_while(node, lambda: after_a_while(node.kubelet.start))
     serve(node, "p")
 
 
@@ -113,7 +120,7 @@ def test_outage_devices_stay_and_pods_are_refused_cleanly_then_everything_conver
     assert rig.kubelet.allocatable(GPU) == rig.card_count * SLOTS
     refused = rig.kubelet.admit(pod, GPU)
     assert not refused.is_admitted
-    assert "create the pod again" in refused.refusal
+    assert "delete and recreate the pod" in refused.refusal
     rig.write_cards(lost=[1])
     rig.wait_registered((rig.card_count - 1) * SLOTS)
     rig.api.start()
@@ -141,10 +148,7 @@ def test_start_without_the_api_server_registers_first_and_serves_later(node: Rig
         node.wait_registered()
         node.api.start()
 
-    thread = threading.Thread(target=late)
-    thread.start()
-    node.start()
-    thread.join()
+    start_while(node, late)
     serve(node, "p")
 
 
@@ -182,16 +186,7 @@ def test_driver_gone_all_cards_unhealthy_and_back_without_a_restart(rig: Rig) ->
 
 def test_one_stays_without_cards_until_the_driver_appears(node: Rig) -> None:
     node.write_cards(driver_down="not loaded yet")
-    done = threading.Event()
-
-    def late() -> None:
-        done.wait(0.3)
-        node.write_cards()
-
-    thread = threading.Thread(target=late)
-    thread.start()
-    node.start()
-    thread.join()
+    start_while(node, lambda: after_a_while(node.write_cards))
     serve(node, "p")
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from hami_node.simulate.store import Json
 from tests.fakes.pods import Box
+from tests.fakes.reviews import review_of
 from tests.fakes.waiting import eventually
 from tests.integration.extender_rig import ExtenderRig, pod_manifest
 
@@ -56,7 +57,7 @@ def exchange(
 ) -> Answer:
     """Status and JSON, or the text where it is none."""
     connection = http.client.HTTPConnection(
-        "127.0.0.1", rig.extender.server.port, timeout=TIME_LIMIT_S
+        "127.0.0.1", rig.extender.parts.server.port, timeout=TIME_LIMIT_S
     )
     with closing(connection):
         connection.request(method, path, body, dict(headers or {}))
@@ -76,7 +77,7 @@ def post(rig: ExtenderRig, path: str, body: bytes | object) -> Answer:
 
 def talk(rig: ExtenderRig, data: bytes, *, is_over: bool = False) -> bytes:
     """Send bytes, read until the server hangs up; `is_over` ends our half of the connection."""
-    address = ("127.0.0.1", rig.extender.server.port)
+    address = ("127.0.0.1", rig.extender.parts.server.port)
     with socket.create_connection(address, timeout=TIME_LIMIT_S) as raw:
         raw.sendall(data)
         if is_over:
@@ -98,22 +99,6 @@ def bind_args(pod: Json, node: str = "n0") -> Json:
         "PodNamespace": metadata["namespace"],
         "PodUID": metadata["uid"],
         "Node": node,
-    }
-
-
-def review_of(pod: object, **request: object) -> Json:
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "705ab4f5",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "operation": "CREATE",
-            "namespace": "default",
-            "object": pod,
-            **request,
-        },
     }
 
 

@@ -48,4 +48,4 @@ def unharmed(rig: ExtenderRig, caplog: pytest.LogCaptureFixture) -> Iterator[Non
     assert rig.drift() == []
     assert exchange(rig, "GET", "/healthz") == (200, "ok\n")
     records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
-    assert [one for one in records if one.levelno >= logging.ERROR] == []
+    assert [record for record in records if record.levelno >= logging.ERROR] == []

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tests.fakes.pods import Box
+from tests.fakes.reviews import review_of
 from tests.integration.extender_http.calls import (
     BIND_BYTES,
     DEEP,
@@ -21,7 +22,6 @@ from tests.integration.extender_http.calls import (
     filter_args,
     post,
     refusal,
-    review_of,
     talk,
 )
 from tests.integration.extender_rig import ExtenderRig
@@ -139,8 +139,8 @@ def test_unknown_fields_and_other_case_change_nothing(rig: ExtenderRig) -> None:
 
     def with_more(value: Any) -> Any:
         if isinstance(value, dict) and "requests" not in value and "limits" not in value:
-            return {**{key: with_more(one) for key, one in value.items()}, **more}
-        return [with_more(one) for one in value] if isinstance(value, list) else value
+            return {**{key: with_more(item) for key, item in value.items()}, **more}
+        return [with_more(item) for item in value] if isinstance(value, list) else value
 
     pod = create(rig, "strange", Box(memory_mib=1000))
     spoken = with_more(pod)

@@ -12,9 +12,10 @@ from typing import Final
 import pytest
 
 from hami_node.simulate.store import Json
-from hami_node.wire import names
-from hami_node.wire.node_codec import encode_json
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import encode_json
 from tests.fakes.pods import Box
+from tests.fakes.reviews import review_of
 from tests.integration.extender_http.calls import (
     BIND_BYTES,
     DEEP,
@@ -27,7 +28,6 @@ from tests.integration.extender_http.calls import (
     filter_args,
     post,
     refusal,
-    review_of,
     serve_one,
     talk,
 )
@@ -68,8 +68,8 @@ def test_every_one_of_20000_names_is_told_why_a_pod_does_not_fit(rig: ExtenderRi
     node_names = [*NODES, *(f"foreign-{i}" for i in range(MANY - len(NODES)))]
     body = filter_args(rig.api.read("pods", "big", "default"), node_names)
     status, answer = post(rig, "/filter", body)
-    told = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
-    assert (status, answer["NodeNames"], set(told)) == (200, None, set(node_names))
+    reasons = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+    assert (status, answer["NodeNames"], set(reasons)) == (200, None, set(node_names))
 
 
 @pytest.mark.parametrize("nodes", [None, {}, {"items": None}, {"items": []}])
@@ -86,10 +86,10 @@ def test_call_without_nodes_reserves_nothing(
 
 
 def whole_node(name: str, cards: int = 4) -> Json:
-    notes = {names.NODE_REGISTER: encode_json(cards_of(name)[:cards])}
+    notes = {nvidia_names.NODE_REGISTER: encode_json(cards_of(name)[:cards])}
     return {
         "metadata": {"name": name, "annotations": notes},
-        "status": {"allocatable": {names.RESOURCE_GPU: "20"}},
+        "status": {"allocatable": {nvidia_names.RESOURCE_GPU: "20"}},
     }
 
 
@@ -131,7 +131,7 @@ def test_whole_node_that_is_no_utf8_where_nobody_reads_is_refused(rig: ExtenderR
 
 def test_damaged_register_of_a_whole_node_makes_it_a_node_without_cards(rig: ExtenderRig) -> None:
     broken = whole_node("w")
-    broken["metadata"]["annotations"][names.NODE_REGISTER] = '[{"id":'
+    broken["metadata"]["annotations"][nvidia_names.NODE_REGISTER] = '[{"id":'
     body = filter_args(rig.api.read("pods", "small", "default"), None)
     status, answer = post(rig, "/filter", {**body, "Nodes": {"items": [broken]}})
     assert (status, answer["Nodes"]["items"]) == (200, [])
@@ -152,23 +152,23 @@ def test_pod_with_1000_containers_is_reserved_and_bound(rig: ExtenderRig) -> Non
     assert (status, answer["Error"]) == (200, "")
     assert post(rig, "/bind", bind_args(pod, answer["NodeNames"][0])) == (200, {"Error": ""})
     [(_, held)] = rig.state.charges().values()
-    assert sum(one.slots for one in held) == 3
+    assert sum(grant.slots for grant in held) == 3
     rig.delete("crowd")
 
 
 def test_pod_whose_1000_containers_all_ask_fits_nowhere(rig: ExtenderRig) -> None:
     pod = create(rig, "horde", *boxes(1000, 1000, memory_mib=100))
     status, answer = post(rig, "/filter", filter_args(pod))
-    told = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
-    assert (status, answer["NodeNames"], set(told)) == (200, None, set(NODES))
+    reasons = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+    assert (status, answer["NodeNames"], set(reasons)) == (200, None, set(NODES))
     rig.delete("horde")
 
 
 ASKED: Final = ("9" * 30, "-1", "1e18", "0.5", "1Ei", "a", "", "nan", 1e300, 2**62, -1, True, [1])
 
 
-@pytest.mark.parametrize("resource", [names.RESOURCE_GPU, names.RESOURCE_GPU_MEMORY])
-@pytest.mark.parametrize("value", ASKED, ids=[str(one)[:8] or "empty" for one in ASKED])
+@pytest.mark.parametrize("resource", [nvidia_names.RESOURCE_GPU, nvidia_names.RESOURCE_GPU_MEMORY])
+@pytest.mark.parametrize("value", ASKED, ids=[str(value)[:8] or "empty" for value in ASKED])
 def test_amount_that_nobody_has_is_refused(rig: ExtenderRig, resource: str, value: object) -> None:
     pod = copy.deepcopy(rig.api.read("pods", "small", "default"))
     pod["spec"]["containers"][0]["resources"]["limits"][resource] = value
@@ -178,11 +178,13 @@ def test_amount_that_nobody_has_is_refused(rig: ExtenderRig, resource: str, valu
 
 
 def test_call_that_says_less_than_the_pod_asks_leaves_no_trace_on_it(rig: ExtenderRig) -> None:
-    told = copy.deepcopy(rig.api.read("pods", "big", "default"))
-    told["spec"]["containers"][0]["resources"]["limits"][names.RESOURCE_GPU_MEMORY] = "1000"
-    status, answer = post(rig, "/filter", filter_args(told))
+    described = copy.deepcopy(rig.api.read("pods", "big", "default"))
+    described["spec"]["containers"][0]["resources"]["limits"][nvidia_names.RESOURCE_GPU_MEMORY] = (
+        "1000"
+    )
+    status, answer = post(rig, "/filter", filter_args(described))
     assert (status, answer["NodeNames"]) == (200, None)
-    assert "something else" in answer["Error"]
+    assert "does not ask for what the caller described" in answer["Error"]
 
 
 def test_call_that_forges_another_pod_does_not_cost_it_its_place(rig: ExtenderRig) -> None:
@@ -234,7 +236,7 @@ def test_bind_of_a_pod_that_is_being_deleted_is_refused_and_frees_its_cards(
     rig.edit("leaver", lambda body: body["metadata"].update(stamp))
     assert post(rig, "/bind", bind_args(pod, node))[1]["Error"]
     assert rig.state.charges() == {}
-    assert "leaving" in post(rig, "/filter", filter_args(pod))[1]["Error"]
+    assert "is being deleted" in post(rig, "/filter", filter_args(pod))[1]["Error"]
     rig.delete("leaver")
 
 

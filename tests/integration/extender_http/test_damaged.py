@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hami_node.simulate.patches import json_patch
 from hami_node.simulate.store import Json
 from tests.fakes.pods import Box
+from tests.fakes.reviews import review_of
 from tests.fakes.waiting import eventually
 from tests.integration.extender_http.calls import (
     BIG_MIB,
@@ -25,7 +26,6 @@ from tests.integration.extender_http.calls import (
     pods_of,
     post,
     refusal,
-    review_of,
 )
 from tests.integration.extender_rig import ExtenderRig, pod_manifest
 
@@ -170,7 +170,9 @@ def test_damaged_filter_call_never_reserves_but_for_its_pod_and_what_that_asks(
         charges = rig.state.charges()
         assert set(charges) <= {uid}
         for _, held in charges.values():
-            assert [(one.slots, one.memory_mib, one.cores) for one in held] == [(1, 1000, 10)]
+            assert [(grant.slots, grant.memory_mib, grant.cores) for grant in held] == [
+                (1, 1000, 10)
+            ]
     finally:
         rig.delete("fuzzed")
     eventually(lambda: is_unharmed(rig, before), TIME_LIMIT_S)
