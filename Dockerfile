@@ -7,16 +7,16 @@ RUN python3 -m venv /opt/hami-node
 COPY requirements-runtime.lock ./
 RUN /opt/hami-node/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check \
       -r requirements-runtime.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE daemonset/trim-kubernetes ./
 COPY hami_node ./hami_node
 RUN /opt/hami-node/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check \
-      --no-deps .
-# Byte code that is never checked against its source: the file system is read-only. None for the
-# generated API models, which are 100 MB and never loaded.
+      --no-deps . && \
+    ./trim-kubernetes /opt/hami-node/bin/python3 /opt/hami-node/lib/python3*/site-packages
+# Byte code that is never checked against its source: the file system is read-only.
 RUN /opt/hami-node/bin/pip uninstall --yes --quiet pip setuptools 2>/dev/null; \
     find /opt/hami-node -depth -name __pycache__ -type d -exec rm -rf {} + ; \
     /opt/hami-node/bin/python3 -m compileall -q --invalidation-mode unchecked-hash \
-      -x '/kubernetes/(aio|client/(models|api))/' /opt/hami-node/lib && \
+      /opt/hami-node/lib && \
     /opt/hami-node/bin/hami-node --version
 
 FROM ${PYTHON_IMAGE}
