@@ -17,8 +17,12 @@ from hami_node.config.sources import ignored_env, ignored_flags
 from hami_node.config.values import allowed
 from hami_node.metrics.cards import AllocationReading, CardReading
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.model import Device, Uuid
+from hami_node.model import Ask, Container, Device, Uuid
 from hami_node.setting_types import Role
+from hami_node.vendors.neuron.instance_types import NEURON_TYPES, TRAINIUM_CORES
+from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
+from hami_node.vendors.neuron.placement import count_problem, family_of, wanted
+from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
@@ -107,10 +111,50 @@ def layers() -> str:
     return "\n".join(lines).rstrip()
 
 
+def neuron_types() -> str:
+    """The instance types with Neuron devices."""
+    rows = ["| instance type | devices | cores of a device | links |", "|---|---|---|---|"]
+    for name, kind in NEURON_TYPES.items():
+        cores = ", ".join(
+            f"{kind.physical_cores // lnc} (LNC {lnc})" if len(kind.lncs) > 1 else f"{cores}"
+            for lnc, cores in zip(kind.lncs, kind.logical_cores, strict=True)
+        )
+        rows.append(f"| `{name}` | {kind.devices} | {cores} | {kind.wiring} |")
+    return "\n".join(rows)
+
+
+def neuron_cores() -> str:
+    """What a number of cores means on devices of each size."""
+    ends = "|".join("---" for _ in range(1 + len(TRAINIUM_CORES)))
+    sizes = " | ".join(f"devices with {size} cores" for size in TRAINIUM_CORES)
+    rows = [f"| `aws.amazon.com/neuroncore` | {sizes} |", f"|{ends}|"]
+    for cores in (1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 128):
+        ask = neuron_protocol().ask_of(Container(name="c", limits={CORE_RESOURCE: str(cores)}))
+        assert ask is not None
+        cells = " | ".join(_devices_of(ask, size) for size in TRAINIUM_CORES)
+        rows.append(f"| {cores} | {cells} |")
+    return "\n".join(rows)
+
+
+def _devices_of(ask: Ask, cores_each: int) -> str:
+    devices, cores = wanted(ask, cores_each)
+    if devices == 1:
+        return "a whole device" if cores == cores_each else f"{cores} of a device's cores"
+    served = {
+        kind.family: None
+        for name, kind in NEURON_TYPES.items()
+        if cores_each in kind.logical_cores
+        and devices <= kind.devices
+        and not count_problem(devices, family_of(name))
+    }
+    return f"{devices} devices: " + (", ".join(f"`{family}`" for family in served) or "nowhere")
+
+
 PARTS: Final = {
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
     "metrics.md": {"metrics": metrics_table},
     "architecture.md": {"layers": layers},
+    "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }
 
 

@@ -94,12 +94,14 @@ def context(
 class Rejection:
     """Why one node can't serve: how many of its `total` cards failed for each reason.
 
-    `whole` is set where the node fails as a whole; then nothing is counted.
+    `whole` is set where the node fails as a whole; then nothing is counted. `never` says why a node
+    of this kind can't serve the ask whatever other pods do, for people; "" where it may.
     """
 
     counts: Mapping[StrEnum, int] = field(default_factory=lambda: MappingProxyType({}))
     total: int = 0
     whole: StrEnum | None = None
+    never: str = ""
 
     def text(self) -> str:
         """As HAMi writes it: `1/8 CardTypeMismatch, 3/8 CardInsufficientMemory`."""
@@ -109,9 +111,9 @@ class Rejection:
         return ", ".join(sorted(texts))
 
     @classmethod
-    def of(cls, counts: Counter[StrEnum], total: int) -> Rejection:
+    def of(cls, counts: Counter[StrEnum], total: int, never: str = "") -> Rejection:
         """Freeze a count."""
-        return cls(counts=MappingProxyType(dict(counts)), total=total)
+        return cls(counts=MappingProxyType(dict(counts)), total=total, never=never)
 
 
 Filter = Callable[[DeviceUsage, FitContext], StrEnum | None]

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from hami_node.engine.compat import V2_8
@@ -80,9 +81,11 @@ def explained(
     by_reason: dict[StrEnum, list[str]] = {}
     wanted_mib = max((ask.memory_mib or 0 for ask in _asks(request)), default=0)
     for rejection, nodes in _grouped(rejections):
-        text = rejection.text()
+        text = ": ".join(filter(None, (rejection.text(), rejection.never)))
         if rejection.whole is Reason.NOT_REGISTERED:
             unresolvable |= {name: f"{text}: {why_not_offered(name)}" for name in nodes}
+        elif rejection.never:
+            unresolvable.update(dict.fromkeys(nodes, text))
         elif (is_lasting := _is_lasting(rejection, _LASTING | lasting)) is not None:
             (unresolvable if is_lasting else failed).update(dict.fromkeys(nodes, text))
         else:
@@ -93,7 +96,7 @@ def explained(
     return Explained(
         failed=failed,
         unresolvable=unresolvable,
-        summary=_summary(len(rejections), by_reason) + _nearest(request, rejections, cards_of),
+        summary=_summary(rejections, by_reason) + _nearest(request, rejections, cards_of),
     )
 
 
@@ -109,9 +112,13 @@ def _grouped(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, l
     return groups.values()
 
 
-def _summary(node_count: int, by_reason: Mapping[StrEnum, Sequence[str]]) -> str:
-    summary = f"no available node, {node_count} nodes do not meet"
-    return f"{summary}: {'; '.join(_counted(by_reason))}" if by_reason else summary
+def _summary(
+    rejections: Mapping[str, Rejection], by_reason: Mapping[StrEnum, Sequence[str]]
+) -> str:
+    summary = f"no available node, {len(rejections)} nodes do not meet"
+    never = dict.fromkeys(item.never for item in rejections.values() if item.never)
+    parts = (*_counted(by_reason), *islice(never, MAX_NAMES))
+    return f"{summary}: {'; '.join(parts)}" if parts else summary
 
 
 def _counted(by_reason: Mapping[StrEnum, Sequence[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Neuron devices in the admission webhook: hints, and cores that are rounded down. Pure."""
+"""Neuron devices in the admission webhook: hints, and what its author should know. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 from hami_node.model import Ask, Container
 from hami_node.vendors.admission import VendorAdmission
+from hami_node.vendors.neuron.placement import (
+    TRAINIUM_CORES,
+    TRAINIUM_COUNTS,
+    WHOLE_DEVICES,
+    Family,
+    count_problem,
+    in_words,
+    wanted,
+)
 from hami_node.vendors.neuron.protocol import NeuronProtocol
 from hami_node.vendors.neuron.requests import CORES_PER_DEVICE, rounded_cores
 
@@ -26,8 +35,26 @@ class NeuronAdmission(VendorAdmission):
     def warnings_of(
         self, container: Container, named: Sequence[str], ask: Ask | None
     ) -> Iterator[str]:
-        """Generation 2.8 rounds odd numbers of cores down."""
-        del named, ask
+        """Rounded cores of generation 2.8, and requests that no Trainium node serves."""
+        del named
         resources = self.protocol.names
         if lost := rounded_cores(container, resources, self.protocol.generation):
             yield f"{resources.core} is rounded down to whole devices: {lost} less"
+        if ask is not None and (problem := _trainium_problem(ask)):
+            resource = resources.device if ask.detail == WHOLE_DEVICES else resources.core
+            yield f"{resource}: {problem}: only an Inferentia node could take the pod"
+
+
+def _trainium_problem(ask: Ask) -> str:
+    """Why no Trainium node can serve the ask, by its number alone; "" when some can."""
+    devices = [wanted(ask, cores)[0] for cores in TRAINIUM_CORES]
+    problems = [count_problem(count, Family.TRAINIUM) for count in devices]
+    if not all(problems):
+        return ""
+    if ask.detail == WHOLE_DEVICES:
+        return problems[0]
+    total, each = ask.count * ask.cores, in_words(TRAINIUM_CORES)
+    return (
+        f"{total} cores are {in_words(devices)} devices ({each} cores on each), and Trainium "
+        f"allows {in_words(TRAINIUM_COUNTS)} per container"
+    )

@@ -30,6 +30,7 @@ from hami_node.engine.filters import (
 )
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Device
+from hami_node.vendors.neuron import names
 
 TRAINIUM_COUNTS: Final = (1, 4, 8, 16)
 """Devices that one Trainium container may have: one, a row, two rows, the whole 4 x 4 torus.
@@ -116,6 +117,30 @@ def is_valid_set(indexes: Sequence[int], family: Family | None) -> bool:
     return True
 
 
+def count_problem(devices: int, family: Family | None) -> str:
+    """Why a container can't have so many devices of this family, for people; "" when it can.
+
+    Source: seed 001, the 2D torus; AWS's scheduler extension.
+    """
+    if devices == 1 or family is Family.INFERENTIA:
+        return ""
+    if family is None:
+        return (
+            f"more than one device needs a node whose label {names.INSTANCE_TYPE} names "
+            f"Inferentia (inf...) or Trainium (trn...), and {devices} are asked"
+        )
+    if devices in TRAINIUM_COUNTS:
+        return ""
+    counts = in_words(TRAINIUM_COUNTS)
+    return f"Trainium gives a container {counts} devices, and {devices} are asked"
+
+
+def in_words(numbers: Sequence[int]) -> str:
+    """`1, 4, 8 or 16`; every number once."""
+    *some, last = dict.fromkeys(map(str, numbers))
+    return f"{', '.join(some)} or {last}" if some else last
+
+
 def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection:
     """Take cores of one device, or a run of unused devices.
 
@@ -191,6 +216,14 @@ def _fit_run(
 
     A device that lost a core is not a whole device: it only serves requests for cores.
     """
+    family = _common_family(cards)
+    is_each = GENERATIONS[ctx.compat.name].numa_counts_devices
+    counts: Counter[StrEnum] = Counter({Reason.OTHER_NUMA: 1})
+    total = len(cards) if is_each else 1
+    if problem := count_problem(devices, family):
+        if cores is not None:
+            problem += f" ({cores} cores, {cores_each(card.device for card in cards)} on each)"
+        return Rejection.of(counts, total, problem)
     least = cores_each(card.device for card in cards) if cores is None else 1
     free = [
         card
@@ -200,16 +233,13 @@ def _fit_run(
         and not card.cores_used
         and card.device.cores.bit_count() >= least
     ]
-    family = _common_family(cards)
     for start in range(len(free) - devices + 1):
         run = [card.device for card in free[start : start + devices]]
         if is_valid_set([device.index for device in run], family):
             taken = _charge(run, cores)
             if taken is not None:
                 return Placement(taken=taken)
-    counts: Counter[StrEnum] = Counter({Reason.OTHER_NUMA: 1})
-    is_each = GENERATIONS[ctx.compat.name].numa_counts_devices
-    return Rejection.of(counts, len(cards) if is_each else 1)
+    return Rejection.of(counts, total)
 
 
 def _common_family(cards: Sequence[DeviceUsage]) -> Family | None:

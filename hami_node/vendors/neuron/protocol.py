@@ -91,13 +91,20 @@ class NeuronProtocol(VendorProtocol):
         return codec.decode_neuron_register(text, node.labels.get(names.INSTANCE_TYPE, ""))
 
     def offered_by(self, node: Node) -> tuple[Device, ...]:
-        """Devices as our daemon registers them; else as kubelet counts them (as in 2.10)."""
+        """Devices as our daemon registers them; else as kubelet counts them (as in 2.10).
+
+        Raises:
+            WireError: see `VendorProtocol`; or there are devices and too few cores.
+        """
         if node.annotations.get(names.NODE_NEURON_REGISTER):
             return super().offered_by(node)
         count = allocatable_of(node, self.names.device)
         cores = allocatable_of(node, self.names.core)
-        if not 0 < count <= MAX_DEVICES or cores < count:
+        if not 0 < count <= MAX_DEVICES:
             return ()
+        if cores < count:
+            shown = node.allocatable.get(self.names.core, "absent")
+            raise WireError(f"allocatable {self.names.core}", shown, _few_cores(count))
         per_device = min(cores // count, MAX_CORES)
         instance_type = node.labels.get(names.INSTANCE_TYPE, "")
         return tuple(
@@ -169,6 +176,13 @@ class NeuronProtocol(VendorProtocol):
     def stamps_of(self, now_s: float) -> dict[str, str]:
         """The time for AWS's plugin. Source: HAMi 2.10 awsneuron/device.go:200-243."""
         return {names.NEURON_ALLOC_TIME: str(int(now_s * 1e9))}
+
+
+def _few_cores(devices: int) -> str:
+    return (
+        f"fewer cores than the {devices} Neuron devices of the node, so the cores of a device are "
+        "unknown (check AWS's device plugin, or run hami-node's daemon, which knows instance types)"
+    )
 
 
 def _ids_of(grant: Grant, device: Device, *, counts_devices: bool) -> list[int]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,11 @@ def test_card_that_is_no_near_miss_is_not_named(cards: Cards) -> None:
 
 def test_no_candidates_is_a_sentence() -> None:
     assert explain({}).summary == "no available node, 0 nodes do not meet"
+
+
+def test_ask_that_no_node_of_a_kind_ever_serves_is_unresolvable_and_said_once() -> None:
+    never = replace(counted(OTHER_NUMA=1), never="4 or 8, not 7")
+    said = explain({"a": never, "b": never, "c": counted(NO_SLOT=4)})
+    assert said.failed.keys() == {"c"}
+    assert said.unresolvable == dict.fromkeys("ab", "1/4 NumaNotFit: 4 or 8, not 7")
+    assert said.summary.count("4 or 8, not 7") == 1

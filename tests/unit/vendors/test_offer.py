@@ -103,6 +103,18 @@ def test_neuron_without_a_daemon_is_what_kubelet_counts(
     assert {device.cores for device in offer.devices} <= {0b1111}
 
 
+@pytest.mark.parametrize(("cores", "shown"), [(None, "absent"), ("0", "0"), ("1", "1")])
+def test_neuron_devices_without_cores_say_what_is_missing(cores: str | None, shown: str) -> None:
+    allocatable = {neuron_names.RESOURCE_NEURON: "2"}
+    if cores is not None:
+        allocatable[neuron_names.RESOURCE_NEURON_CORE] = cores
+    offer = offer_of(node(gpu=None, allocatable=allocatable), VENDORS)
+    assert offer.why_empty.startswith(
+        "allocatable aws.amazon.com/neuroncore: fewer cores than the 2 Neuron devices of the node"
+    )
+    assert offer.why_empty.endswith(repr(shown))
+
+
 @pytest.mark.parametrize(
     "other",
     [

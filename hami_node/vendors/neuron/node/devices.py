@@ -199,7 +199,9 @@ def _cores_per_device(
     cores = _quantity(node.capacity, resource, devices * MAX_CORES, findings)
     if not cores:
         usual = known.logical_cores[0] if known else 0
-        detail = f"the node offers no {resource}: {usual or 'an unknown number of'} on each device"
+        kind = "the instance type"
+        counted = f"{kind} has {usual} on each device" if usual else f"{kind} does not say how many"
+        detail = f"the node offers no {resource}, and {counted}"
         _found(findings, NeuronProblem.CORES_MISSING, detail)
         return usual, "" if usual else detail
     each, rest = divmod(cores, devices)

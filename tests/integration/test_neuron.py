@@ -1,0 +1,197 @@
+"""Neuron pods from their creation to their binding, on nodes with AWS's names and with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from hami_node.inspection.cluster import inspect
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.neuron.codec import decode_neuron_register
+from hami_node.vendors.neuron.reports import EVENT
+from hami_node.vendors.neuron.requests import NeuronResources
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.spec import protocols_of
+from tests.documents import DOCS
+from tests.fakes.waiting import eventually
+from tests.integration.neuron_rig import LIMIT_S, NeuronCluster, cluster_of, ids_of, pod_body
+
+RENAMED = NeuronResources(device="example.com/chip", core="example.com/chipcore")
+TRN1, NODE = "trn1.32xlarge", "trn"
+ROW = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[NeuronCluster]:
+    with cluster_of() as made:
+        yield made
+
+
+@pytest.fixture
+def renamed() -> Iterator[NeuronCluster]:
+    """A Trainium node whose resources have other names, with its daemon."""
+    with cluster_of(RENAMED) as made:
+        made.add_node(NODE, TRN1, 16)
+        made.start_daemon(NODE)
+        eventually(lambda: neuron_names.NODE_NEURON_REGISTER in made.notes_of(NODE), LIMIT_S)
+        made.await_node(NODE, 16)
+        yield made
+
+
+# -- Resources with other names --------------------------------------------------------------------
+def test_seed_001_renamed_devices_are_published(renamed: NeuronCluster) -> None:
+    notes = renamed.notes_of(NODE)
+    devices = decode_neuron_register(notes[neuron_names.NODE_NEURON_REGISTER])
+    assert [(device.index, device.cores) for device in devices] == [(at, 3) for at in range(16)]
+    topology = msgspec.json.decode(notes[neuron_names.NODE_NEURON_TOPOLOGY])
+    assert (topology["instanceType"], topology["topology"]) == (TRN1, "torus2d")
+    assert notes[neuron_names.NODE_NEURON_HANDSHAKE].startswith("Reported_")
+
+
+def test_seed_001_four_renamed_devices_are_four_devices_for_aws_plugin(
+    renamed: NeuronCluster,
+) -> None:
+    pod = renamed.place(pod_body("four", {RENAMED.device: "4"}), NODE)
+    assert pod.scheduler_name == "hami-scheduler"
+    assert pod.node_name == NODE
+    said = pod.annotations
+    assert said[neuron_names.NEURON_IDS] == "0,1,2,3"
+    assert neuron_names.NEURON_RESOURCE_TYPE not in said
+    assert said[neuron_names.NEURON_IS_ALLOCATED] == "false"
+    assert said[neuron_names.NEURON_PREDICATE_NODE] == NODE
+    assert said[neuron_names.NEURON_ALLOC_TIME].isdecimal()
+    grants = "".join(f"{NODE}-AWSNeuron-{at},AWSNeuron,0,3:" for at in range(ROW))
+    assert said[neuron_names.POD_NEURON_ALLOCATED] == f"{grants};"
+
+
+def test_seed_001_renamed_cores_are_cores_for_aws_plugin(renamed: NeuronCluster) -> None:
+    said = renamed.place(pod_body("core", {RENAMED.core: "1"}), NODE).annotations
+    assert said[neuron_names.NEURON_IDS] == "30"
+    assert said[neuron_names.NEURON_RESOURCE_TYPE] == RENAMED.core
+
+
+def test_seed_001_renamed_devices_are_counted_until_their_pod_has_ended(
+    renamed: NeuronCluster,
+) -> None:
+    renamed.place(pod_body("a", {RENAMED.device: "4"}), NODE)
+    renamed.serve("a")
+    assert renamed.used_on(NODE) == dict.fromkeys(range(4), 3)
+    assert ids_of(renamed.place(pod_body("b", {RENAMED.device: "8"}), NODE)) == (
+        "8,9,10,11,12,13,14,15"
+    )
+    renamed.submit(pod_body("c", {RENAMED.device: "8"}))
+    assert "NumaNotFit" in renamed.filter("c", NODE)["FailedNodes"][NODE]
+    nodes, pods = renamed.saved()
+    assert renamed.daemon is not None
+    view = inspect(nodes, pods, protocols_of(VENDORS, renamed.daemon.settings), 0.0)
+    assert sorted(holder.pod for holder in view.holders) == ["a"] * 4 + ["b"] * 8
+    renamed.api.delete("pods", "a", "default")
+    eventually(lambda: renamed.used_on(NODE).keys() == set(range(8, 16)), LIMIT_S)
+    assert renamed.filter("c", NODE)["NodeNames"] == [NODE]
+    assert ids_of(renamed.pod("c")) == "0,1,2,3,4,5,6,7"
+
+
+def test_seed_001_renamed_devices_are_audited_as_devices(renamed: NeuronCluster) -> None:
+    renamed.place(pod_body("good", {RENAMED.device: "4"}), NODE)
+    wrong = pod_body("wrong", {RENAMED.device: "4"})
+    wrong["metadata"] |= {
+        "namespace": "default",
+        "annotations": {neuron_names.NEURON_IDS: "5,6,7,8"},
+    }
+    wrong["spec"]["nodeName"] = NODE
+    renamed.api.create("pods", {**wrong, "status": {"phase": "Running"}})
+    eventually(lambda: bool(renamed.events(EVENT)), LIMIT_S)
+    assert renamed.events(EVENT) == [
+        "devices-not-a-valid-set: devices 5,6,7,8 on trn1.32xlarge",
+    ]
+    assert 'rule="devices-not-a-valid-set"' in renamed.metrics()
+
+
+def test_aws_own_names_mean_nothing_where_they_were_renamed(renamed: NeuronCluster) -> None:
+    renamed.submit(pod_body("other", {neuron_names.RESOURCE_NEURON: "4"}))
+    assert renamed.pod("other").scheduler_name == ""
+    assert renamed.filter("other", NODE)["NodeNames"] == [NODE]
+    assert ids_of(renamed.pod("other")) == ""
+    assert renamed.used_on(NODE) == {}
+
+
+# -- The page --------------------------------------------------------------------------------------
+def examples() -> list[dict[str, Any]]:
+    """The pods of docs/neuron.md."""
+    blocks = DOCS.joinpath("neuron.md").read_text().split("```yaml\n")[1:]
+    return [yaml.safe_load(block.partition("```")[0]) for block in blocks]
+
+
+def test_seed_001_usage_examples_of_the_page_get_what_it_says(cluster: NeuronCluster) -> None:
+    cluster.add_node(NODE, TRN1, 16)
+    cluster.await_node(NODE, 16)
+    devices, core = examples()
+    text = DOCS.joinpath("neuron.md").read_text()
+    first = cluster.place(devices, NODE)
+    assert f"`AWS_NEURON_IDS: {ids_of(first)}`" in text
+    assert neuron_names.NEURON_RESOURCE_TYPE not in first.annotations
+    second = cluster.place(core, NODE)
+    assert f"`AWS_NEURON_IDS: {ids_of(second)}`" in text
+    kind = second.annotations[neuron_names.NEURON_RESOURCE_TYPE]
+    assert f"`NEURON_RESOURCE_TYPE: {kind}`" in text
+    assert (ids_of(first), ids_of(second)) == ("0,1,2,3", "30")
+    assert cluster.used_on(NODE) == {0: 3, 1: 3, 2: 3, 3: 3, 15: 1}
+
+
+# -- Counts ----------------------------------------------------------------------------------------
+def test_seed_001_strategy_2_other_counts_are_unresolvable_with_their_sentence(
+    cluster: NeuronCluster,
+) -> None:
+    cluster.add_node(NODE, TRN1, 16)
+    cluster.add_node("plain", "", 16)
+    cluster.await_node(NODE, 16)
+    cluster.await_node("plain", 16)
+    sentence = "Trainium gives a container 1, 4, 8 or 16 devices, and 7 are asked"
+    (warning,) = cluster.submit(pod_body("p", {neuron_names.RESOURCE_NEURON: "7"}))
+    assert sentence in warning
+    answer = cluster.filter("p", NODE, "plain")
+    assert not answer["FailedNodes"]
+    said = answer["FailedAndUnresolvableNodes"]
+    assert said[NODE].endswith(f"NumaNotFit: {sentence}")
+    assert neuron_names.INSTANCE_TYPE in said["plain"]
+    eventually(lambda: any(sentence in text for text in cluster.events("FilteringFailed")), LIMIT_S)
+
+
+def test_seed_001_strategy_1_inferentia_takes_any_number_of_neighbours(
+    cluster: NeuronCluster,
+) -> None:
+    cluster.add_node("inf", "inf2.48xlarge", 12)
+    cluster.await_node("inf", 12)
+    assert ids_of(place_devices(cluster, "a", 5)) == "0,1,2,3,4"
+    assert ids_of(place_devices(cluster, "b", 2)) == "5,6"
+    cluster.api.delete("pods", "a", "default")
+    eventually(lambda: cluster.used_on("inf").keys() == {5, 6}, LIMIT_S)
+    cluster.submit(pod_body("c", {neuron_names.RESOURCE_NEURON: "6"}))
+    said = cluster.filter("c", "inf")["FailedNodes"]["inf"]
+    assert said.endswith("NumaNotFit"), "ten devices are free, but no six side by side"
+
+
+def place_devices(cluster: NeuronCluster, name: str, count: int) -> Any:
+    # Only Inferentia serves such counts, and the webhook says so.
+    body = pod_body(name, {neuron_names.RESOURCE_NEURON: str(count)})
+    cluster.submit(body)
+    assert cluster.filter(name, "inf")["NodeNames"] == ["inf"]
+    assert cluster.bind(name, "inf") == ""
+    return cluster.pod(name)
+
+
+def test_node_without_cores_is_refused_in_a_sentence_until_its_daemon_runs(
+    cluster: NeuronCluster,
+) -> None:
+    cluster.add_node(NODE, TRN1, 16, cores=0)
+    assert cluster.submit(pod_body("p", {neuron_names.RESOURCE_NEURON: "4"})) == []
+    answer = cluster.filter("p", NODE)["FailedAndUnresolvableNodes"]
+    assert "fewer cores than the 16 Neuron devices" in answer[NODE]
+    cluster.start_daemon(NODE)
+    cluster.await_node(NODE, 16)
+    assert cluster.filter("p", NODE)["NodeNames"] == [NODE]
+    assert ids_of(cluster.pod("p")) == "0,1,2,3"
