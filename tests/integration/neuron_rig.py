@@ -49,7 +49,7 @@ class NeuronCluster:
             f"awsneuron: {{resourceCountName: {resources.device}, "
             f"resourceCoreName: {resources.core}}}\n"
         )
-        (self.root / "no-gpus.yaml").write_text("driver_down: no GPU here\n")
+        (self.root / "no-gpus.yaml").write_text("{driver_down: no GPU here, cards: []}\n")
         self.kubelet = SimulatedKubelet(self.root / "plugins", self.root / "pr" / "kubelet.sock")
         self.api = FaultyApiServer()
         self.url = ""
@@ -64,8 +64,8 @@ class NeuronCluster:
         self._ends.callback(self.kubelet.stop)
         self.api.start()
         self._ends.callback(self.api.stop)
-        flags = {"http_bind": "127.0.0.1:0", **self._flags()}
-        sources = ConfigSources(blocks=SETTINGS_BLOCKS, flags=flags, role=Role.EXTENDER)
+        flags = {"http_bind": "127.0.0.1:0"}
+        sources = self._sources(flags, Role.EXTENDER)
         self.extender = extender = Extender(load(sources), sources, VENDORS)
         extender.start()
         runner = threading.Thread(target=extender.wait, daemon=True)
@@ -78,12 +78,15 @@ class NeuronCluster:
     def close(self) -> None:
         self._ends.close()
 
-    def _flags(self) -> dict[str, str]:
-        return {
-            "kubeconfig": str(self.api.write_kubeconfig(self.root / "kubeconfig")),
-            "config_file": str(self.config),
-            "metrics_address": "off",
-        }
+    def _sources(self, flags: Mapping[str, str], role: Role) -> ConfigSources:
+        kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
+        shared = {"kubeconfig": str(kubeconfig), "metrics_address": "off"}
+        return ConfigSources(
+            blocks=SETTINGS_BLOCKS,
+            flags={**flags, **shared},
+            config_file=self.config,
+            role=role,
+        )
 
     # -- nodes -------------------------------------------------------------------------------------
     def add_node(
@@ -116,9 +119,8 @@ class NeuronCluster:
             "pod_resources_socket": str(self.root / "pr" / "kubelet.sock"),
             "hook_path": str(self.root),
             "limiter": "optional",
-            **self._flags(),
         }
-        sources = ConfigSources(blocks=SETTINGS_BLOCKS, flags=flags)
+        sources = self._sources(flags, Role.DAEMON)
         self.daemon = daemon = Daemon(load(sources), sources, VENDORS)
         daemon.start()
         self._ends.callback(daemon.wait)
