@@ -118,6 +118,14 @@ class CardRules(CardCounting):
         del cards, ctx
         return None
 
+    def why_never(self, ask: Ask, devices: Sequence[Device]) -> str:
+        """Why these cards, all that a node has, can't ever serve the ask, for people; "": they may.
+
+        It adds to the reason of a refusal, so it may leave out what the reason says.
+        """
+        del ask, devices
+        return ""
+
     def best_linked(
         self,
         groups: Iterable[Sequence[Taken]],

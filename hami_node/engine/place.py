@@ -180,7 +180,8 @@ class _PodPlacement:
         own = [card for card in cards.values() if card.device.vendor is ask.vendor]
         wanted = rules.cards_wanted(ask, (card.device for card in own))
         if wanted > len(own) and not _has_divided(own, wishes):
-            return Rejection(whole=Reason.TOO_FEW_CARDS)
+            never = rules.why_never(ask, [card.device for card in own])
+            return Rejection(whole=Reason.TOO_FEW_CARDS, never=never)
         scored = (
             Scored(card, device_score(card, asks, ready.compat, ready.weights), position)
             for position, card in enumerate(own)

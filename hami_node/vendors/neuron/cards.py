@@ -42,6 +42,10 @@ class NeuronCards(CardRules):
         """The requested cores may fit on fewer devices than the ask names."""
         return placement.wanted(ask, placement.cores_each(devices))[0]
 
+    def why_never(self, ask: Ask, devices: Sequence[Device]) -> str:
+        """A number of devices that the node's family does not allow."""
+        return placement.why_never(ask, devices)
+
     def choose(self, cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection:
         """Cores of one device, or a run of unused devices."""
         return placement.fit_neuron(cards, ctx)

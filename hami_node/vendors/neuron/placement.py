@@ -141,6 +141,18 @@ def in_words(numbers: Sequence[int]) -> str:
     return f"{', '.join(some)} or {last}" if some else last
 
 
+def why_never(ask: Ask, devices: Sequence[Device]) -> str:
+    """Why these devices of a node can't serve the ask by its number alone; "" when they may."""
+    if not devices:
+        return ""
+    each = cores_each(devices)
+    count, cores = wanted(ask, each)
+    problem = count_problem(count, _common_family(devices))
+    return (
+        f"{problem} ({cores} cores, {each} on each)" if problem and cores is not None else problem
+    )
+
+
 def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rejection:
     """Take cores of one device, or a run of unused devices.
 
@@ -216,14 +228,13 @@ def _fit_run(
 
     A device that lost a core is not a whole device: it only serves requests for cores.
     """
-    family = _common_family(cards)
     is_each = GENERATIONS[ctx.compat.name].numa_counts_devices
     counts: Counter[StrEnum] = Counter({Reason.OTHER_NUMA: 1})
     total = len(cards) if is_each else 1
-    if problem := count_problem(devices, family):
-        if cores is not None:
-            problem += f" ({cores} cores, {cores_each(card.device for card in cards)} on each)"
-        return Rejection.of(counts, total, problem)
+    never = why_never(ctx.ask, [card.device for card in cards])
+    if never:
+        return Rejection.of(counts, total, never)
+    family = _common_family(card.device for card in cards)
     least = cores_each(card.device for card in cards) if cores is None else 1
     free = [
         card
@@ -242,8 +253,8 @@ def _fit_run(
     return Rejection.of(counts, total)
 
 
-def _common_family(cards: Sequence[DeviceUsage]) -> Family | None:
-    families = {family_of(instance_type_of(card.device)) for card in cards}
+def _common_family(devices: Iterable[Device]) -> Family | None:
+    families = {family_of(instance_type_of(device)) for device in devices}
     return families.pop() if len(families) == 1 else None
 
 

@@ -159,6 +159,25 @@ def test_seed_001_strategy_2_inspect_pod_calls_other_counts_unsuitable() -> None
     assert view.cures[-1].startswith("waiting alone does not help")
 
 
+@pytest.mark.parametrize(
+    ("instance_type", "asked", "said"),
+    [
+        pytest.param("trn1.2xlarge", "7", "1, 4, 8 or 16 devices per container", id="other count"),
+        pytest.param("trn1.2xlarge", "4", "", id="allowed, and more than there are"),
+        pytest.param("inf2.xlarge", "7", "", id="Inferentia"),
+        pytest.param("", "7", names.INSTANCE_TYPE, id="unknown family"),
+    ],
+)
+def test_seed_001_strategy_2_sentence_comes_with_too_few_devices_too(
+    instance_type: str, asked: str, said: str
+) -> None:
+    view = explained("p", neuron_node("small", instance_type, 1), neuron_pod(devices=asked))
+    (node,) = view.nodes
+    reason, _, sentence = node.why.partition(": ")
+    assert (node.verdict, reason) == (Verdict.NEVER, "NodeInsufficientDevice")
+    assert said in sentence if said else not sentence
+
+
 def test_inspect_pod_says_what_a_node_with_devices_and_no_cores_lacks() -> None:
     node = neuron_node("trn", TRN1)
     node["status"] = {"allocatable": {DEVICES: "16"}}
