@@ -19,9 +19,9 @@ from hami_node.metrics.cards import AllocationReading, CardReading
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Ask, Container, Device, Uuid
 from hami_node.setting_types import Role
-from hami_node.vendors.neuron.instance_types import NEURON_TYPES, TRAINIUM_CORES
 from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
-from hami_node.vendors.neuron.placement import count_problem, family_of, wanted
+from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
+from hami_node.vendors.neuron.placement import TRAINIUM_CORES, count_problem, family_of, wanted
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS

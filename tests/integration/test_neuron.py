@@ -12,7 +12,7 @@ import yaml
 from hami_node.inspection.cluster import inspect
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import decode_neuron_register
-from hami_node.vendors.neuron.reports import EVENT
+from hami_node.vendors.neuron.node.reports import EVENT
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import protocols_of

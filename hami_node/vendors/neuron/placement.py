@@ -38,6 +38,9 @@ TRAINIUM_COUNTS: Final = (1, 4, 8, 16)
 Trainium 3 is wired all to all and AWS names no counts for it; the same ones are kept.
 """
 
+TRAINIUM_CORES: Final = (2, 4, 8)
+"""Numbers of logical cores that a device of a Trainium instance may have."""
+
 INSTANCE_TYPE: Final = re.compile(r"(?:ml\.)?(inf|trn)\d", re.IGNORECASE)
 """SageMaker writes `ml.` before the type."""
 

@@ -116,15 +116,3 @@ NEURON_TYPES: Final[Mapping[str, NeuronType]] = MappingProxyType(
     }
 )
 """By the value of the node label, without SageMaker's prefix."""
-
-TRAINIUM_CORES: Final = tuple(
-    sorted(
-        {
-            cores
-            for kind in NEURON_TYPES.values()
-            if kind.family.startswith("trn")
-            for cores in kind.logical_cores
-        }
-    )
-)
-"""Numbers of logical cores that a device of Trainium may have."""

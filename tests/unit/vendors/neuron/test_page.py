@@ -10,8 +10,16 @@ from hami_node.errors import WireError
 from hami_node.model import Container, Node
 from hami_node.vendors.neuron import names
 from hami_node.vendors.neuron.admission import NeuronAdmission
-from hami_node.vendors.neuron.devices import devices_of
-from hami_node.vendors.neuron.placement import TRAINIUM_COUNTS, count_problem, family_of, in_words
+from hami_node.vendors.neuron.node.devices import devices_of
+from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
+from hami_node.vendors.neuron.placement import (
+    TRAINIUM_CORES,
+    TRAINIUM_COUNTS,
+    Family,
+    count_problem,
+    family_of,
+    in_words,
+)
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
 from tests.documents import DOCS
@@ -96,6 +104,16 @@ def test_daemon_registers_devices_without_cores_as_the_page_says(
     assert {device.healthy for device in devices} == {is_healthy}
     assert all(device.cores == (3 if is_healthy else 0) for device in devices)
     assert is_healthy or all(device.unhealthy_reason for device in devices)
+
+
+def test_numbers_of_cores_are_those_of_the_instance_types() -> None:
+    found = {
+        cores
+        for name, kind in NEURON_TYPES.items()
+        if family_of(name) is Family.TRAINIUM
+        for cores in kind.logical_cores
+    }
+    assert tuple(sorted(found)) == TRAINIUM_CORES
 
 
 def test_uneven_cores_without_a_daemon_leave_a_rest() -> None:

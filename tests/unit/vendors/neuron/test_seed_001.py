@@ -29,7 +29,8 @@ def runs_of(
     protocol = neuron_protocol(compat=compat.name)
     ask = protocol.ask_of(Container(name="c", limits={DEVICES: str(count)}))
     assert ask is not None
-    offered, taken, runs = protocol.offered_by(node), set(busy), []
+    offered, taken = protocol.offered_by(node), set(busy)
+    runs: list[list[int]] = []
     while True:
         cards = [
             DeviceUsage(
