@@ -16,7 +16,7 @@ from hami_node.engine.compat import FILTERS_BEFORE_NUMA, Compat, FilterName
 from hami_node.engine.quota import QuotaTally
 from hami_node.engine.ranking import has_word
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, CardWishes, Uuid
+from hami_node.model import Ask, CardWishes, Device, Uuid
 
 WHOLE_CARD: Final = 100
 """Percent of cores that mean the whole card, unshared."""
@@ -184,8 +184,17 @@ def has_cores(card: DeviceUsage, ctx: FitContext) -> Reason | None:
 
 
 def is_idle_if_exclusive(card: DeviceUsage, ctx: FitContext) -> Reason | None:
-    """Reject a used card for a whole-card ask, whatever the core scaling."""
-    return Reason.NOT_EXCLUSIVE if ctx.cores == WHOLE_CARD and card.slots_used > 0 else None
+    """Reject a used card for a whole-card ask; with scaled cores no ask means a whole card.
+
+    Source: HAMi nvidia/device.go:800.
+    """
+    is_asked = needs_idle_card(card.device, ctx)
+    return Reason.NOT_EXCLUSIVE if is_asked and card.slots_used > 0 else None
+
+
+def needs_idle_card(device: Device, ctx: FitContext) -> bool:
+    """Whether the ask takes a card of this kind as a whole: all of its 100 cores are asked for."""
+    return ctx.cores == WHOLE_CARD == device.cores
 
 
 def has_cores_left(card: DeviceUsage, ctx: FitContext) -> Reason | None:

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import (
-    WHOLE_CARD,
     FitContext,
     first_failing,
     has_type,
     is_within_quota,
+    needs_idle_card,
 )
 from hami_node.engine.place import Plan
 from hami_node.engine.ranking import MUTEX, has_word, node_score
@@ -121,7 +121,7 @@ class Need:
         memory_mib: on the kind of card where it is least.
         memory_by_kind: on each kind of card that is not excluded.
         kinds: bit set of those kinds.
-        needs_idle: only unused cards will do.
+        idle_kinds: bit set of the kinds of which only unused cards will do.
     """
 
     count: int
@@ -129,7 +129,12 @@ class Need:
     memory_by_kind: Mapping[int, int]
     kinds: int
     cores: int
-    needs_idle: bool
+    idle_kinds: int
+
+    @property
+    def needs_idle(self) -> bool:
+        """Only unused cards will do, of whichever kind."""
+        return self.idle_kinds == self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +170,12 @@ class Needs:
 
 def _counts(rooms: tuple[Room, ...], need: Need) -> bool:
     left = need.count
-    wanted, cores, needs_idle = need.memory_by_kind, need.cores, need.needs_idle
+    wanted, cores, idle_kinds = need.memory_by_kind, need.cores, need.idle_kinds
     for memory_mib, free_cores, is_idle, kind in rooms:
         memory = wanted.get(kind)
         if memory is None or memory > memory_mib or cores > free_cores:
             continue
-        if needs_idle and not is_idle:
+        if not is_idle and idle_kinds >> kind & 1:
             continue
         left -= 1
         if not left:
@@ -196,16 +201,19 @@ def _need(ready: Plan, ask: Ask, kinds: Mapping[int, Device]) -> Need:
         for kind, device in kinds.items()
         if _may_serve(device, ctx)
     ]
-    bits = 0
+    bits = idle_bits = 0
+    is_mutex = has_word(ready.policy, MUTEX)
     for kind, _ in least:
         bits |= 1 << kind
+        if is_mutex or needs_idle_card(kinds[kind], ctx):
+            idle_bits |= 1 << kind
     return Need(
         count=min((item.count for _, item in least), default=ask.count),
         memory_mib=min((item.memory_mib for _, item in least), default=0),
         memory_by_kind={kind: item.memory_mib for kind, item in least},
         kinds=bits,
         cores=min((item.cores for _, item in least), default=1),
-        needs_idle=ctx.cores == WHOLE_CARD or has_word(ready.policy, MUTEX),
+        idle_kinds=idle_bits,
     )
 
 

@@ -51,6 +51,12 @@ def _check(
             [card()], [grant(memory_mib=0, cores=0)], ask(1, None, 0), id="no-limits-asked"
         ),
         pytest.param([card(cores=200)], [grant(cores=100)], ask(cores=100), id="idle-exclusive"),
+        pytest.param(
+            [card(used=(1, 0, 0), cores=200)],
+            [grant(cores=100)],
+            ask(cores=100),
+            id="100-of-200-cores-in-use",
+        ),
     ],
 )
 def test_accepts(cards: Any, grants: Any, wanted: Ask) -> None:
@@ -208,14 +214,6 @@ def test_refuses_with_card_and_numbers(
             None,
             Reason.NOT_EXCLUSIVE,
             id="whole-card-in-use",
-        ),
-        pytest.param(
-            [card(used=(1, 0, 0), cores=200)],
-            [grant(cores=100)],
-            ask(cores=100),
-            None,
-            Reason.NOT_EXCLUSIVE,
-            id="whole-scaled-card-in-use",
         ),
         pytest.param(
             [card(used=(1, 0, 100))],

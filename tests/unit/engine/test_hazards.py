@@ -256,14 +256,6 @@ def test_hazard_c30_decoding_and_encoding_does_not_grow() -> None:
     assert encode_grants(decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)) == text
 
 
-@COMPATS
-def test_hazard_c30_whole_card_is_exclusive_whatever_the_core_scaling(compat: Compat) -> None:
-    """The rule was off on cards that offer 200 cores."""
-    ctx = context(ask(cores=100), NO_CARD_WISHES, compat)
-    assert not isinstance(fit([card(0, (1, 0, 10), cores=200)], ctx), Placement)
-    assert isinstance(fit([card(0, cores=200)], ctx), Placement)
-
-
 def test_hazard_c30_unknown_numa_node_is_no_group() -> None:
     """Unknown was registered as node 0, so strangers looked like neighbours."""
     ctx = context(ask(2), CardWishes(is_numa_bound=True), V2_10)

@@ -106,8 +106,10 @@ def test_whole_card_asks_never_share_a_card(seeds: range, compat: Compat) -> Non
                 continue
             before = fleet.nodes[answer.node].usage.cards
             for grant in _steady(answer.grants):
-                if grant.vendor is NVIDIA and grant.cores == 100 and grant.part is None:
-                    assert before[grant.uuid].slots_used == 0
+                usage = before[grant.uuid]
+                is_whole = grant.cores == 100 == usage.device.cores
+                if grant.vendor is NVIDIA and is_whole and grant.part is None:
+                    assert usage.slots_used == 0
             fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
 
 

@@ -27,7 +27,7 @@ def _needs(memory_mib: int) -> Needs:
         memory_by_kind={0: memory_mib},
         kinds=1,
         cores=1,
-        needs_idle=False,
+        idle_kinds=0,
     )
     return Needs(asks=(need,), impossible=False)
 
