@@ -68,10 +68,10 @@ class NvidiaAdmission(VendorAdmission):
 
     def ask_of(self, container: Container) -> Ask | None:
         """See `VendorAdmission`; memory or cores without a card request nothing."""
-        settings = self.protocol.settings
-        requests.check_percentage(container, settings)
+        settings, is_101_unset = self.protocol.settings, self.protocol.is_101_unset
+        requests.check_percentage(container, settings, is_101_unset=is_101_unset)
         check_quantities(container, settings.amounts)
-        ask = requests.gpu_ask_of(container, settings)
+        ask = requests.gpu_ask_of(container, settings, is_101_unset=is_101_unset)
         self._priority_of(container)
         return ask
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hami_node.errors import WireError
 from hami_node.model import Ask, Container
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.quantities import bounded, count_of, whole_of
 
+UNSET_PERCENT: Final = 101
+"""HAMi's memory percentage of a container that gives none."""
 
-def gpu_ask_of(container: Container, settings: NvidiaSettings) -> Ask | None:
+
+def gpu_ask_of(
+    container: Container, settings: NvidiaSettings, *, is_101_unset: bool = False
+) -> Ask | None:
     """What the container requests; None for a count of 0 and for no count.
+
+    Args:
+        container: the container.
+        settings: the names of the resources, and what a request means that leaves something out.
+        is_101_unset: a memory percentage of 101 means that none is given, as in HAMi 2.8; else it
+            is one above 100, as in 2.10.
 
     Raises:
         WireError: a value that can't be served; `key` names the resource.
@@ -20,6 +33,8 @@ def gpu_ask_of(container: Container, settings: NvidiaSettings) -> Ask | None:
         return None
     memory_mib = _memory_mib_of(container, settings)
     percent = _percent_of(container, settings)
+    if is_101_unset and percent == UNSET_PERCENT:
+        percent = None
     if memory_mib is None and percent is None:
         # The default is already in MiB: the factor belongs to what users write.
         memory_mib = settings.default_memory_mib or None
@@ -29,7 +44,7 @@ def gpu_ask_of(container: Container, settings: NvidiaSettings) -> Ask | None:
         vendor=NVIDIA,
         count=count,
         memory_mib=memory_mib,
-        memory_percent=percent,
+        memory_percent=None if percent is None else min(percent, 100),
         cores=settings.default_cores if cores is None else cores,
     )
 
@@ -42,18 +57,27 @@ def _memory_mib_of(container: Container, settings: NvidiaSettings) -> int | None
 
 
 def _percent_of(container: Container, settings: NvidiaSettings) -> int | None:
-    """1..100; None when absent, 0 or negative: that means "not given", never "no memory"."""
+    """1 and more; None when absent, 0 or negative: that means "not given", never "no memory"."""
     percent = whole_of(container, settings.resource_memory_percent)
-    return min(percent, 100) if percent is not None and percent > 0 else None
+    return percent if percent is not None and percent > 0 else None
 
 
-def check_percentage(container: Container, settings: NvidiaSettings) -> None:
+def check_percentage(
+    container: Container, settings: NvidiaSettings, *, is_101_unset: bool = False
+) -> None:
     """Refuse a memory percentage outside 0..100, which a scheduler would clamp silently.
+
+    Args:
+        container: the container.
+        settings: the names of the resources.
+        is_101_unset: 101 passes, see `gpu_ask_of`.
 
     Raises:
         WireError: it names the resource.
     """
     percent = whole_of(container, settings.resource_memory_percent)
+    if is_101_unset and percent == UNSET_PERCENT:
+        return
     if percent is not None and not 0 <= percent <= 100:
         raise WireError(
             settings.resource_memory_percent, str(percent), "has to be a whole number from 0 to 100"

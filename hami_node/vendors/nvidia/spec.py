@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def _protocol(settings: NvidiaSettings, compat: str) -> NvidiaProtocol:
+    from hami_node.engine.compat import V2_8
     from hami_node.vendors.nvidia.protocol import nvidia_protocol
 
-    del compat  # both generations read and write the same
-    return nvidia_protocol(settings)
+    return nvidia_protocol(settings, is_101_unset=compat == V2_8.name)
 
 
 def _admission(settings: NvidiaSettings, compat: str) -> NvidiaAdmission:

@@ -131,6 +131,18 @@ def test_scheduler_name_is_ours_for_pods_that_ask(named: str | None) -> None:
             {GPU: "1", PCT: "0"}, {}, {GPU: "1", PCT: "0", CORES: "100"}, id="percent-0-is-none"
         ),
         pytest.param(
+            {GPU: "1", PCT: "101"},
+            {},
+            {GPU: "1", PCT: "101", CORES: "100"},
+            id="seed-004-step-1-percent-101-is-none",
+        ),
+        pytest.param(
+            {GPU: "1", PCT: "101"},
+            {"default_memory_mib": 5000},
+            {GPU: "1", PCT: "101"},
+            id="seed-004-step-1-percent-101-is-the-default",
+        ),
+        pytest.param(
             {GPU: "1", MEM: "0"}, {}, {GPU: "1", MEM: "0", CORES: "100"}, id="memory-0-is-none"
         ),
         pytest.param({GPU: "1", CORES: "0"}, {}, {GPU: "1", CORES: "0"}, id="cores-named-0"),

@@ -111,15 +111,23 @@ def test_ask_of_bad_request_beside_a_good_limit_is_found() -> None:
         ask_of({GPU: "1"}, {GPU: "500m"})
 
 
-@pytest.mark.parametrize(("percent", "is_bad"), [("0", 0), ("100", 0), ("101", 1), ("-1", 1)])
-def test_check_percentage_outside_0_to_100_is_a_wire_error(percent: str, is_bad: int) -> None:
+@pytest.mark.parametrize(
+    ("percent", "is_101_unset", "is_bad"),
+    [
+        ("0", False, 0), ("100", False, 0), ("101", False, 1), ("-1", False, 1),
+        ("101", True, 0), ("102", True, 1), ("-1", True, 1),
+    ],
+)  # fmt: skip
+def test_check_percentage_outside_0_to_100_is_a_wire_error(
+    percent: str, is_101_unset: bool, is_bad: int
+) -> None:
     asked = container({GPU: "1", PCT: percent})
 
     if is_bad:
         with pytest.raises(WireError, match="from 0 to 100"):
-            check_percentage(asked, SETTINGS)
+            check_percentage(asked, SETTINGS, is_101_unset=is_101_unset)
     else:
-        check_percentage(asked, SETTINGS)
+        check_percentage(asked, SETTINGS, is_101_unset=is_101_unset)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,29 @@ def test_check_percentage_outside_0_to_100_is_a_wire_error(percent: str, is_bad:
 )
 def test_ask_of_defaults(limits: Quantities, settings: NvidiaSettings, ask: Ask) -> None:
     assert ask_of({GPU: "1", **limits}, settings=settings) == ask
+
+
+DEFAULT_5000 = NvidiaSettings(default_memory_mib=5000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "ask"),
+    [
+        pytest.param({PCT: "101"}, DEFAULT_5000, gpu(1, 5000), id="default"),
+        pytest.param({PCT: "101"}, SETTINGS, gpu(1, percent=100), id="whole card"),
+        pytest.param({PCT: "101", MEM: "10"}, DEFAULT_5000, gpu(1, 10), id="MiB"),
+        pytest.param({PCT: "102"}, DEFAULT_5000, gpu(1, percent=100), id="102"),
+    ],
+)
+def test_seed_004_step_1_percentage_of_101_is_not_given(
+    limits: Quantities, settings: NvidiaSettings, ask: Ask
+) -> None:
+    asked = container({GPU: "1", **limits})
+    assert nvidia_protocol(settings, is_101_unset=True).ask_of(asked) == ask
+
+
+def test_percentage_of_101_is_the_whole_card_in_2_10() -> None:
+    assert ask_of({GPU: "1", PCT: "101"}, settings=DEFAULT_5000) == gpu(1, percent=100)
 
 
 def test_ask_of_renamed_resources_reads_only_the_new_names() -> None:
