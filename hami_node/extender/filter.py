@@ -13,7 +13,7 @@ from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
-from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
+from hami_node.errors import Conflict, KubeError, NotFound, NotLeading, PodTaken, WireError
 from hami_node.extender.http.messages import (
     FilterAnswer,
     FilterArgs,
@@ -36,6 +36,11 @@ log = logging.getLogger(__name__)
 SUCCEEDED: Final = "FilteringSucceed"
 FAILED: Final = "FilteringFailed"
 """Reasons of the Events, as HAMi names them."""
+INTERNAL_FAILURE: Final = (
+    "no node was chosen because of an internal error of the extender; its log has the details "
+    "(extender_request_failed), and the scheduler tries again"
+)
+"""The Event of a pod whose filter call failed unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +68,22 @@ class PodFilter:
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
 
+        An internal failure gives the pod an Event before it is raised.
+
         Raises:
             WireError: the body is not a filter call.
             NotLeading: another replica decides.
         """
         self._out.require_lead()
-        return encode_filter_answer(self.decide(decode_filter_args(body)))
+        args = decode_filter_args(body)
+        try:
+            return encode_filter_answer(self.decide(args))
+        except NotLeading:
+            raise
+        except Exception:
+            self._out.on_result("failed")
+            self._notify(args.pod, FAILED, INTERNAL_FAILURE)
+            raise
 
     def decide(self, args: FilterArgs) -> FilterAnswer:
         """Decide one call.

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from hami_node.errors import Conflict, Forbidden, KubeError
+from hami_node.errors import Conflict, Forbidden, KubeError, NotLeading
+from hami_node.extender.filter import INTERNAL_FAILURE
 from hami_node.model import ContainerKind, Device
 from hami_node.simulate.store import Json
 from hami_node.vendors.neuron import names as neuron_names
@@ -131,6 +133,43 @@ def test_decision_that_cant_be_stored_is_undone(
     assert desk.held() == {}
     desk.sync()
     assert desk.held() == {}
+
+
+def test_seed_004_5_failed_patch_is_an_event(desk: Desk) -> None:
+    desk.kube.fail("patch_pod_exactly", Forbidden("pods is forbidden", 403))
+    why = desk.ask("a")["Error"]
+    (note,) = desk.notes
+    assert (note.name, note.reason, note.is_warning) == ("a", "FilteringFailed", True)
+    assert note.message == why
+    assert "pods is forbidden" in note.message
+
+
+class BrokenError(Exception):
+    """What no part of the filter expects."""
+
+
+def test_seed_004_5_internal_failure_is_an_event_before_the_error(desk: Desk) -> None:
+    desk.kube.before["patch_pod_exactly"] = partial(_raise, BrokenError("a bug"))
+    with pytest.raises(BrokenError):
+        desk.ask("a")
+    (note,) = desk.notes
+    assert (note.name, note.reason, note.is_warning) == ("a", "FilteringFailed", True)
+    assert note.message == INTERNAL_FAILURE
+    assert desk.results == ["failed"]
+    assert desk.held() == {}
+    assert desk.choose("a") != ""
+
+
+def test_seed_004_5_another_leader_is_no_internal_failure(desk: Desk) -> None:
+    desk.kube.before["patch_pod_exactly"] = desk.lose_lead
+    assert desk.choose("a") != ""
+    with pytest.raises(NotLeading):
+        desk.ask("a")
+    assert [note.reason for note in desk.notes] == ["FilteringSucceed"]
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_decision_survives_a_write_of_somebody_else(desk: Desk) -> None:
