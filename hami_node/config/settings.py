@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
+import msgspec
 from msgspec import Meta
 
 from hami_node.errors import HamiError
@@ -290,4 +291,4 @@ def plain_value(value: object) -> object:
     """A value as a plain value for JSON and YAML."""
     if isinstance(value, Path | StrEnum):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return msgspec.to_builtins(list(value)) if isinstance(value, tuple) else value

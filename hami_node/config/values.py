@@ -40,7 +40,9 @@ def value_from_file(setting: Declaration, value: object, source: str, label: str
 
 
 def value_from_text(setting: Declaration, text: str, source: str, label: str) -> object:
-    """Check a value given as text: a flag or an environment variable. Lists use commas.
+    """Check a value given as text: a flag or an environment variable.
+
+    Lists use commas; lists of objects are JSON.
 
     Raises:
         ConfigError: not understood or out of range.
@@ -49,9 +51,25 @@ def value_from_text(setting: Declaration, text: str, source: str, label: str) ->
     value: object = text.strip()
     if kind is bool:
         value = _TRUE_WORDS.get(text.strip().lower(), text)
+    elif _has_objects(kind):
+        value = _from_json(text)
     elif get_origin(kind) is tuple:
         value = [item.strip() for item in text.split(",") if item.strip()]
     return _checked(setting, value, text, source, label, is_text=True)
+
+
+def _has_objects(kind: object) -> bool:
+    """True for a list whose items are objects."""
+    item = get_args(kind)[0] if get_origin(kind) is tuple else None
+    return isinstance(item, type) and issubclass(item, msgspec.Struct)
+
+
+def _from_json(text: str) -> object:
+    """The value; what is no JSON stays text, which no list of objects is made from."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def _checked(  # `raw` is the value as written; `value` may be split already

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Pod
 from hami_node.vendors.holding import stamped_age_s
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 
 Marks = tuple[str | bool | None, ...]
+
+NOTHING: Final = PodGrants(containers=())
+"""What a pod holds that is charged nowhere."""
 
 MAX_VOID: Final = 32
 """A pod whose bindings fail is filtered again every few seconds, for days; a request that the API
@@ -29,6 +32,7 @@ class Counted:
         born_s: monotonic time at which it was first seen.
         marks: of the pod when it was charged from its annotations.
         node: where it is charged; "" if it is not.
+        grants: what is charged there.
         since_s: monotonic time of the charge, while the pod is not bound; None once it is.
         token: of the reservation whose patch is in flight; 0 without such a patch.
         void: marks of reservations that no longer count although the pod may still carry them;
@@ -41,6 +45,7 @@ class Counted:
     born_s: float
     marks: Marks = ()
     node: str = ""
+    grants: PodGrants = NOTHING
     since_s: float | None = None
     token: int = 0
     void: tuple[Marks, ...] = ()
@@ -82,13 +87,14 @@ def reservation_marks(pod: Pod, vendors: Iterable[VendorProtocol]) -> Marks:
 
 
 def is_overfull(card: DeviceUsage | None) -> bool:
-    """True for a card that is overcommitted, must not be used, or is gone."""
-    if card is None:
+    """True for a card that is overcommitted, must not be used, or is gone.
+
+    The parts of a divided card are counted one by one; the sums of their rounded amounts may
+    exceed the card's.
+    """
+    if card is None or not card.device.healthy or card.contradiction or card.slots_free < 0:
         return True
-    return (
-        not card.device.healthy
-        or bool(card.contradiction)
-        or card.slots_free < 0
-        or card.memory_free_mib < 0
-        or (not rules_of(card.device.vendor).cores_are_mask and card.cores_free < 0)
-    )
+    rules = rules_of(card.device.vendor)
+    if rules.is_divided(card.device):
+        return False
+    return card.memory_free_mib < 0 or (not rules.cores_are_mask and card.cores_free < 0)

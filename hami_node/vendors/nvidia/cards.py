@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from hami_node.engine.card_rules import CardRules, OwnFilter, Taken, contradiction
+from hami_node.engine.compat import V2_8
 from hami_node.engine.filters import (
     BEFORE_NUMA,
     FitContext,
@@ -30,7 +31,10 @@ MIG_NOT_SERVED: Final = (
 
 
 class MigReason(StrEnum):
-    """Why a card in MIG mode can't serve; the texts are HAMi's. Source: common/common.go:25-44."""
+    """Why a card in MIG mode can't serve; the texts are HAMi's. Source: common/common.go:25-44.
+
+    `NO_TEMPLATE` is the word of the generation 2.8, `NO_PLACEMENT` that of 2.10.
+    """
 
     NO_PLACEMENT = "CardMigTopologyInfeasible"
     NO_TEMPLATE = "CardNotFoundCustomFilterRule"
@@ -53,8 +57,7 @@ def has_mig_instance(card: DeviceUsage, ctx: FitContext) -> MigReason | None:
     wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
     if mig.choose(card, wanted) is not None:
         return None
-    has_templates = bool(mig.layout_of(card.device).templates)
-    return MigReason.NO_TEMPLATE if has_templates else MigReason.NO_PLACEMENT
+    return MigReason.NO_TEMPLATE if ctx.compat is V2_8 else MigReason.NO_PLACEMENT
 
 
 class NvidiaCards(CardRules):

@@ -6,12 +6,13 @@ use are never moved: a geometry is chosen only while nothing runs in it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.engine.usage import Charge, DeviceUsage
 from hami_node.model import Device
+from hami_node.vendors.nvidia.mode import Mode
 
 FROM_THE_TOP: Final = ("1g.", "3g.")
 """Profiles placed at the highest free start; the others take the lowest. Source: HAMi 2.10
@@ -60,6 +61,22 @@ class MigLayout:
 
     profiles: tuple[MigProfile, ...] = ()
     templates: tuple[tuple[MigTemplate, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGeometries:
+    """The geometries of some models as the configuration lists them (HAMi 2.5 to 2.9).
+
+    Plugins of these releases register a card in MIG mode without its geometries, because plugin
+    and scheduler read the same list. `TemplateSlot.template` is a position in it.
+
+    Attributes:
+        models: parts of the names of these models.
+        templates: the geometries, in the order in which they are tried.
+    """
+
+    models: tuple[str, ...]
+    templates: tuple[tuple[MigTemplate, ...], ...]
 
 
 NO_LAYOUT: Final = MigLayout()
@@ -113,6 +130,19 @@ class MigChoice:
 def layout_of(device: Device) -> MigLayout:
     """The instances that a card can hold."""
     return device.detail if isinstance(device.detail, MigLayout) else NO_LAYOUT
+
+
+def with_known_layout(device: Device, known: Sequence[KnownGeometries]) -> Device:
+    """The card with the first geometries listed for its model, unless it registered its own.
+
+    Source: HAMi 2.8 nvidia/device.go GetNodeDevices.
+    """
+    if device.mode != Mode.MIG or layout_of(device) != NO_LAYOUT:
+        return device
+    for entry in known:
+        if any(model in device.model for model in entry.models):
+            return replace(device, detail=MigLayout(templates=entry.templates))
+    return device
 
 
 def use_of(card: DeviceUsage) -> MigUse:

@@ -23,7 +23,9 @@ from hami_node.model import (
     Uuid,
 )
 from hami_node.vendors.nvidia import codec, mig_codec, names, requests
-from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt, MigReason
+from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt
+from hami_node.vendors.nvidia.geometries import known_geometries
+from hami_node.vendors.nvidia.mig import KnownGeometries, with_known_layout
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.protocol import VendorKeys, VendorProtocol
 from hami_node.vendors.quantities import check_quantities
@@ -61,15 +63,23 @@ WISH_KEYS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class NvidiaProtocol(VendorProtocol):
-    """How NVIDIA cards are read from Kubernetes objects and written to them."""
+    """How NVIDIA cards are read from Kubernetes objects and written to them.
+
+    Attributes:
+        settings: the names of the resources, and defaults.
+        geometries: how cards in MIG mode that register no instances may be divided.
+        is_101_unset: see `requests.gpu_ask_of`.
+    """
 
     settings: NvidiaSettings
+    geometries: tuple[KnownGeometries, ...] = ()
+    is_101_unset: bool = False
 
     # -- what a pod asks for -----------------------------------------------------------------------
     def ask_of(self, container: Container) -> Ask | None:
         """See `VendorProtocol`; a share of cards without a number of cards is refused."""
         check_quantities(container, self.settings.amounts)
-        ask = requests.gpu_ask_of(container, self.settings)
+        ask = requests.gpu_ask_of(container, self.settings, is_101_unset=self.is_101_unset)
         requests.refuse_share_of_nothing(container, self.settings)
         return ask
 
@@ -93,9 +103,10 @@ class NvidiaProtocol(VendorProtocol):
 
     # -- what a node offers ------------------------------------------------------------------------
     def decode_register(self, text: str, node: Node) -> tuple[Device, ...]:
-        """Every generation's form, MIG included."""
+        """Every generation's form; cards in MIG mode of 2.5 to 2.9 have their known geometries."""
         del node
-        return codec.decode_register(text)
+        devices = codec.decode_register(text)
+        return tuple(with_known_layout(device, self.geometries) for device in devices)
 
     def pair_scores_of(self, node: Node) -> PairScores:
         """Links as the node's plugin measured them."""
@@ -119,13 +130,23 @@ class NvidiaProtocol(VendorProtocol):
         self, pod: Pod, containers: Sequence[ContainerGrants]
     ) -> tuple[ContainerGrants, ...]:
         """MIG instances; unreadable ones are left out, which contradicts their card."""
-        try:
-            rows = mig_codec.decode_mig_allocations(
-                pod.annotations.get(names.POD_MIG_ALLOCATIONS, "")
-            )
-        except WireError:
-            rows = ()
-        return mig_codec.with_parts(containers, rows)
+        return mig_codec.with_parts(containers, _allocations_of(pod))
+
+    def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
+        """MIG instances that exist; those that a plugin has still to make have no UUID."""
+        return tuple(
+            {
+                "device_uuid": row.uuid,
+                "mig_uuid": row.device.uuid,
+                "profile": row.instance.profile,
+                "gpu_instance_id": str(row.device.gpu_instance_id),
+                "compute_instance_id": str(row.device.compute_instance_id),
+                "placement_start": str(row.instance.placement.start),
+                "placement_size": str(row.instance.placement.size),
+            }
+            for row in _allocations_of(pod)
+            if row.device is not None
+        )
 
     # -- what a scheduler writes -------------------------------------------------------------------
     def annotations_of(
@@ -155,6 +176,14 @@ class NvidiaProtocol(VendorProtocol):
         return texts
 
 
+def _allocations_of(pod: Pod) -> tuple[mig_codec.MigAllocation, ...]:
+    """The pod's MIG instances in the 2.10 form; () where they can't be read."""
+    try:
+        return mig_codec.decode_mig_allocations(pod.annotations.get(names.POD_MIG_ALLOCATIONS, ""))
+    except WireError:
+        return ()
+
+
 def _is_csv(node: Node) -> bool:
     """Whether a plugin of 2.4 to 2.7 registered the cards."""
     text = node.annotations.get(names.NODE_REGISTER, "").strip()
@@ -174,8 +203,10 @@ def _as_written(grant: Grant) -> Grant:
     )
 
 
-def nvidia_protocol(settings: NvidiaSettings = DEFAULTS) -> NvidiaProtocol:
-    """The protocol with the names and defaults of these settings."""
+def nvidia_protocol(
+    settings: NvidiaSettings = DEFAULTS, *, is_101_unset: bool = False
+) -> NvidiaProtocol:
+    """The protocol with the names, defaults and geometries of these settings."""
     return NvidiaProtocol(
         cards=NVIDIA,
         title="NVIDIA",
@@ -187,8 +218,10 @@ def nvidia_protocol(settings: NvidiaSettings = DEFAULTS) -> NvidiaProtocol:
         memory_factor=settings.memory_factor,
         wish_keys=WISH_KEYS,
         meanings=MEANINGS,
-        lasting=frozenset({MigReason.NO_TEMPLATE}),
         asks_handshakes=True,
         silent_s=60.0,
+        part_metric="hami_node_gpu_mig_instance_info",
         settings=settings,
+        geometries=known_geometries(settings),
+        is_101_unset=is_101_unset,
     )

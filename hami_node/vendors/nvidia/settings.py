@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from hami_node.errors import ConfigError
 from hami_node.setting_types import (
@@ -72,6 +72,22 @@ class BackendKind(StrEnum):
 
     NVML = "nvml"
     SIMULATED = "simulated"
+
+
+class ListedInstance(Struct, frozen=True, kw_only=True):
+    """`count` MIG instances of one size; `memory` in MiB, `core` in percent."""
+
+    name: str
+    memory: Mebibytes
+    count: Annotated[int, Meta(ge=0, le=100)]
+    core: Percent = 0
+
+
+class ListedGeometries(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The geometries of the models whose names contain one of `models`."""
+
+    models: tuple[str, ...]
+    allowed_geometries: tuple[tuple[ListedInstance, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +237,18 @@ class NvidiaSettings:
         is_quoted=True,
     )
 
+    known_mig_geometries: Annotated[
+        tuple[ListedGeometries, ...],
+        Meta(
+            description="a list, each with `models` and `allowedGeometries`, as in HAMi's "
+            "device-config.yaml; as a flag or environment variable in JSON"
+        ),
+    ] = setting(
+        (),
+        "How cards in MIG mode are divided on nodes with HAMi 2.5 to 2.9, which reads it too.",
+        yaml="knownMigGeometries",
+    )
+
     register_format: RegisterFormat = setting(
         RegisterFormat.AUTO, "Generation of the register annotation."
     )
@@ -252,6 +280,7 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "split_count": Group.SHARING,
         "resource_count": Group.REQUESTS,
         "hook_path": Group.CONTAINER,
+        "known_mig_geometries": Group.SCHEDULING,
         "register_format": Group.REPORTS,
     },
     section="nvidia",

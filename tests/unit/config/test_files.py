@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hami_node.config import files
 from hami_node.config.files import FileValues
+from hami_node.vendors.nvidia.settings import ListedGeometries, ListedInstance
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 CHART_2_10 = b"""
@@ -274,3 +275,43 @@ def test_any_yaml_value_gives_a_value_or_an_error(section: dict[str, object]) ->
     data = json.dumps({"nvidia": section}).encode()
     found = read_device_config(data, "f")
     assert len(found.values) + len(found.errors) <= max(1, len(section))
+
+
+GEOMETRIES = b"""
+nvidia:
+  knownMigGeometries:
+    - models: ["A30"]
+      allowedGeometries:
+        - - {name: 1g.6gb, memory: 6144, count: 4}
+        - - {name: 2g.12gb, core: 50, memory: 12288, count: 1, more: ignored}
+"""
+
+
+def test_mig_geometries_of_2_9_are_read() -> None:
+    found = read_device_config(GEOMETRIES, "f.yaml")
+    assert (found.errors, found.ignored) == ((), ())
+    assert found.values["known_mig_geometries"] == (
+        ListedGeometries(
+            models=("A30",),
+            allowed_geometries=(
+                (ListedInstance(name="1g.6gb", memory=6144, count=4, core=0),),
+                (ListedInstance(name="2g.12gb", memory=12288, count=1, core=50),),
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b"count: 4", b"count: -1", id="negative"),
+        pytest.param(b", count: 4", b"", id="no count"),
+        pytest.param(b"memory: 6144", b"memory: 6Gi", id="no number"),
+        pytest.param(b'models: ["A30"]', b"models: A30", id="no list of models"),
+        pytest.param(b"        - - {name: 1g", b"        - {name: 1g", id="no list of lists"),
+    ],
+)
+def test_broken_mig_geometries_are_an_error(old: bytes, new: bytes) -> None:
+    (error,) = read_device_config(GEOMETRIES.replace(old, new), "f.yaml").errors
+    assert error.field == "nvidia.knownMigGeometries"
+    assert "`models` and `allowedGeometries`" in str(error)

@@ -138,6 +138,8 @@ def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) ->
         pytest.param("memory_scaling", "0", "a number above 0 to 100", id="zero_scaling"),
         pytest.param("memory_scaling", "nan", "a number above 0 to 100", id="nan"),
         pytest.param("memory_scaling", "inf", "a number above 0 to 100", id="inf"),
+        pytest.param("known_mig_geometries", "[", "a list, each with `models`", id="no_json"),
+        pytest.param("known_mig_geometries", "{}", "a list, each with `models`", id="no_list"),
         pytest.param("default_cores", "101", "a whole number from 0 to 100", id="percent"),
         pytest.param("disable_core_limit", "maybe", "true or false", id="bool"),
         pytest.param("register_format", "csv", "one of auto, json, csv9, csv7", id="enum"),
@@ -235,6 +237,18 @@ def test_changed_fields_are_named() -> None:
     assert changed_fields(old, old) == ()
     new = settings(node_name="n", split_count=4, memory_scaling=2.0)
     assert changed_fields(old, new) == ("split_count", "memory_scaling")
+
+
+def test_mig_geometries_are_json_outside_the_file() -> None:
+    text = '[{"models": ["A30"], "allowedGeometries": [[{"name": "x", "memory": 9, "count": 1}]]}]'
+    flags = {"known_mig_geometries": text}
+    loaded = load(ConfigSources(blocks=SETTINGS_BLOCKS, flags=flags, env=NODE))
+    shown = json.dumps(plain(loaded)["known-mig-geometries"])
+    again = load(
+        ConfigSources(blocks=SETTINGS_BLOCKS, env={**NODE, "HAMI_NODE_KNOWN_MIG_GEOMETRIES": shown})
+    )
+    assert again == loaded
+    assert json.loads(shown)[0]["allowedGeometries"][0][0]["memory"] == 9
 
 
 def test_plain_settings_survive_json() -> None:

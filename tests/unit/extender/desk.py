@@ -55,14 +55,16 @@ class Desk:
         cards: int = 1,
         lock_wait_s: float = 0.0,
         vendors: Sequence[AnyVendor] = VENDORS,
+        values: Mapping[str, object] | None = None,
     ) -> None:
+        """Nodes with `cards` each, under the settings with these values."""
         self.clock, self.kube = FakeClock(), FakeExtenderKube()
         self.results: list[str] = []
         self.notes: list[EventNote] = []
         self.shown_pods: dict[str, Pod] = {}
         self.shown_nodes: dict[str, Node] = {}
         blocks = tuple(vendor.settings for vendor in vendors)
-        rules = rules_of(make_settings({}, blocks), vendors)
+        rules = rules_of(make_settings(values or {}, blocks), vendors)
         self.state = ClusterState(rules, self.clock)
         self.writer = ReservationWriter(self.kube, self.clock, rules.vendors)
         self.is_leading = True

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
@@ -16,6 +17,12 @@ from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from tests.unit.extender.desk import MEMORY_MIB, card
 
 Cards = Mapping[Uuid, DeviceUsage]
+
+
+class OwnReason(StrEnum):
+    """Why a vendor's cards can never serve."""
+
+    NEVER = "CardNever"
 
 
 def request(memory_mib: int) -> PodRequest:
@@ -47,7 +54,7 @@ def explain(
         lambda name: cards.get(name, cards_of(name)),
         largest,
         lambda name: f"{name} is not served",
-        lasting_of([nvidia_protocol()]),
+        lasting_of([replace(nvidia_protocol(), lasting=frozenset(OwnReason))]),
     )
 
 
@@ -59,7 +66,10 @@ def explain(
         pytest.param(counted(TYPE_MISMATCH=4), True, id="another model"),
         pytest.param(counted(NOT_HEALTHY=2, CORDONED=2), True, id="sick and cordoned"),
         pytest.param(
-            Rejection.of(Counter({MigReason.NO_TEMPLATE: 4}), 4), True, id="a vendor's own reason"
+            Rejection.of(Counter({OwnReason.NEVER: 4}), 4), True, id="a vendor's own reason"
+        ),
+        pytest.param(
+            Rejection.of(Counter({MigReason.NO_TEMPLATE: 4}), 4), False, id="instances of others"
         ),
         pytest.param(
             Rejection.of(Counter({MigReason.NO_PLACEMENT: 4}), 4),

@@ -73,25 +73,29 @@ def test_split_uuid(text: str, uuid: str, part: TemplateSlot | None) -> None:
 
 
 # -- the filter -----------------------------------------------------------------------------------
-def _ctx(memory_mib: int) -> FitContext:
-    return context(ask(memory_mib=memory_mib), NO_CARD_WISHES, V2_10)
+def _ctx(memory_mib: int, compat: Compat = V2_10) -> FitContext:
+    return context(ask(memory_mib=memory_mib), NO_CARD_WISHES, compat)
 
 
 @pytest.mark.parametrize(
-    ("usage", "memory_mib", "reason"),
+    ("compat", "reason"), [(V2_8, MigReason.NO_TEMPLATE), (V2_10, MigReason.NO_PLACEMENT)]
+)
+@pytest.mark.parametrize(
+    ("usage", "memory_mib", "is_served"),
     [
-        (card(), 90000, None),
-        (mig_card(), 40192, None),
-        (mig_card(), 40193, MigReason.NO_PLACEMENT),
-        (template_card(), 40960, None),
-        (template_card(), 40961, MigReason.NO_TEMPLATE),
-        (card(mode=Mode.MIG), 4096, MigReason.NO_PLACEMENT),
+        (card(), 90000, True),
+        (mig_card(), 40192, True),
+        (mig_card(), 40193, False),
+        (template_card(), 40960, True),
+        (template_card(), 40961, False),
+        (card(mode=Mode.MIG), 4096, False),
     ],
 )
-def test_mig_filter_gives_its_reason(
-    usage: DeviceUsage, memory_mib: int, reason: MigReason | None
+def test_mig_filter_gives_the_reason_of_its_generation(
+    usage: DeviceUsage, memory_mib: int, is_served: bool, compat: Compat, reason: MigReason
 ) -> None:
-    assert has_mig_instance(usage, _ctx(memory_mib)) is reason
+    answer = has_mig_instance(usage, _ctx(memory_mib, compat))
+    assert answer is (None if is_served else reason)
 
 
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])

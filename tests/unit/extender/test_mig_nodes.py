@@ -1,0 +1,141 @@
+"""Nodes in MIG mode under HAMi 2.5 to 2.9: the geometries come from the configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hami_node.config.files import read_device_config
+from hami_node.simulate.store import Json
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.unit.extender.desk import Desk
+
+# A part of the device-config.yaml of HAMi 2.9's chart.
+CONFIG = """
+nvidia:
+  knownMigGeometries:
+    - models: ["A30"]
+      allowedGeometries:
+        - - {name: 1g.6gb, core: 25, memory: 6144, count: 4}
+    - models: ["A100-SXM4-40GB", "A100-40GB-PCIe"]
+      allowedGeometries:
+        - - {name: 1g.5gb, core: 14, memory: 5120, count: 7}
+        - - {name: 1g.5gb, core: 14, memory: 5120, count: 1}
+          - {name: 2g.10gb, core: 28, memory: 10240, count: 3}
+        - - {name: 3g.20gb, core: 42, memory: 20480, count: 2}
+        - - {name: 7g.40gb, core: 100, memory: 40960, count: 1}
+    - models: ["H100"]
+      allowedGeometries:
+        - - {name: 3g.40gb, memory: 40960, count: 2}
+"""
+WITHOUT_GEOMETRIES = "nvidia: {}"
+CARD = "GPU-12345678-1234-1234-1234-123456780000"
+# What the plugins of both releases registered.
+CSV = f"{CARD},10,40960,100,NVIDIA-NVIDIA A100-SXM4-40GB,0,true,0,mig:"
+JSON = (
+    f'[{{"id":"{CARD}","count":10,"devmem":40960,"devcore":100,"type":"NVIDIA A100-SXM4-40GB",'
+    '"mode":"mig","health":true,"devicepairscore":{}}]'
+)
+H100 = f"{CARD},10,81559,100,NVIDIA-NVIDIA H100 80GB HBM3,0,true,0,mig:"
+PODS = tuple(enumerate((9000, 4000, 9000, 9000, 4000)))
+FORMS = pytest.mark.parametrize("register", [CSV, JSON], ids=["2.7", "2.9"])
+
+
+def desk_with(register: str, config: str = CONFIG, compat: str = "2.8") -> Desk:
+    text = f'{config}\nhami-node: {{compat: "{compat}"}}\n'
+    found = read_device_config(text.encode(), "device-config.yaml", SETTINGS_BLOCKS)
+    assert found.errors == ()
+    desk = Desk(values=found.values)
+    desk.add_node("n")
+    desk.kube.merge_patch_node("n", {nvidia_names.NODE_REGISTER: register})
+    desk.sync()
+    return desk
+
+
+def granted(desk: Desk, name: str, memory_mib: int) -> str:
+    """Filter and bind a pod: its grant, or why it got none."""
+    desk.add_pod(name, memory_mib=memory_mib)
+    desk.sync()
+    answer: Json = desk.ask(name, "n")
+    if not answer["NodeNames"]:
+        refused: dict[str, str] = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+        return refused["n"]
+    desk.sync()
+    assert desk.bind(name, "n") == ""
+    desk.sync()
+    return desk.notes_of(name)[nvidia_names.POD_ALLOCATED].strip(":;")
+
+
+@FORMS
+def test_seed_002_get_node_devices_templates_are_the_configurations(register: str) -> None:
+    """The grants are those that HAMi 2.9 wrote for the same pods on the same card."""
+    desk = desk_with(register)
+    assert [granted(desk, f"p{memory_mib}-{at}", memory_mib) for at, memory_mib in PODS] == [
+        f"{CARD}[1-1],NVIDIA,10240,28",
+        f"{CARD}[1-0],NVIDIA,5120,14",
+        f"{CARD}[1-2],NVIDIA,10240,28",
+        f"{CARD}[1-3],NVIDIA,10240,28",
+        "1/1 CardNotFoundCustomFilterRule",
+    ]
+
+
+@FORMS
+def test_seed_002_geometry_is_chosen_anew_once_nothing_is_in_use(register: str) -> None:
+    desk = desk_with(register)
+    assert granted(desk, "small", 5000) == f"{CARD}[0-0],NVIDIA,5120,14"
+    desk.delete_pod("small")
+    desk.sync()
+    assert granted(desk, "large", 20000) == f"{CARD}[2-0],NVIDIA,20480,42"
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("compat", "reason"),
+    [("2.8", "CardNotFoundCustomFilterRule"), ("2.10", "CardMigTopologyInfeasible")],
+)
+@pytest.mark.parametrize(
+    ("config", "memory_mib"),
+    [
+        pytest.param(CONFIG, 40961, id="no template holds it"),
+        pytest.param(WITHOUT_GEOMETRIES, 1000, id="no geometries"),
+        pytest.param(CONFIG.replace("A100", "A200"), 1000, id="none for the model"),
+    ],
+)
+def test_seed_000_6_1_card_without_a_template_is_refused(
+    register: str, config: str, memory_mib: int, compat: str, reason: str
+) -> None:
+    desk = desk_with(register.replace("40960", "50000"), config, compat)
+    assert granted(desk, "p", memory_mib) == f"1/1 {reason}"
+    assert f"1 nodes {reason}(n)" in desk.notes[-1].message
+
+
+def test_seed_002_only_cards_in_mig_mode_are_divided() -> None:
+    desk = desk_with(CSV.replace(",mig:", ",hami-core:"))
+    assert granted(desk, "p", 9000) == f"{CARD},NVIDIA,9000,0"
+
+
+def test_templates_may_sum_up_to_more_than_the_card_has() -> None:
+    """2 x 40960 MiB of the list are more than the 81559 MiB that the driver reports."""
+    desk = desk_with(H100)
+    assert [granted(desk, f"p{at}", 40000) for at in range(3)] == [
+        f"{CARD}[0-0],NVIDIA,40960,0",
+        f"{CARD}[0-1],NVIDIA,40960,0",
+        "1/1 CardInsufficientMemory",
+    ]
+
+
+def test_rounded_up_cores_of_instances_never_stop_a_bind() -> None:
+    """7 x 15 cores of 100: HAMi 2.10 rounds each instance's share up."""
+    profile = {
+        "name": "1g.5gb",
+        "memoryMB": 4864,
+        "core": 15,
+        "sliceCount": 1,
+        "placements": [{"start": start, "size": 1} for start in range(7)],
+    }
+    (registered,) = json.loads(JSON)
+    desk = desk_with(json.dumps([registered | {"migProfiles": [profile]}]), compat="2.10")
+    answers = [granted(desk, f"p{at}", 1000) for at in range(7)]
+    assert answers == [f"{CARD},NVIDIA,4864,15"] * 7
