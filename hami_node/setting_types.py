@@ -25,6 +25,14 @@ ObjectName = Annotated[
         description="a Kubernetes name: lower-case letters, digits, - and .",
     ),
 ]
+LabelPair = Annotated[
+    str,
+    Meta(
+        pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+        r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z",
+        description="a label as key=value",
+    ),
+]
 GpuPolicy = Annotated[
     str,
     Meta(

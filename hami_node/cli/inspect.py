@@ -228,7 +228,7 @@ def _basis_of(settings: Settings) -> Basis:
     from hami_node.inspection.picture import Basis
 
     rules = rules_of(settings, VENDORS)
-    return Basis(vendors=rules.vendors, rules=rules.engine)
+    return Basis(vendors=rules.vendors, rules=rules.engine, node_labels=rules.node_labels)
 
 
 def _show_cluster(snapshot: _Snapshot, output: str, *, is_whole: bool) -> None:

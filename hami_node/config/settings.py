@@ -24,6 +24,7 @@ from hami_node.setting_types import (
     Blocks,
     GpuPolicy,
     Group,
+    LabelPair,
     Names,
     ObjectName,
     Role,
@@ -84,6 +85,10 @@ class Settings:
         "spread",
         "Order of cards for pods that name none: binpack, spread, topology-aware, mutex, numa, or "
         "several with commas.",
+    )
+
+    node_label_selector: tuple[LabelPair, ...] = setting(
+        (), "Devices are given out on nodes that have all of these labels; without any, on all."
     )
 
     http_bind: Address = setting(

@@ -69,7 +69,6 @@ _IGNORED_SCHEDULER_FLAGS: Final = (
     "leader-elect-retry-period",
     "legacy-metrics",
     "logtostderr",
-    "node-label-selector",
     "node-lock-retry-timeout",
     "node-lock-timeout",
     "profiling",

@@ -216,7 +216,7 @@ class PodFilter:
         nodes = args.nodes or ()
         given = {item.node.name: item.raw for item in nodes}
         for item in nodes:
-            offer = offer_of(item.node, rules.vendors)
+            offer = offer_of(item.node, rules.vendors, node_labels=rules.node_labels)
             if offer.devices:
                 fleet.set_node(
                     item.node.name,
@@ -235,7 +235,12 @@ class PodFilter:
             chosen = (given[answer.node],)
         return FilterAnswer(
             nodes=chosen,
-            failed={name: rejection.text() for name, rejection in rejections.items()},
+            failed={name: item.text() for name, item in rejections.items() if not item.never},
+            unresolvable={
+                name: f"{item.text()}: {item.never}"
+                for name, item in rejections.items()
+                if item.never
+            },
         )
 
     def _notify(self, pod: Pod, reason: str, message: str) -> None:

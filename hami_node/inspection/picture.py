@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet
@@ -12,7 +12,7 @@ from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Node, Pod, Uuid
 from hami_node.vendors.holding import UNBOUND_S, Holding, holding_of, stamped_age_s
-from hami_node.vendors.offer import Offer, offer_of
+from hami_node.vendors.offer import ANY_LABELS, Offer, offer_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.quotas import ResourceQuota
 
@@ -38,10 +38,17 @@ class PodHolding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """The vendors whose cards count, and the extender's rules."""
+    """The vendors whose cards count, and the extender's rules.
+
+    Attributes:
+        vendors: whose cards are looked at.
+        rules: how nodes and cards are chosen.
+        node_labels: labels without which a node is not used.
+    """
 
     vendors: tuple[VendorProtocol, ...]
     rules: Rules
+    node_labels: Mapping[str, str] = field(default_factory=lambda: ANY_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,7 @@ def picture_of(
     offers: dict[str, Offer] = {}
     for node in sorted(listed.nodes, key=lambda node: node.name):
         if _has_cards(node, basis.vendors):
-            offers[node.name] = offer_of(node, basis.vendors)
+            offers[node.name] = offer_of(node, basis.vendors, node_labels=basis.node_labels)
     held: dict[str, PodHolding] = {}
     for pod in listed.pods:
         holding = holding_of(pod, basis.vendors)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.model import NO_SCORES, Device, Node, PairScores, Uuid, Vendor
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.wishes import decode_cordon
+
+ANY_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+"""The labels that a node needs where every node may be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +58,16 @@ def marks_of(node: Node, vendors: Sequence[VendorProtocol]) -> tuple[object, ...
     )
 
 
+def is_selected(node: Node, node_labels: Mapping[str, str]) -> bool:
+    """True for a node that has all of these labels. Source: HAMi scheduler.go:155."""
+    return all(node.labels.get(key) == value for key, value in node_labels.items())
+
+
 def offer_of(
     node: Node,
     vendors: Sequence[VendorProtocol],
     given_up: Mapping[Vendor, str] | None = None,
+    node_labels: Mapping[str, str] = ANY_LABELS,
 ) -> Offer:
     """Decode what a node offers; never raises: what can't be read is `missing`.
 
@@ -65,11 +75,23 @@ def offer_of(
         node: the node.
         vendors: the vendors whose cards are read.
         given_up: vendors whose daemon has gone silent, with the reason.
+        node_labels: the labels without which a node offers nothing.
     """
     if node.is_unschedulable:
         return Offer(missing={vendor.cards: "the node is cordoned" for vendor in vendors})
+    offer = _registered(node, vendors, given_up or {})
+    if not offer.devices or is_selected(node, node_labels):
+        return offer
+    wanted = ",".join(f"{key}={value}" for key, value in node_labels.items())
+    why = f"the node does not have the labels of node-label-selector ({wanted})"
+    return Offer(missing={device.vendor: why for device in offer.devices})
+
+
+def _registered(
+    node: Node, vendors: Sequence[VendorProtocol], given_up: Mapping[Vendor, str]
+) -> Offer:
     devices: list[Device] = []
-    missing: dict[Vendor, str] = dict(given_up or {})
+    missing: dict[Vendor, str] = dict(given_up)
     scores: dict[Uuid, Mapping[Uuid, int]] = {}
     problems: list[str] = []
     for vendor in vendors:

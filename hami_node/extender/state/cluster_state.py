@@ -37,7 +37,7 @@ class ClusterState:
         self._lock = threading.RLock()
         factor = 1 if rules.limited is None else rules.limited.memory_factor
         self._fleet = Fleet(rules.engine, QuotaBook(factor))
-        self._nodes = NodeBook(self._fleet, rules.vendors)
+        self._nodes = NodeBook(self._fleet, rules.vendors, rules.node_labels)
         self._pods = PodBook(self._fleet, rules.vendors, clock, unbound_s)
         self._last_token = 0
 

@@ -17,6 +17,7 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Clock, Kube
+from hami_node.vendors.offer import is_selected
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.handshake import (
     Handshake,
@@ -68,7 +69,8 @@ class HandshakeKeeper:
 
     def look(self) -> None:
         """One pass over all nodes; a failed write affects that node only."""
-        nodes = self._state.nodes()
+        labels = self._state.rules.node_labels
+        nodes = [node for node in self._state.nodes() if is_selected(node, labels)]
         keys = [(node.name, vendor.keys.handshake) for node in nodes for vendor in self._vendors]
         self._exchanges = {key: self._exchanges.get(key, _Exchange()) for key in keys}
         left = MAX_WRITES

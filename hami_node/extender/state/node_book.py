@@ -9,7 +9,7 @@ from dataclasses import replace
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.logs import kv
 from hami_node.model import Node, Vendor
-from hami_node.vendors.offer import Offer, marks_of, offer_of
+from hami_node.vendors.offer import ANY_LABELS, Offer, is_selected, marks_of, offer_of
 from hami_node.vendors.protocol import VendorProtocol
 
 log = logging.getLogger(__name__)
@@ -18,9 +18,14 @@ log = logging.getLogger(__name__)
 class NodeBook:
     """Nodes, their offers and the vendors given up. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, fleet: Fleet, vendors: Sequence[VendorProtocol]) -> None:
-        """Report the cards of these vendors to `fleet`."""
-        self._fleet, self._vendors = fleet, vendors
+    def __init__(
+        self,
+        fleet: Fleet,
+        vendors: Sequence[VendorProtocol],
+        node_labels: Mapping[str, str] = ANY_LABELS,
+    ) -> None:
+        """Report the cards of these vendors to `fleet`, of nodes that have all of these labels."""
+        self._fleet, self._vendors, self._node_labels = fleet, vendors, node_labels
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, tuple[object, ...]] = {}
         self._offers: dict[str, Offer] = {}
@@ -71,11 +76,12 @@ class NodeBook:
 
     def _refresh(self, node: Node) -> None:
         given_up = self._given_up.get(node.name, {})
-        marks = (marks_of(node, self._vendors), tuple(given_up))
+        is_ours = is_selected(node, self._node_labels)
+        marks = (marks_of(node, self._vendors), tuple(given_up), is_ours)
         if self._marks.get(node.name) == marks:
             return
         self._marks[node.name] = marks
-        offer = offer_of(node, self._vendors, given_up)
+        offer = offer_of(node, self._vendors, given_up, self._node_labels)
         known = self._offers.get(node.name)
         self._offers[node.name] = offer
         if known is None or known.missing != offer.missing or known.problem != offer.problem:
