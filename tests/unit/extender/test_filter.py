@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hami_node.config.settings import Compat
 from hami_node.errors import Conflict, Forbidden, KubeError, NotLeading
 from hami_node.extender.filter import INTERNAL_FAILURE
 from hami_node.model import ContainerKind, Device
@@ -17,7 +18,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.wire import names
 from tests.fakes.pods import Box, pod_body
-from tests.unit.extender.desk import SCHEDULER, Desk, card
+from tests.unit.extender.desk import MEMORY_MIB, SCHEDULER, Desk, card
 
 
 @pytest.fixture
@@ -133,6 +134,24 @@ def test_decision_that_cant_be_stored_is_undone(
     assert desk.held() == {}
     desk.sync()
     assert desk.held() == {}
+
+
+@pytest.mark.parametrize(
+    ("compat", "memory_mib"),
+    [
+        pytest.param(Compat.V2_8, 3000, id="2.8: the default"),
+        pytest.param(Compat.V2_10, MEMORY_MIB, id="2.10: the whole card"),
+    ],
+)
+def test_seed_004_step_1_percentage_of_101_is_not_given(compat: Compat, memory_mib: int) -> None:
+    desk = Desk("n1", values={"compat": compat, "default_memory_mib": 3000})
+    body = pod_body("a", (Box(memory_mib=0),), None, node="")
+    limits = {nvidia_names.RESOURCE_GPU: "1", nvidia_names.RESOURCE_GPU_MEMORY_PERCENT: "101"}
+    body["spec"]["containers"][0]["resources"] = {"limits": limits}
+    desk.kube.store.create("pods", "default", body)
+    desk.sync()
+    assert desk.choose("a") == "n1"
+    assert desk.held() == {"a": memory_mib}
 
 
 def test_seed_004_5_failed_patch_is_an_event(desk: Desk) -> None:
