@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -24,12 +23,21 @@ def _fit(
     wanted: Ask,
     *,
     wishes: CardWishes = NO_CARD_WISHES,
-    compat: Compat = V2_10,
+    compat: Compat | None = None,
     policy: str = "spread",
     scores: PairScores = NO_SCORES,
     quota: Quota | None = None,
 ) -> list[int] | str:
-    """Indexes in the order taken, or the reasons."""
+    """Indexes in the order taken, or the reasons; without `compat` both generations agree."""
+    if compat is None:
+        older, newer = (
+            _fit(
+                cards, wanted, wishes=wishes, compat=each, policy=policy, scores=scores, quota=quota
+            )
+            for each in (V2_8, V2_10)
+        )
+        assert older == newer
+        return newer
     ctx = context(
         wanted,
         wishes,
@@ -90,12 +98,6 @@ def test_no_card_at_all_gives_no_reason() -> None:
         pytest.param([1, 0, 0], 2, [1, 2], id="E42-dropped-at-the-change"),
         pytest.param([0, 0, 1], 2, [0, 1], id="first-group-does"),
         pytest.param([0, 1, 0], 2, [0, 2], id="E44-interleaved-mended"),
-        pytest.param(
-            [1, 1, 0, 0],
-            3,
-            "2/4 AllocatedCardsInsufficientRequest, 2/4 NumaNotFit",
-            id="E43-no-group-is-large-enough",
-        ),
         pytest.param([None, None], 1, [0], id="unknown-serves-one"),
         pytest.param(
             [None, None],
@@ -111,9 +113,12 @@ def test_numa_bound_cards_are_of_one_group(
     assert _fit(_numa(*groups), ask(count), wishes=BOUND) == expected
 
 
-def test_numa_reasons_of_2_8_count_1() -> None:
-    answer = _fit(_numa(1, 1, 0, 0), ask(3), wishes=BOUND, compat=V2_8)
-    assert answer == "1/4 AllocatedCardsInsufficientRequest, 1/4 NumaNotFit"
+@pytest.mark.parametrize(
+    ("compat", "held"), [(V2_8, 1), (V2_10, 2)], ids=["2.8-counts-1", "E43-2.10-counts-cards"]
+)
+def test_numa_reasons_where_no_group_is_large_enough(compat: Compat, held: int) -> None:
+    answer = _fit(_numa(1, 1, 0, 0), ask(3), wishes=BOUND, compat=compat)
+    assert answer == f"{held}/4 AllocatedCardsInsufficientRequest, {held}/4 NumaNotFit"
 
 
 def test_unhealthy_card_changes_no_numa_group() -> None:
@@ -142,12 +147,20 @@ FOUR = [card(index) for index in (3, 2, 1, 0)]
         pytest.param(2, [1, 0], id="E45-best-pair"),
         pytest.param(3, [2, 1, 0], id="E45-best-three"),
         pytest.param(4, [3, 2, 1, 0], id="E45-all"),
-        pytest.param(5, "4/4 AllocatedCardsInsufficientRequest", id="E45-too-many"),
     ],
 )
-def test_topology_aware_choice_of_the_seed(count: int, expected: Any) -> None:
+def test_topology_aware_choice_of_the_seed(count: int, expected: list[int]) -> None:
     answer = _fit(FOUR, ask(count), policy="topology-aware", scores=_scores(SEED_PAIRS))
     assert answer == expected
+
+
+@pytest.mark.parametrize(
+    ("compat", "held"), [(V2_8, 1), (V2_10, 4)], ids=["2.8-counts-1", "E45-2.10-counts-cards"]
+)
+def test_topology_aware_with_too_few_cards(compat: Compat, held: int) -> None:
+    scores = _scores(SEED_PAIRS)
+    answer = _fit(FOUR, ask(5), policy="topology-aware", scores=scores, compat=compat)
+    assert answer == f"{held}/4 AllocatedCardsInsufficientRequest"
 
 
 def test_topology_aware_single_looks_at_candidates_only() -> None:

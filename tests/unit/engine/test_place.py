@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_node.engine.compat import V2_10, Compat
+import pytest
+
+from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection
 from hami_node.engine.place import (
     ContainerAsks,
@@ -25,6 +27,13 @@ from tests.unit.engine.cards import ask, card, neuron_card
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
+@pytest.fixture(params=[V2_8, V2_10], ids=["2.8", "2.10"])
+def compat(request: pytest.FixtureRequest) -> Compat:
+    """Every test of this file holds in both generations; what differs: test_generations.py."""
+    chosen: Compat = request.param
+    return chosen
+
+
 def _request(
     *containers: tuple[ContainerKind, Sequence[Ask]], wishes: PodWishes | None = None
 ) -> PodRequest:
@@ -35,7 +44,7 @@ def _request(
     )
 
 
-def _ready(request: PodRequest, compat: Compat = V2_10, quota: Quota | None = None) -> Plan:
+def _ready(request: PodRequest, compat: Compat, quota: Quota | None = None) -> Plan:
     ready = plan(request, Rules(compat=compat), quota)
     assert isinstance(ready, Plan)
     return ready
@@ -44,7 +53,7 @@ def _ready(request: PodRequest, compat: Compat = V2_10, quota: Quota | None = No
 def _place(
     cards: Sequence[DeviceUsage],
     request: PodRequest,
-    compat: Compat = V2_10,
+    compat: Compat,
     quota: Quota | None = None,
 ) -> list[list[tuple[str, int]]] | str:
     """(uuid, MiB) by container, or the reasons."""
@@ -55,91 +64,97 @@ def _place(
     return [[(grant.uuid, grant.memory_mib) for grant in grants] for grants in answer.containers]
 
 
-def test_containers_without_an_ask_have_an_empty_place() -> None:
+def test_containers_without_an_ask_have_an_empty_place(compat: Compat) -> None:
     request = _request((INIT, []), (APP, [ask()]), (APP, []))
-    assert _place([card()], request) == [[], [("GPU-0", 4096)], []]
+    assert _place([card()], request, compat) == [[], [("GPU-0", 4096)], []]
 
 
-def test_app_containers_add_up() -> None:
+def test_app_containers_add_up(compat: Compat) -> None:
     request = _request((APP, [ask(memory_mib=10000)]), (APP, [ask(memory_mib=10000)]))
-    assert _place([card()], request) == "1/1 CardInsufficientMemory"
-    assert _place([card(0), card(1)], request) == [[("GPU-1", 10000)], [("GPU-0", 10000)]]
+    assert _place([card()], request, compat) == "1/1 CardInsufficientMemory"
+    assert _place([card(0), card(1)], request, compat) == [[("GPU-1", 10000)], [("GPU-0", 10000)]]
 
 
-def test_init_containers_are_placed_alone() -> None:
+def test_init_containers_are_placed_alone(compat: Compat) -> None:
     request = _request(
         (INIT, [ask(memory_mib=16000)]),
         (INIT, [ask(memory_mib=16000)]),
         (APP, [ask(memory_mib=16000)]),
     )
-    assert _place([card()], request) == [[("GPU-0", 16000)]] * 3
+    assert _place([card()], request, compat) == [[("GPU-0", 16000)]] * 3
 
 
-def test_init_container_runs_beside_the_sidecars_before_it() -> None:
+def test_init_container_runs_beside_the_sidecars_before_it(compat: Compat) -> None:
     sidecar = (SIDECAR, [ask(memory_mib=4000)])
     init = (INIT, [ask(memory_mib=13000)])
-    assert _place([card()], _request(sidecar, init)) == "1/1 CardInsufficientMemory"
-    assert _place([card()], _request(init, sidecar)) == [[("GPU-0", 13000)], [("GPU-0", 4000)]]
+    assert _place([card()], _request(sidecar, init), compat) == "1/1 CardInsufficientMemory"
+    assert _place([card()], _request(init, sidecar), compat) == [
+        [("GPU-0", 13000)],
+        [("GPU-0", 4000)],
+    ]
 
 
-def test_sidecars_and_apps_add_up() -> None:
+def test_sidecars_and_apps_add_up(compat: Compat) -> None:
     request = _request((SIDECAR, [ask(memory_mib=9000)]), (APP, [ask(memory_mib=9000)]))
-    assert _place([card()], request) == "1/1 CardInsufficientMemory"
+    assert _place([card()], request, compat) == "1/1 CardInsufficientMemory"
 
 
-def test_reason_is_the_first_containers_that_cannot() -> None:
+def test_reason_is_the_first_containers_that_cannot(compat: Compat) -> None:
     request = _request((APP, [ask(memory_mib=99999)]), (APP, [ask(cores=31), ask(3)]))
-    assert _place([card(used=(1, 0, 70))], request) == "1/1 CardInsufficientMemory"
+    assert _place([card(used=(1, 0, 70))], request, compat) == "1/1 CardInsufficientMemory"
 
 
-def test_more_cards_than_the_node_has() -> None:
-    assert _place([card()], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
+def test_more_cards_than_the_node_has(compat: Compat) -> None:
+    assert _place([card()], _request((APP, [ask(2)])), compat) == "NodeInsufficientDevice"
 
 
-def test_more_cards_than_the_node_has_counts_the_asks_vendor() -> None:
-    assert _place([card(), neuron_card()], _request((APP, [ask(2)]))) == "NodeInsufficientDevice"
+def test_more_cards_than_the_node_has_counts_the_asks_vendor(compat: Compat) -> None:
+    assert (
+        _place([card(), neuron_card()], _request((APP, [ask(2)])), compat)
+        == "NodeInsufficientDevice"
+    )
 
 
-def test_two_vendors_in_one_container() -> None:
+def test_two_vendors_in_one_container(compat: Compat) -> None:
     cores = Ask(vendor=NEURON, count=1, cores=1)
-    answer = _place([card(), neuron_card()], _request((APP, [ask(), cores])))
+    answer = _place([card(), neuron_card()], _request((APP, [ask(), cores])), compat)
     assert answer == [[("n-0", 0), ("GPU-0", 4096)]]
 
 
-def test_quota_spans_containers_and_spares_neuron() -> None:
+def test_quota_spans_containers_and_spares_neuron(compat: Compat) -> None:
     request = _request((APP, [ask(memory_mib=6000)]), (APP, [ask(memory_mib=6000)]))
     quota = Quota(memory_limit_mib=10000)
-    assert _place([card(0), card(1)], request, V2_10, quota) == "2/2 ResourceQuotaNotFit"
+    assert _place([card(0), card(1)], request, compat, quota) == "2/2 ResourceQuotaNotFit"
     cores = Ask(vendor=NEURON, count=1, cores=1)
     blocked = Quota(memory_limit_mib=0, core_limit=0)
-    assert _place([neuron_card()], _request((APP, [cores])), V2_10, blocked) == [[("n-0", 0)]]
+    assert _place([neuron_card()], _request((APP, [cores])), compat, blocked) == [[("n-0", 0)]]
 
 
-def test_pods_policy_wins_over_the_default() -> None:
+def test_pods_policy_wins_over_the_default(compat: Compat) -> None:
     cards = [card(0, (1, 1000, 10)), card(1)]
-    assert _place(cards, _request((APP, [ask()]))) == [[("GPU-1", 4096)]]
+    assert _place(cards, _request((APP, [ask()])), compat) == [[("GPU-1", 4096)]]
     binpack = PodWishes(gpu_policy="binpack")
-    assert _place(cards, _request((APP, [ask()]), wishes=binpack)) == [[("GPU-0", 4096)]]
+    assert _place(cards, _request((APP, [ask()]), wishes=binpack), compat) == [[("GPU-0", 4096)]]
 
 
-def test_weights_change_the_order_of_cards() -> None:
+def test_weights_change_the_order_of_cards(compat: Compat) -> None:
     cards = [card(0, (1, 0, 50)), card(1, (1, 4000, 0))]
     cores = PodWishes(scoring_weights="slot=0,core=1,memory=0")
     memory = PodWishes(scoring_weights="slot=0,core=0,memory=1")
-    assert _place(cards, _request((APP, [ask()]), wishes=cores)) == [[("GPU-1", 4096)]]
-    assert _place(cards, _request((APP, [ask()]), wishes=memory)) == [[("GPU-0", 4096)]]
+    assert _place(cards, _request((APP, [ask()]), wishes=cores), compat) == [[("GPU-1", 4096)]]
+    assert _place(cards, _request((APP, [ask()]), wishes=memory), compat) == [[("GPU-0", 4096)]]
 
 
-def test_wrong_weights_refuse_the_pod() -> None:
+def test_wrong_weights_refuse_the_pod(compat: Compat) -> None:
     wishes = PodWishes(scoring_weights="slot=1")
-    refused = plan(_request((APP, [ask()]), wishes=wishes), Rules())
+    refused = plan(_request((APP, [ask()]), wishes=wishes), Rules(compat=compat))
     assert isinstance(refused, Refused)
     assert "'slot=1'" in refused.why
 
 
-def test_scores_are_taken_anew_for_every_container() -> None:
+def test_scores_are_taken_anew_for_every_container(compat: Compat) -> None:
     request = _request((APP, [ask()]), (APP, [ask()]))
-    assert _place([card(0), card(1)], request) == [[("GPU-1", 4096)], [("GPU-0", 4096)]]
+    assert _place([card(0), card(1)], request, compat) == [[("GPU-1", 4096)], [("GPU-0", 4096)]]
 
 
 def test_request_without_asks_is_empty() -> None:
@@ -147,9 +162,9 @@ def test_request_without_asks_is_empty() -> None:
     assert not _request((APP, []), (INIT, [ask()])).is_empty
 
 
-def test_placed_grants_collapse_to_what_the_card_has() -> None:
+def test_placed_grants_collapse_to_what_the_card_has(compat: Compat) -> None:
     request = _request((INIT, [ask(memory_mib=16384, cores=100)]), (APP, [ask(cores=100)]))
-    answer = place_on(NodeOffer(cards={Uuid("GPU-0"): card()}), _ready(request))
+    answer = place_on(NodeOffer(cards={Uuid("GPU-0"): card()}), _ready(request, compat))
     assert isinstance(answer, PodGrants)
     usage = NodeUsage([card().device])
     usage.add("pod", answer)

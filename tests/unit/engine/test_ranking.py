@@ -37,11 +37,18 @@ def _ask(count: int, memory_mib: int | None, percent: int | None, cores: int) ->
         pytest.param(_ask(1, 4096, None, 20), V2_8, Weights(), 16.25, id="E1-2.8"),
         pytest.param(_ask(2, 4096, None, 20), V2_10, Weights(), 16.25, id="E3-2.10"),
         pytest.param(_ask(2, 4096, None, 20), V2_8, Weights(), 17.25, id="E3-2.8"),
-        pytest.param(_ask(1, None, 50, 20), V2_10, Weights(), 18.75, id="E4"),
-        pytest.param(_ask(1, None, 100, 20), V2_10, Weights(), 23.75, id="E5"),
-        pytest.param(_ask(1, 4096, 50, 20), V2_10, Weights(), 16.25, id="E6-absolute-wins"),
-        pytest.param(_ask(1, 4096, None, 20), V2_10, Weights(memory=3), 28.75, id="E7"),
-        pytest.param(_ask(1, 4096, None, 20), V2_10, Weights(slot=0, core=0), 6.25, id="E8"),
+        pytest.param(_ask(1, None, 50, 20), V2_10, Weights(), 18.75, id="E4-2.10"),
+        pytest.param(_ask(1, None, 50, 20), V2_8, Weights(), 18.75, id="E4-2.8"),
+        pytest.param(_ask(1, None, 1, 20), V2_8, Weights(), 13.849487305, id="one-percent-2.8"),
+        pytest.param(_ask(1, None, 99, 20), V2_8, Weights(), 23.649902344, id="99-percent-2.8"),
+        pytest.param(_ask(1, None, 100, 20), V2_10, Weights(), 23.75, id="E5-2.10"),
+        pytest.param(_ask(1, None, 100, 20), V2_8, Weights(), 23.75, id="E5-2.8"),
+        pytest.param(_ask(1, 4096, 50, 20), V2_10, Weights(), 16.25, id="E6-absolute-wins-2.10"),
+        pytest.param(_ask(1, 4096, 50, 20), V2_8, Weights(), 16.25, id="E6-absolute-wins-2.8"),
+        pytest.param(_ask(1, 4096, None, 20), V2_10, Weights(memory=3), 28.75, id="E7-2.10"),
+        pytest.param(_ask(1, 4096, None, 20), V2_8, Weights(memory=3), 28.75, id="E7-2.8"),
+        pytest.param(_ask(1, 4096, None, 20), V2_10, Weights(slot=0, core=0), 6.25, id="E8-2.10"),
+        pytest.param(_ask(1, 4096, None, 20), V2_8, Weights(slot=0, core=0), 6.25, id="E8-2.8"),
     ],
 )
 def test_device_score_of_the_worked_examples(
@@ -50,9 +57,10 @@ def test_device_score_of_the_worked_examples(
     assert device_score(card(used=BUSY), [wanted], compat, weights) == score
 
 
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 @pytest.mark.parametrize("total", ["slots", "cores", "memory_mib"])
-def test_device_score_without_a_total_is_0(total: str) -> None:
-    assert device_score(card(used=BUSY, **{total: 0}), [ask()], V2_10) == 0
+def test_device_score_without_a_total_is_0(total: str, compat: Compat) -> None:
+    assert device_score(card(used=BUSY, **{total: 0}), [ask()], compat) == 0
 
 
 @pytest.mark.parametrize(
@@ -127,11 +135,41 @@ def test_visit_order_of_2_10(policy: str, free: str, bound: str) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "order"),
-    [("binpack", "B A D C"), ("spread", "C D A B"), ("other", "C D A B")],
+    [
+        ("binpack", "B A D C"),
+        ("spread", "C D A B"),
+        ("topology-aware", "C D A B"),
+        ("no-such-word", "C D A B"),
+        ("", "C D A B"),
+        ("numa", "D C B A"),
+        ("binpack,numa", "D C B A"),
+        ("numa,binpack", "D C B A"),
+        ("spread,numa", "C D A B"),
+        ("numa,spread", "C D A B"),
+        ("topology-aware,binpack", "D C B A"),
+        ("mutex,binpack", "D C B A"),
+        ("mutex,topology-aware", "C D A B"),
+    ],
 )
 def test_visit_order_of_2_8_has_numa_first_always(policy: str, order: str) -> None:
     assert _order(policy, V2_8, bound=False) == order
     assert _order(policy, V2_8, bound=True) == order
+
+
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+@pytest.mark.parametrize("bound", [False, True])
+def test_visit_order_of_mutex_has_idle_cards_first_and_then_the_numa_node(
+    compat: Compat, bound: bool
+) -> None:
+    assert _order("mutex", compat, bound=bound) == "C A D B"
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [("binpack", "B A D C"), ("spread", "D C B A"), ("mutex", "C A D B"), ("numa", "D C B A")],
+)
+def test_visit_order_of_2_8_of_equal_scores(policy: str, order: str) -> None:
+    assert _order(policy, V2_8, bound=False, scores=1.0) == order
 
 
 @pytest.mark.parametrize(
@@ -149,9 +187,10 @@ def test_visit_order_of_equal_scores_takes_later_cards_first(
     assert _order(policy, V2_10, bound=bound, scores=1.0) == order
 
 
-def test_visit_order_of_unknown_numa_is_like_the_lowest() -> None:
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+def test_visit_order_of_unknown_numa_is_like_the_lowest(compat: Compat) -> None:
     scored = [Scored(card(0, numa=None), 0, 0), Scored(card(1, numa=0), 0, 1)]
-    order = visit_order(scored, "numa", V2_10, is_numa_bound=False)
+    order = visit_order(scored, "numa", compat, is_numa_bound=False)
     assert [item.card.device.index for item in order] == [1, 0]
 
 
@@ -218,9 +257,10 @@ def _scored(cards: list[DeviceUsage], compat: Compat) -> list[Scored]:
 def test_visit_order_is_independent_of_the_order_given(
     data: Any, loads: list[tuple[int, int, int]]
 ) -> None:
-    scored = _scored([card(index, used) for index, used in enumerate(loads)], V2_10)
+    compat = data.draw(st.sampled_from([V2_8, V2_10]))
+    scored = _scored([card(index, used) for index, used in enumerate(loads)], compat)
     policy = data.draw(st.sampled_from(["binpack", "spread", "mutex", "numa", "spread,numa"]))
     shuffled = data.draw(st.permutations(scored))
-    assert visit_order(shuffled, policy, V2_10, is_numa_bound=False) == visit_order(
-        scored, policy, V2_10, is_numa_bound=False
+    assert visit_order(shuffled, policy, compat, is_numa_bound=False) == visit_order(
+        scored, policy, compat, is_numa_bound=False
     )

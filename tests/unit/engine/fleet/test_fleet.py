@@ -43,9 +43,16 @@ def _held(uuid: str, memory_mib: int = 1000, cores: int = 10) -> PodGrants:
     return PodGrants(containers=((grant(uuid, memory_mib, cores),),))
 
 
-def _three(rules: Rules | None = None, quotas: QuotaBook | None = None) -> Fleet:
+@pytest.fixture(params=[V2_8, V2_10], ids=["2.8", "2.10"])
+def compat(request: pytest.FixtureRequest) -> Compat:
+    """Every test of this file holds in both generations."""
+    chosen: Compat = request.param
+    return chosen
+
+
+def _three(compat: Compat, quotas: QuotaBook | None = None, node_policy: str = "binpack") -> Fleet:
     """a is idle, b fuller than c."""
-    fleet = Fleet(rules or Rules(compat=V2_10), quotas)
+    fleet = Fleet(Rules(compat=compat, node_policy=node_policy), quotas)
     for name in ("c", "b", "a"):
         fleet.set_node(name, _devices(name))
     fleet.add_pod("p1", "team", "b", _held("b-0", 8000, 50))
@@ -68,22 +75,22 @@ def _node(answer: Placed | NoNode | Refused) -> str | None:
         ("spread", "", "b"),
     ],
 )
-def test_node_policy(default: str, pods: str | None, node: str) -> None:
-    fleet = _three(Rules(compat=V2_10, node_policy=default))
+def test_node_policy(compat: Compat, default: str, pods: str | None, node: str) -> None:
+    fleet = _three(compat, node_policy=default)
     assert _node(fleet.place(_request(ask(), wishes=PodWishes(node_policy=pods)))) == node
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
-def test_equal_nodes_are_taken_by_name(policy: str) -> None:
-    fleet = Fleet(Rules(node_policy=policy))
+def test_equal_nodes_are_taken_by_name(compat: Compat, policy: str) -> None:
+    fleet = Fleet(Rules(compat=compat, node_policy=policy))
     for name in ("n3", "n1", "n2"):
         fleet.set_node(name, _devices(name))
     assert _node(fleet.place(_request(ask()))) == "n1"
     assert _node(fleet.place(_request(ask()), ["n3", "n2"])) == "n2"
 
 
-def test_placing_charges_nothing_until_the_pod_is_added() -> None:
-    fleet = _three()
+def test_placing_charges_nothing_until_the_pod_is_added(compat: Compat) -> None:
+    fleet = _three(compat)
     first = fleet.place(_request(ask()))
     assert first == fleet.place(_request(ask()))
     assert isinstance(first, Placed)
@@ -94,14 +101,14 @@ def test_placing_charges_nothing_until_the_pod_is_added() -> None:
     assert fleet.place(_request(ask())) == first
 
 
-def test_candidates_limit_the_choice() -> None:
-    fleet = _three()
+def test_candidates_limit_the_choice(compat: Compat) -> None:
+    fleet = _three(compat)
     assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
     assert _node(fleet.place(_request(ask()), [])) is None
 
 
-def test_few_candidates_are_chosen_like_many() -> None:
-    fleet = _three()
+def test_few_candidates_are_chosen_like_many(compat: Compat) -> None:
+    fleet = _three(compat)
     for number in range(40):
         fleet.set_node(f"x{number}", _devices(f"x{number}"))
     assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
@@ -109,19 +116,19 @@ def test_few_candidates_are_chosen_like_many() -> None:
     assert _node(fleet.place(_request(ask(2, 16000)), ["c"])) is None
 
 
-def test_uuid_wish_leads_to_its_node() -> None:
+def test_uuid_wish_leads_to_its_node(compat: Compat) -> None:
     wishes = wishes_for(uuids=UuidWish(use=frozenset({"a-1", "gone"})))
-    answer = _three().place(_request(ask(), wishes=wishes))
+    answer = _three(compat).place(_request(ask(), wishes=wishes))
     assert isinstance(answer, Placed)
     assert (answer.node, answer.grants.containers[0][0].uuid) == ("a", "a-1")
 
 
-def test_type_wish_of_no_node_fits_nowhere() -> None:
-    assert _three().place(_request(ask(), wishes=wishes_for(use_types=("h100",)))) == NoNode()
+def test_type_wish_of_no_node_fits_nowhere(compat: Compat) -> None:
+    assert _three(compat).place(_request(ask(), wishes=wishes_for(use_types=("h100",)))) == NoNode()
 
 
-def test_explain_tells_each_node_that_cannot() -> None:
-    reasons = _three().explain(_request(ask(2, 16000)), ["a", "b", "c", "gone"])
+def test_explain_tells_each_node_that_cannot(compat: Compat) -> None:
+    reasons = _three(compat).explain(_request(ask(2, 16000)), ["a", "b", "c", "gone"])
     assert isinstance(reasons, dict)
     assert {name: why.text() for name, why in reasons.items()} == {
         "b": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
@@ -130,22 +137,22 @@ def test_explain_tells_each_node_that_cannot() -> None:
     }
 
 
-def test_wrong_weights_are_refused_by_both() -> None:
+def test_wrong_weights_are_refused_by_both(compat: Compat) -> None:
     request = _request(ask(), wishes=PodWishes(scoring_weights="x"))
-    assert isinstance(_three().place(request), Refused)
-    assert isinstance(_three().explain(request), Refused)
+    assert isinstance(_three(compat).place(request), Refused)
+    assert isinstance(_three(compat).explain(request), Refused)
 
 
-def test_node_without_cards_is_unregistered() -> None:
-    fleet = _three()
+def test_node_without_cards_is_unregistered(compat: Compat) -> None:
+    fleet = _three(compat)
     fleet.set_node("d", [])
     reasons = fleet.explain(_request(ask()), ["d"])
     assert isinstance(reasons, dict)
     assert reasons["d"].text() == "node unregistered"
 
 
-def test_removed_node_is_gone_and_its_grants_wait_for_it() -> None:
-    fleet = _three()
+def test_removed_node_is_gone_and_its_grants_wait_for_it(compat: Compat) -> None:
+    fleet = _three(compat)
     fleet.remove_node("b")
     fleet.remove_node("nobody")
     assert _node(fleet.place(_request(ask()))) == "c"
@@ -157,8 +164,8 @@ def test_removed_node_is_gone_and_its_grants_wait_for_it() -> None:
     assert "b" not in fleet.nodes
 
 
-def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes() -> None:
-    fleet = Fleet(Rules())
+def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes(compat: Compat) -> None:
+    fleet = Fleet(Rules(compat=compat))
     fleet.add_pod("p", "team", "n", _held("n-0", 16384))
     assert fleet.place(_request(ask())) == NoNode()
     fleet.set_node("n", _devices("n", 1))
@@ -167,8 +174,8 @@ def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes() -> None:
     assert reasons["n"].text() == "1/1 CardInsufficientMemory"
 
 
-def test_node_that_changes_its_cards_answers_by_the_new_ones() -> None:
-    fleet = _three()
+def test_node_that_changes_its_cards_answers_by_the_new_ones(compat: Compat) -> None:
+    fleet = _three(compat)
     request = _request(ask(memory_mib=20000))
     assert fleet.place(request) == NoNode()
     fleet.set_node("c", _devices("c", memory_mib=24576))
@@ -178,10 +185,10 @@ def test_node_that_changes_its_cards_answers_by_the_new_ones() -> None:
     assert fleet.place(_request(ask(), wishes=wishes)) == NoNode()
 
 
-def test_quota_of_the_namespace_counts_its_pods() -> None:
+def test_quota_of_the_namespace_counts_its_pods(compat: Compat) -> None:
     quotas = QuotaBook()
     quotas.set_limits("team", "q", Limits(memory_mib=10000))
-    fleet = _three(quotas=quotas)
+    fleet = _three(compat, quotas=quotas)
     assert isinstance(fleet.place(_request(ask(memory_mib=1000))), Placed)
     assert fleet.place(_request(ask(memory_mib=1001))) == NoNode()
     assert isinstance(fleet.place(_request(ask(memory_mib=1001), namespace="other")), Placed)
@@ -189,9 +196,9 @@ def test_quota_of_the_namespace_counts_its_pods() -> None:
     assert isinstance(fleet.place(_request(ask(memory_mib=2000))), Placed)
 
 
-def test_reasons_follow_every_change() -> None:
+def test_reasons_follow_every_change(compat: Compat) -> None:
     """An explainer is kept between attempts; what it keeps must not outlive a change."""
-    fleet = _three()
+    fleet = _three(compat)
     request = _request(ask(2, 16000))
 
     def texts() -> dict[str, str]:
@@ -210,8 +217,8 @@ def test_reasons_follow_every_change() -> None:
     assert set(texts()) == {"a", "b"}
 
 
-def test_kinds_of_cards_that_come_and_go_are_told_apart() -> None:
-    fleet = Fleet(Rules())
+def test_kinds_of_cards_that_come_and_go_are_told_apart(compat: Compat) -> None:
+    fleet = Fleet(Rules(compat=compat))
     request = _request(ask(), wishes=wishes_for(use_types=("h100",)))
     for model in ("Tesla T4", "NVIDIA H100", "NVIDIA L40S"):
         fleet.set_node("n", _devices("n", model=model))
@@ -254,7 +261,6 @@ def _check_answers(fleet: Fleet, quotas: QuotaBook, request: PodRequest, key: st
         fleet.add_pod(key, request.namespace, answer.node, answer.grants)
 
 
-@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 @pytest.mark.parametrize(
     "seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str
 )
