@@ -12,7 +12,7 @@ from typing import Final
 NODE_NEURON_REGISTER: Final = "hami.io/node-register-AWSNeuron"
 # daemon -> extender: `Reported_<RFC 3339>`, stale after 90 s; ours, in HAMi's style
 NODE_NEURON_HANDSHAKE: Final = "hami.io/node-handshake-AWSNeuron"
-# daemon -> extender: instance type, links and driver of the Neuron devices as JSON; ours
+# daemon -> people: instance type, links and driver of the Neuron devices as JSON; ours
 NODE_NEURON_TOPOLOGY: Final = "hami-node.io/neuron-topology"
 
 # -- Pod annotations of a reservation --------------------------------------------------------------
