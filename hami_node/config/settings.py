@@ -49,6 +49,15 @@ class NodePolicy(StrEnum):
     SPREAD = "spread"
 
 
+class CardMetrics(StrEnum):
+    """Under which names the extender shows the cards of all nodes."""
+
+    OWN = "own"
+    HAMI = "hami"
+    BOTH = "both"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The effective settings of a process. Empty text and None mean "not set"."""
@@ -113,6 +122,12 @@ class Settings:
     )
     replica_name: str = setting(
         "", "This replica's name in the Lease; the host's name by default.", env=("POD_NAME",)
+    )
+
+    card_metrics: CardMetrics = setting(
+        CardMetrics.OWN,
+        "Names under which /metrics shows the cards of all nodes: ours, those of HAMi's scheduler, "
+        "both, or none.",
     )
 
     plugin_dir: Path = setting(

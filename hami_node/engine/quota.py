@@ -165,3 +165,12 @@ class QuotaBook:
             cores_used=used_cores,
             memory_factor=self._factor,
         )
+
+    def snapshot(self) -> dict[str, Quota]:
+        """Limits and use of every namespace that has either."""
+        names = sorted(self._limits.keys() | self._used.keys())
+        return {name: self.quota(name) or self._unlimited(name) for name in names}
+
+    def _unlimited(self, namespace: str) -> Quota:
+        memory, cores = self._used.get(namespace, (0, 0))
+        return Quota(memory_used_mib=memory, cores_used=cores, memory_factor=self._factor)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from hami_node.model import ContainerGrants, ContainerKind, Device, Grant, Uuid, Vendor
+from hami_node.model import ContainerGrants, ContainerKind, Device, Grant, Pod, Uuid, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,13 @@ class PodGrants:
         return index < len(self.containers) and bool(self.containers[index]) and not has_ended
 
 
+def container_names(pod: Pod, grants: PodGrants) -> tuple[str, ...]:
+    """Who holds each entry of `grants`: a container, or its place where they do not match."""
+    if len(grants.containers) == len(pod.containers):
+        return tuple(container.name for container in pod.containers)
+    return tuple(f"slot {place}" for place in range(len(grants.containers)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """What one pod takes of one card at its peak.
@@ -106,6 +113,16 @@ class CardCounting(Vendor):
         return replace(
             card, contradiction=card.contradiction or "a part is granted of a card that has none"
         )
+
+    def core_count(self, cores: int) -> int:
+        """How many cores these are, where percent of a card count as cores."""
+        return cores.bit_count() if self.cores_are_mask else cores
+
+    def whole_card(self, card: Device | None) -> int:
+        """How many of them make a whole card; 0 where only the card could tell."""
+        if not self.cores_are_mask:
+            return 100
+        return 0 if card is None else card.cores.bit_count()
 
 
 PLAIN: Final = CardCounting("")

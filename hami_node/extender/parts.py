@@ -18,6 +18,7 @@ from hami_node.config.settings import Settings
 from hami_node.config.sources import plain
 from hami_node.engine.quota import Limits
 from hami_node.extender.bind import BindParts, PodBinder
+from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.http.server import Endpoints, ExtenderServer
 from hami_node.extender.leader import Leader
@@ -189,7 +190,11 @@ class Parts:
         if settings.metrics_address == "off":
             return None
         return MetricsServer(
-            settings.metrics_address, self._metrics.registry, probes, lambda: plain(settings)
+            settings.metrics_address,
+            self._metrics.registry,
+            probes,
+            lambda: plain(settings),
+            card_pages(self.state, settings.card_metrics, self.readiness.is_leading),
         )
 
     def _outlets(self, call: str) -> Outlets:

@@ -14,7 +14,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_node.model import Device
+from hami_node.engine.usage import counting_of
+from hami_node.model import Device, Grant
 
 MIB: Final = 1024 * 1024
 MAX_LABEL_CHARS: Final = 120
@@ -24,7 +25,10 @@ HOLDER_LABELS: Final = ("node", "namespace", "pod", "container", "uuid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardReading:
-    """A card as offered, and its grants. `physical_memory_mib` is None when unknown."""
+    """A card as offered, and what is granted on it. `physical_memory_mib` is None when unknown.
+
+    `cores_granted` is in percent of the card, or the mask of the cores taken.
+    """
 
     card: Device
     physical_memory_mib: int | None = None
@@ -32,10 +36,24 @@ class CardReading:
     memory_granted_mib: int = 0
     cores_granted: int = 0
 
+    def cores_ratio(self, cores: int) -> float | None:
+        """Cores of this card as a share of the whole card; None for a card without cores."""
+        counting = counting_of(self.card.vendor)
+        return _ratio(counting.core_count(cores), counting.whole_card(self.card))
+
+    def numbered_cores(self) -> Iterator[tuple[int, bool]]:
+        """Each core that is granted by its number, and whether it is granted."""
+        if counting_of(self.card.vendor).cores_are_mask:
+            yield from numbered_cores(self.card.cores, self.cores_granted)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationReading:
-    """A slice that a container holds on a card."""
+    """A slice that a container holds on a card.
+
+    `whole_card` is the number of cores that make a whole card, where percent count as cores; 0 when
+    it is unknown.
+    """
 
     namespace: str
     pod: str
@@ -43,6 +61,23 @@ class AllocationReading:
     uuid: str
     memory_mib: int
     cores: int
+    whole_card: int = 100
+
+
+def numbered_cores(cores: int, granted: int) -> Iterator[tuple[int, bool]]:
+    """Each core of a mask, and whether it is granted."""
+    for core in range(cores.bit_length()):
+        if cores >> core & 1:
+            yield core, bool(granted >> core & 1)
+
+
+def held_mib(grant: Grant, card: Device | None) -> int:
+    """The memory of a grant; without an amount that is all of the card's, 0 if it is gone."""
+    return grant.memory_mib or (card.memory_mib if card else 0)
+
+
+def _ratio(cores: int, whole_card: int) -> float | None:
+    return cores / whole_card if whole_card else None
 
 
 class CardCollector(Collector):
@@ -98,12 +133,12 @@ _VALUES: Final[tuple[tuple[str, str, Callable[[CardReading], float | None]], ...
     (
         "card_cores_ratio",
         "Cores offered on the card, scaling included; 1 is one card.",
-        lambda reading: reading.card.cores / 100,
+        lambda reading: reading.cores_ratio(reading.card.cores),
     ),
     (
         "card_cores_granted_ratio",
         "Cores granted to containers on the card; 1 is one card.",
-        lambda reading: reading.cores_granted / 100,
+        lambda reading: reading.cores_ratio(reading.cores_granted),
     ),
 )
 """Name, help and value of each card's gauges; a card without a value has no such series."""
@@ -134,6 +169,12 @@ def _card_families(node: str, readings: tuple[CardReading, ...]) -> Iterator[Met
             if value is not None:
                 family.add_metric(labels, value)
         yield family
+    doc = "1 while this core is granted, else 0; of cards whose cores are numbered."
+    numbered = _family("card_core_granted", doc, *CARD_LABELS, "core")
+    for labels, reading in cards.items():
+        for core, is_granted in reading.numbered_cores():
+            numbered.add_metric((*labels, str(core)), is_granted)
+    yield numbered
 
 
 def _labels(node: str, card: Device) -> tuple[str, ...]:
@@ -149,12 +190,15 @@ def _held_families(node: str, readings: tuple[AllocationReading, ...]) -> Iterat
         "Cores that a container holds on a card; 1 is one card.",
         *HOLDER_LABELS,
     )
-    sums: dict[tuple[str, ...], tuple[float, float]] = {}
+    sums: dict[tuple[str, ...], tuple[float, float | None]] = {}
     for held in readings:
         holder = (node, held.namespace, held.pod, held.container, held.uuid)
-        memory_bytes, cores_ratio = sums.get(holder, (0.0, 0.0))
-        sums[holder] = (memory_bytes + held.memory_mib * MIB, cores_ratio + held.cores / 100)
+        memory_bytes, known = sums.get(holder, (0.0, 0.0))
+        share = _ratio(held.cores, held.whole_card)
+        total = None if known is None or share is None else known + share
+        sums[holder] = (memory_bytes + held.memory_mib * MIB, total)
     for labels, (memory_bytes, cores_ratio) in sums.items():
         memory.add_metric(labels, memory_bytes)
-        cores.add_metric(labels, cores_ratio)
+        if cores_ratio is not None:
+            cores.add_metric(labels, cores_ratio)
     yield from (memory, cores)

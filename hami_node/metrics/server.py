@@ -11,11 +11,12 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
+from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
@@ -27,9 +28,19 @@ from hami_node.logs import kv
 log: Final = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 CLIENT_TIMEOUT_S: Final = 5.0
+END: Final = b"# EOF\n"
+"""The last line of OpenMetrics text."""
 
 Check = Callable[[], str]
 """Returns "" when healthy, else the reason in words. Called for each probe: must not block."""
+
+CardPages = Callable[[Collection[str] | None], Iterator[str]]
+"""The series of the cards of these nodes, some lines at a time; None for all nodes."""
+
+
+def _no_cards(nodes: Collection[str] | None) -> Iterator[str]:
+    del nodes
+    return iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +60,11 @@ class MetricsServer:
         registry: CollectorRegistry,
         probes: Probes,
         config: Callable[[], Mapping[str, object]],
+        cards: CardPages = _no_cards,
     ) -> None:
         """Bind the address `HOST:PORT` or `:PORT` (0: any free port).
+
+        `cards` are the series that are too many for `registry`.
 
         Raises:
             ConfigError: the address can't be bound.
@@ -59,7 +73,8 @@ class MetricsServer:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         try:
-            self._server = _Server((host, int(port)), registry, probes, config)
+            pages = _Pages(registry, probes, config, cards)
+            self._server = _Server((host, int(port)), pages)
         except (OSError, OverflowError) as e:
             hint = f"choose another address ({e})"
             raise ConfigError("settings", "metrics-address", address, hint) from e
@@ -86,18 +101,22 @@ class MetricsServer:
         self._server.server_close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What is served."""
+
+    registry: CollectorRegistry
+    probes: Probes
+    config: Callable[[], Mapping[str, object]]
+    cards: CardPages
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        registry: CollectorRegistry,
-        probes: Probes,
-        config: Callable[[], Mapping[str, object]],
-    ) -> None:
-        self.registry, self.probes, self.config = registry, probes, config
+    def __init__(self, address: tuple[str, int], pages: _Pages) -> None:
+        self.pages = pages
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         host, port = address
         if not host and socket.has_dualstack_ipv6():
@@ -143,8 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve one of the four pages."""
         page = {
             "/metrics": self._metrics,
-            "/healthz": lambda: self._probe(self.server.probes.live),
-            "/readyz": lambda: self._probe(self.server.probes.ready),
+            "/healthz": lambda: self._probe(self.server.pages.probes.live),
+            "/readyz": lambda: self._probe(self.server.pages.probes.ready),
             "/config": self._config,
         }.get(self.path.partition("?")[0])
         if page is None:
@@ -153,8 +172,31 @@ class _Handler(BaseHTTPRequestHandler):
         page()
 
     def _metrics(self) -> None:
+        """Our own series and those of the cards; with `?node=NAME` the cards of that node alone."""
+        pages = self.server.pages
+        nodes = parse_qs(self.path.partition("?")[2]).get("node")
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
+        own = encode(CollectorRegistry() if nodes else pages.registry)
+        end = END if own.endswith(END) else b""
+        is_chunked = self.request_version == "HTTP/1.1"
+        if is_chunked:  # so that a client notices a page that was cut off
+            self.protocol_version = self.request_version
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Connection", "close")
+        if is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._send(own.removesuffix(end), is_chunked)
+        for text in pages.cards(nodes):
+            self._send(text.encode(errors="replace"), is_chunked)
+        self._send(end, is_chunked)
+        if is_chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _send(self, part: bytes, is_chunked: bool) -> None:
+        if part:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
 
     def _probe(self, checks: Mapping[str, Check]) -> None:
         reasons = [f"{name}: {reason}" for name, check in checks.items() if (reason := check())]
@@ -162,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, "\n".join(reasons or ["ok"]) + "\n")
 
     def _config(self) -> None:
-        text = json.dumps(self.server.config(), indent=2, default=str) + "\n"
+        text = json.dumps(self.server.pages.config(), indent=2, default=str) + "\n"
         self._answer(HTTPStatus.OK, text, "application/json")
 
     def _answer(

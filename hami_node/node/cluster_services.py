@@ -32,6 +32,7 @@ from hami_node.node.kubelet.pod_resources import KubeletPodResources
 from hami_node.node.probes import NodeProbes
 from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.node_marks import NodeMarks
+from hami_node.node.report.readings import NodeCards
 from hami_node.node.report.reporter import Reporter
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Clock, EventNote
@@ -102,7 +103,19 @@ class ClusterServices:
         self._reporter = self._build_reporter()
         self._allocators = self._build_allocators()
         self._gauges = Gauges(
-            metrics=self.metrics, resources=parts.resources, live=self.live, also=self._audit
+            metrics=self.metrics,
+            resources=parts.resources,
+            live=self.live,
+            node=NodeCards(
+                node=self.view.node,
+                served=self._served,
+                others=[
+                    protocol_of(vendor, settings)
+                    for vendor in parts.vendors
+                    if vendor.served is None
+                ],
+            ),
+            also=self._audit,
         )
         auditors = map(self._build_auditor, parts.vendors)
         self._auditors = tuple(auditor for auditor in auditors if auditor is not None)

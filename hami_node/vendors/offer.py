@@ -6,7 +6,8 @@ even if stale annotations remain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -114,3 +115,12 @@ def _registered(
         problem="; ".join(problems),
         largest_mib=max((device.memory_mib for device in devices), default=0),
     )
+
+
+def registered_cards(node: Node, vendors: Iterable[VendorProtocol]) -> tuple[Device, ...]:
+    """The cards that stand on the node, offered or not; those that can't be read are left out."""
+    cards: list[Device] = []
+    for vendor in vendors:
+        with suppress(WireError):  # whoever looks for its offer reports it
+            cards += vendor.registered_on(node)
+    return tuple(cards)

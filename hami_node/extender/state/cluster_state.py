@@ -22,6 +22,7 @@ from hami_node.extender.state.counted_pod import Marks, is_overfull, reservation
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
+from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
 from hami_node.vendors.holding import UNBOUND_S, has_grants
@@ -118,6 +119,7 @@ class ClusterState:
             self._last_token += 1
             counted.token = self._last_token
             counted.node, counted.since_s = answer.node, self._clock.monotonic()
+            counted.grants = answer.grants
             self._fleet.add_pod(pod.uid, pod.namespace, answer.node, answer.grants)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
@@ -266,6 +268,18 @@ class ClusterState:
         """Every card of every node with its usage."""
         with self._lock:
             return {name: node.usage.cards for name, node in sorted(self._fleet.nodes.items())}
+
+    def in_use(self, nodes: Collection[str] | None = None) -> ClusterUse:
+        """All cards of these nodes and what each container holds; None for all nodes."""
+        with self._lock:
+            seats = self._fleet.nodes
+            known = seats if nodes is None else [name for name in nodes if name in seats]
+            return ClusterUse(
+                offered={name: seats[name].usage.cards for name in known},
+                pods=self._pods.in_use(nodes),
+                withheld=self._nodes.withheld(nodes),
+                quotas=self._fleet.quotas.snapshot() if nodes is None else {},
+            )
 
     def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
         """The cards of a node with their usage; none for an unknown node."""

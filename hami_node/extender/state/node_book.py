@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.logs import kv
 from hami_node.model import Node, Vendor
-from hami_node.vendors.offer import ANY_LABELS, Offer, is_selected, marks_of, offer_of
+from hami_node.vendors.offer import (
+    ANY_LABELS,
+    Offer,
+    is_selected,
+    marks_of,
+    offer_of,
+)
 from hami_node.vendors.protocol import VendorProtocol
 
 log = logging.getLogger(__name__)
@@ -50,6 +56,15 @@ class NodeBook:
         """All memory of the largest card of each of these nodes, MiB; 0 without cards."""
         offers = self._offers
         return {name: offers[name].largest_mib if name in offers else 0 for name in names}
+
+    def withheld(self, nodes: Collection[str] | None) -> list[tuple[Node, list[VendorProtocol]]]:
+        """Nodes whose cards of these vendors are not offered now; of these nodes, None for all."""
+        names = self._offers.keys() if nodes is None else self._offers.keys() & nodes
+        return [
+            (self._nodes[name], [vendor for vendor in self._vendors if vendor.cards in missing])
+            for name in names
+            if (missing := self._offers[name].missing)
+        ]
 
     def put(self, node: Node) -> None:
         """Apply the present state of a node."""

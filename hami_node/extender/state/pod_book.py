@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.extender.state.counted_pod import Counted, Marks, reservation_marks
+from hami_node.extender.state.counted_pod import NOTHING, Counted, Marks, reservation_marks
 from hami_node.logs import kv
+from hami_node.metrics.cluster_use import PodUse
 from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
@@ -73,6 +74,14 @@ class PodBook:
             if is_shown or now_s - counted.born_s > self._unbound_s:
                 self._drop(uid)
 
+    def in_use(self, nodes: Collection[str] | None) -> list[PodUse]:
+        """What every pod holds, on these nodes; None for all."""
+        return [
+            PodUse(counted.pod, counted.node, counted.grants)
+            for counted in self._pods.values()
+            if counted.node and (nodes is None or counted.node in nodes)
+        ]
+
     def leftovers(self) -> tuple[Pod, ...]:
         """Pods that carry a reservation which no longer counts."""
         return tuple(
@@ -115,6 +124,7 @@ class PodBook:
             counted.disown(reservation_marks(counted.pod, self._vendors))
         self._fleet.remove_pod(counted.pod.uid)
         counted.node, counted.since_s, counted.token, counted.marks = "", None, 0, ()
+        counted.grants = NOTHING
         counted.is_doubtful = False
 
     def _new(self, pod: Pod) -> Counted:
@@ -131,10 +141,10 @@ class PodBook:
             holding = None
         if holding is None:
             self._fleet.remove_pod(pod.uid)
-            counted.node, counted.since_s = "", None
+            counted.node, counted.grants, counted.since_s = "", NOTHING, None
             return
         self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
-        counted.node = holding.node
+        counted.node, counted.grants = holding.node, holding.grants
         if holding.is_bound:
             counted.since_s, counted.void = None, ()
         elif counted.since_s is None:

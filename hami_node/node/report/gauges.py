@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from hami_node.engine.usage import PodGrants
 from hami_node.logs import kv
-from hami_node.metrics.cards import AllocationReading, CardReading
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.model import Device, Pod, Uuid
+from hami_node.model import Uuid
 from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.report.readings import (
+    NodeCards,
+    allocation_readings,
+    card_reading,
+    readings_of_others,
+)
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Backend
 
@@ -32,12 +36,13 @@ class Gauges:
         metrics: DaemonMetrics,
         resources: Sequence[NodeResource],
         live: LiveUse,
+        node: NodeCards,
         also: Callable[[], None] = lambda: None,
     ) -> None:
         """Wire the sources. `also` is called on every pass, for other checks."""
         self._metrics = metrics
         self._resources = tuple(resources)
-        self._live = live
+        self._live, self._node = live, node
         self._also = also
         self._wake = threading.Event()
         self._errors: dict[tuple[Uuid, int], int] = {}
@@ -63,35 +68,26 @@ class Gauges:
     def copy(self) -> None:
         """One copy of everything."""
         cards = tuple(card for resource in self._resources for card in resource.inventory.cards)
-        usage = self._live.cards(cards)
-        self._metrics.set_cards(
-            tuple(
-                CardReading(
-                    card=card,
-                    physical_memory_mib=card.physical_memory_mib,
-                    slots_used=usage[card.uuid].slots_used,
-                    memory_granted_mib=usage[card.uuid].memory_used_mib,
-                    cores_granted=usage[card.uuid].cores_used,
-                )
-                for card in cards
-            )
+        pods, usage, registered = (
+            self._live.pods(),
+            self._live.cards(cards),
+            self._node.registered(),
         )
-        holders = self._live.holders()
-        pods = {pod.uid: pod for pod in self._live.pods()}
-        readings = [
-            reading
-            for uid, grants in holders.items()
-            if uid in pods
-            for reading in _readings(pods[uid], grants, cards)
-        ]
-        self._metrics.set_allocations(tuple(readings))
+        own = tuple(card_reading(usage[card.uuid], registered) for card in cards)
+        others, held = readings_of_others(self._node.of_others(), pods, self._node.others)
+        self._metrics.set_cards((*own, *others))
+        holders, by_uuid = self._live.holders(), {card.uuid: card for card in cards}
+        for pod in pods:
+            if pod.uid in holders:
+                held += tuple(allocation_readings(pod, holders[pod.uid], by_uuid))
+        self._metrics.set_allocations(held)
         incomplete = any(resource.responder.is_incomplete() for resource in self._resources)
         self._metrics.set_limiter_missing(incomplete)
         for resource in self._resources:
             is_registered = resource.lifecycle.registered.is_set()
             self._metrics.set_registered(resource.name, is_registered)
             self._count_errors(resource)
-        log.debug("gauges_copied", extra=kv(cards=len(cards), holders=len(holders)))
+        log.debug("gauges_copied", extra=kv(cards=len(cards) + len(others), holders=len(holders)))
 
     def _count_errors(self, resource: NodeResource) -> None:
         """Pass the driver's errors, counted since its session began, to the metrics."""
@@ -104,19 +100,3 @@ class Gauges:
 
 def _longest_age_s(backends: Sequence[Backend]) -> float:
     return max(backend.last_pass_age_s() for backend in backends)
-
-
-def _readings(pod: Pod, grants: PodGrants, cards: tuple[Device, ...]) -> list[AllocationReading]:
-    sizes = {card.uuid: card.memory_mib for card in cards}
-    return [
-        AllocationReading(
-            namespace=pod.namespace,
-            pod=pod.name,
-            container=container.name,
-            uuid=str(grant.uuid),
-            memory_mib=grant.memory_mib or sizes.get(grant.uuid, 0),
-            cores=grant.cores,
-        )
-        for container, held in zip(pod.containers, grants.containers, strict=False)
-        for grant in held
-    ]

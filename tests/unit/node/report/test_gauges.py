@@ -11,6 +11,7 @@ from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Uuid
 from hami_node.node.allocate.live_use import LiveUse
 from hami_node.node.report.gauges import Gauges
+from hami_node.node.report.readings import NodeCards
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from tests.acme.protocol import acme_protocol
 from tests.fakes.cards import card, uuid
@@ -40,7 +41,9 @@ class Copied:
             has_served=lambda vendor, folder_name: False,
             clock=FakeClock(),
         )
-        self.gauges = Gauges(metrics=self.metrics, resources=served.both, live=live)
+        self.gauges = Gauges(
+            metrics=self.metrics, resources=served.both, live=live, node=NodeCards()
+        )
 
     def values(self, name: str, label: str) -> dict[str, float]:
         """Values of a family by one label."""

@@ -1,0 +1,33 @@
+"""The cards of all nodes as the metrics page of the replica that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from hami_node.config.settings import CardMetrics
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.metrics.cluster import own_series
+from hami_node.metrics.hami import hami_series
+from hami_node.metrics.server import CardPages
+
+
+def card_pages(
+    state: ClusterState, names: CardMetrics, is_leading: Callable[[], bool]
+) -> CardPages:
+    """Writes the series of some or all nodes; nothing on a replica that waits.
+
+    Every replica sees the same cards: sums over all replicas are to count each card once.
+    """
+    limited = state.rules.limited
+    resources = ("", "") if limited is None else (limited.memory, limited.cores)
+
+    def pages(nodes: Collection[str] | None) -> Iterator[str]:
+        if names is CardMetrics.OFF or not is_leading():
+            return
+        use = state.in_use(nodes)
+        if names is not CardMetrics.HAMI:
+            yield from own_series(use)
+        if names is not CardMetrics.OWN:
+            yield from hami_series(use, resources)
+
+    return pages

@@ -1,0 +1,101 @@
+"""The cluster at one moment: all cards, and what containers hold of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hami_node.engine.quota import Quota
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, counting_of
+from hami_node.model import Device, Grant, Pod, Uuid
+
+
+class PodUse(NamedTuple):
+    """What a pod holds on a node."""
+
+    pod: Pod
+    node: str
+    grants: PodGrants
+
+
+class CardUse(NamedTuple):
+    """A card of a node with what is taken of it."""
+
+    node: str
+    use: DeviceUsage
+    is_offered: bool
+
+
+class Share(NamedTuple):
+    """What the container at that place of a pod holds of one card, which may be gone."""
+
+    item: PodUse
+    place: int
+    grant: Grant
+    card: Device | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterUse:
+    """The cluster at one moment.
+
+    Attributes:
+        offered: every offered card with what is taken of it, by node.
+        pods: who holds something.
+        withheld: registered cards that are not offered now, by node.
+        quotas: limits and use by namespace.
+    """
+
+    offered: Mapping[str, Mapping[Uuid, DeviceUsage]]
+    pods: Sequence[PodUse] = ()
+    withheld: Mapping[str, Sequence[Device]] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def cards(self) -> Iterator[CardUse]:
+        """Every card, node by node."""
+        withheld = self._withheld()
+        for node in sorted(self.offered.keys() | withheld.keys()):
+            for use in self.offered.get(node, {}).values():
+                yield CardUse(node, use, True)
+            if node in withheld:
+                for use in withheld[node].cards.values():
+                    yield CardUse(node, use, False)
+
+    def _withheld(self) -> dict[str, NodeUsage]:
+        """What is taken of cards that are not offered, by node."""
+        usages = {node: NodeUsage(cards) for node, cards in self.withheld.items()}
+        for item in self.pods if usages else ():
+            if item.node in usages:
+                usages[item.node].add(item.pod.uid, item.grants)
+        return usages
+
+    def shares(self) -> Iterator[Share]:
+        """What each container holds of each card."""
+        withheld = {
+            node: {card.uuid: card for card in cards} for node, cards in self.withheld.items()
+        }
+        for item in self.pods:
+            grants, offered = item.grants, self.offered.get(item.node, {})
+            for place, held in enumerate(grants.containers):
+                if not grants.holds(place):
+                    continue
+                for grant in held if len(held) == 1 else _by_card(held):
+                    use = offered.get(grant.uuid)
+                    card = use.device if use else withheld.get(item.node, {}).get(grant.uuid)
+                    yield Share(item, place, grant, card)
+
+
+def _by_card(grants: Iterable[Grant]) -> Iterable[Grant]:
+    """Several grants of one card as one."""
+    sums: dict[Uuid, Grant] = {}
+    for grant in grants:
+        known = sums.get(grant.uuid)
+        if known is None:
+            sums[grant.uuid] = grant
+            continue
+        is_mask = counting_of(grant.vendor).cores_are_mask
+        cores = known.cores | grant.cores if is_mask else known.cores + grant.cores
+        memory_mib = known.memory_mib + grant.memory_mib
+        sums[grant.uuid] = replace(known, memory_mib=memory_mib, cores=cores)
+    return sums.values()
