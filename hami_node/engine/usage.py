@@ -73,11 +73,11 @@ class PodGrants:
         return index < len(self.containers) and bool(self.containers[index]) and not has_ended
 
 
-def container_names(pod: Pod, grants: PodGrants) -> tuple[str, ...]:
-    """Who holds each entry of `grants`: a container, or its place where they do not match."""
+def container_name(pod: Pod, grants: PodGrants, index: int) -> str:
+    """Who holds that entry of `grants`: a container, or its place where they do not match."""
     if len(grants.containers) == len(pod.containers):
-        return tuple(container.name for container in pod.containers)
-    return tuple(f"slot {place}" for place in range(len(grants.containers)))
+        return pod.containers[index].name
+    return f"slot {index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

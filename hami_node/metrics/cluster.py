@@ -2,86 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
-from hami_node.engine.usage import container_names, counting_of
+from hami_node.engine.usage import container_name, counting_of
 from hami_node.metrics.cards import MIB, numbered_cores
 from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
-from hami_node.metrics.series import Gauge, escaped, families, family
+from hami_node.metrics.series import Family, escaped, family, table
+from hami_node.model import Device, Vendor
 
 PREFIX: Final = "hami_node_extender_"
-
-
-def _offered_cores(card: CardUse) -> float | None:
-    return _cores(card, card.use.device.cores) if card.is_offered else 0
-
-
-def _granted_cores(card: CardUse) -> float | None:
-    return _cores(card, card.use.cores_used)
-
-
-def _cores(card: CardUse, cores: int) -> float | None:
-    counting = counting_of(card.use.device.vendor)
-    whole = counting.whole_card(card.use.device)
-    return counting.core_count(cores) / whole if whole else None
-
-
-def _held_cores(share: Share) -> float | None:
-    counting = counting_of(share.grant.vendor)
-    whole = counting.whole_card(share.card)
-    return counting.core_count(share.grant.cores) / whole if whole else None
-
-
-def _held_memory(share: Share) -> int:
-    whole_mib = share.card.memory_mib if share.card else 0
-    return (share.grant.memory_mib or whole_mib) * MIB
-
-
-CARDS: Final[tuple[Gauge[CardUse], ...]] = (
-    Gauge(
-        PREFIX + "card_slots",
-        "Containers that may share the card; 0 while it is not offered.",
-        lambda card: card.use.device.slots if card.is_offered else 0,
+INFO: Final = Family(
+    PREFIX + "card_info", "1 for each card, with its facts; its type as the node has registered it."
+)
+CORES: Final = Family(
+    PREFIX + "card_core_granted",
+    "1 while this core is granted, else 0; of cards whose cores are numbered.",
+)
+CARDS: Final = (
+    Family(PREFIX + "card_slots", "Containers that may share the card; 0 while it is not offered."),
+    Family(PREFIX + "card_slots_used", "Containers that share the card."),
+    Family(PREFIX + "card_memory_bytes", "Memory offered on the card, scaling included."),
+    Family(PREFIX + "card_memory_granted_bytes", "Memory granted on the card."),
+    Family(
+        PREFIX + "card_cores_ratio", "Cores offered on the card, scaling included; 1 is one card."
     ),
-    Gauge(
-        PREFIX + "card_slots_used",
-        "Containers that share the card.",
-        lambda card: card.use.slots_used,
-    ),
-    Gauge(
-        PREFIX + "card_memory_bytes",
-        "Memory offered on the card, scaling included.",
-        lambda card: card.use.device.memory_mib * MIB if card.is_offered else 0,
-    ),
-    Gauge(
-        PREFIX + "card_memory_granted_bytes",
-        "Memory granted on the card.",
-        lambda card: card.use.memory_used_mib * MIB,
-    ),
-    Gauge(
-        PREFIX + "card_cores_ratio",
-        "Cores offered on the card, scaling included; 1 is one card.",
-        _offered_cores,
-    ),
-    Gauge(
-        PREFIX + "card_cores_granted_ratio",
-        "Cores granted on the card; 1 is one card.",
-        _granted_cores,
-    ),
+    Family(PREFIX + "card_cores_granted_ratio", "Cores granted on the card; 1 is one card."),
 )
 """What every card has, labelled by node and uuid; the rest stands in `card_info`."""
-
-SHARES: Final[tuple[Gauge[Share], ...]] = (
-    Gauge(
-        PREFIX + "allocation_memory_bytes",
-        "Memory that a container holds on a card.",
-        _held_memory,
-    ),
-    Gauge(
-        PREFIX + "allocation_cores_ratio",
-        "Cores that a container holds on a card; 1 is one card.",
-        _held_cores,
+SHARES: Final = (
+    Family(PREFIX + "allocation_memory_bytes", "Memory that a container holds on a card."),
+    Family(
+        PREFIX + "allocation_cores_ratio", "Cores that a container holds on a card; 1 is one card."
     ),
 )
 """What every container holds of a card."""
@@ -89,39 +42,76 @@ SHARES: Final[tuple[Gauge[Share], ...]] = (
 
 def own_series(use: ClusterUse) -> Iterator[str]:
     """All cards and shares, some lines at a time."""
-    cards = [(_card_labels(card), card) for card in use.cards()]
-    doc = "1 for each card, with its facts; its type as the node has registered it."
-    yield from family(PREFIX + "card_info", doc, ((_facts(*item), 1) for item in cards))
-    yield from families(CARDS, cards)
-    doc = "1 while this core is granted, else 0; of cards whose cores are numbered."
-    yield from family(PREFIX + "card_core_granted", doc, _numbered(cards))
-    yield from families(SHARES, [(_share_labels(share), share) for share in use.shares()])
+    cards = list(use.cards())
+    labels = [
+        f'{{node="{escaped(node)}",uuid="{escaped(use.device.uuid)}"}}' for node, use, _ in cards
+    ]
+    yield from family(INFO, _facts(labels, cards), repeat(1, len(cards)))
+    yield from table(CARDS, labels, map(_card_row, cards))
+    cores = list(_numbered(labels, cards))
+    yield from family(CORES, [at for at, _ in cores], [value for _, value in cores])
+    del cards, labels, cores
+    shares = list(use.shares())
+    yield from table(SHARES, list(map(_share_labels, shares)), map(_share_row, shares))
 
 
-def _card_labels(card: CardUse) -> str:
-    return f'{{node="{escaped(card.node)}",uuid="{escaped(card.use.device.uuid)}"}}'
-
-
-def _facts(labels: str, card: CardUse) -> str:
-    device = card.use.device
+def _card_row(card: CardUse) -> tuple[float | None, ...]:
+    _, use, is_offered = card
+    device = use.device
     return (
-        f'{labels[:-1]},index="{device.index}",type="{escaped(device.model)}",'
-        f'vendor="{device.vendor}"}}'
+        device.slots if is_offered else 0,
+        use.slots_used,
+        device.memory_mib * MIB if is_offered else 0,
+        use.memory_used_mib * MIB,
+        _ratio(device.vendor, device.cores if is_offered else 0, device),
+        _ratio(device.vendor, use.cores_used, device),
     )
 
 
-def _numbered(cards: list[tuple[str, CardUse]]) -> Iterator[tuple[str, float]]:
-    for labels, (_, use, _) in cards:
+def _share_row(share: Share) -> tuple[float | None, ...]:
+    _, _, grant, card = share
+    whole_mib = card.memory_mib if card else 0
+    return (grant.memory_mib or whole_mib) * MIB, _ratio(grant.vendor, grant.cores, card)
+
+
+def _ratio(vendor: Vendor | str, cores: int, card: Device | None) -> float | None:
+    counting = counting_of(vendor)
+    if not counting.cores_are_mask:
+        return cores / 100
+    whole = counting.whole_card(card)
+    return counting.core_count(cores) / whole if whole else None
+
+
+def _facts(labels: Sequence[str], cards: Sequence[CardUse]) -> list[str]:
+    """The labels of `card_info`; most cards share theirs with many."""
+    known: dict[tuple[int, str, Vendor], str] = {}
+    found = []
+    for at, (_, use, _) in zip(labels, cards, strict=True):
+        device = use.device
+        key = device.index, device.model, device.vendor
+        facts = known.get(key)
+        if facts is None:
+            model = escaped(device.model)
+            facts = f',index="{device.index}",type="{model}",vendor="{device.vendor}"}}'
+            known[key] = facts
+        found.append(at[:-1] + facts)
+    return found
+
+
+def _numbered(labels: Sequence[str], cards: Sequence[CardUse]) -> Iterator[tuple[str, int]]:
+    vendors = {card.use.device.vendor for card in cards}
+    if not any(counting_of(vendor).cores_are_mask for vendor in vendors):
+        return
+    for at, (_, use, _) in zip(labels, cards, strict=True):
         if counting_of(use.device.vendor).cores_are_mask:
             for core, is_granted in numbered_cores(use.device.cores, use.cores_used):
-                yield f'{labels[:-1]},core="{core}"}}', int(is_granted)
+                yield f'{at[:-1]},core="{core}"}}', int(is_granted)
 
 
 def _share_labels(share: Share) -> str:
-    (pod, node, grants), place = share.item, share.place
-    container = container_names(pod, grants)[place]
+    (pod, node, grants), place, grant, _ = share
+    container = container_name(pod, grants, place)
     return (
         f'{{node="{escaped(node)}",namespace="{escaped(pod.namespace)}",'
-        f'pod="{escaped(pod.name)}",container="{escaped(container)}",'
-        f'uuid="{escaped(share.grant.uuid)}"}}'
+        f'pod="{escaped(pod.name)}",container="{escaped(container)}",uuid="{escaped(grant.uuid)}"}}'
     )

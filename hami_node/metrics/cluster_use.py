@@ -76,13 +76,14 @@ class ClusterUse:
             node: {card.uuid: card for card in cards} for node, cards in self.withheld.items()
         }
         for item in self.pods:
-            grants, offered = item.grants, self.offered.get(item.node, {})
+            _, node, grants = item
+            offered = self.offered.get(node)
             for place, held in enumerate(grants.containers):
-                if not grants.holds(place):
+                if not held or not grants.holds(place):
                     continue
                 for grant in held if len(held) == 1 else _by_card(held):
-                    use = offered.get(grant.uuid)
-                    card = use.device if use else withheld.get(item.node, {}).get(grant.uuid)
+                    use = offered.get(grant.uuid) if offered else None
+                    card = use.device if use else withheld.get(node, {}).get(grant.uuid)
                     yield Share(item, place, grant, card)
 
 

@@ -12,63 +12,29 @@ from typing import Final
 from hami_node.engine.quota import Quota
 from hami_node.metrics.cards import MIB
 from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
-from hami_node.metrics.series import Gauge, escaped, families, family
+from hami_node.metrics.series import Family, escaped, family, table
 
 ZONE: Final = 'zone="vGPU"'
-
-LIMITS: Final[tuple[Gauge[CardUse], ...]] = (
-    Gauge(
-        "hami_gpu_memory_limit_bytes",
-        "Memory offered on the card.",
-        lambda card: card.use.device.memory_mib * MIB if card.is_offered else 0,
-    ),
-    Gauge(
-        "hami_gpu_core_limit_ratio",
-        "Cores offered on the card, percent or bit mask.",
-        lambda card: card.use.device.cores if card.is_offered else 0,
-    ),
-    Gauge(
-        "hami_gpu_shared_count",
-        "Containers that share the card.",
-        lambda card: card.use.slots_used,
-    ),
-    Gauge(
-        "hami_gpu_core_allocated_ratio",
-        "Cores granted on the card, percent or bit mask.",
-        lambda card: card.use.cores_used,
-    ),
-    Gauge(
-        "hami_node_gpu_memory_allocated_ratio",
-        "Memory granted, as a share of what is offered.",
-        lambda card: _memory_ratio(card),
+CARDS: Final = (
+    Family("hami_gpu_memory_limit_bytes", "Memory offered on the card."),
+    Family("hami_gpu_core_limit_ratio", "Cores offered on the card, percent or bit mask."),
+    Family("hami_gpu_shared_count", "Containers that share the card."),
+    Family("hami_gpu_core_allocated_ratio", "Cores granted on the card, percent or bit mask."),
+    Family(
+        "hami_node_gpu_memory_allocated_ratio", "Memory granted, as a share of what is offered."
     ),
 )
-"""Labelled by node, uuid, index and type."""
-
-ALLOCATED: Final = "hami_gpu_memory_allocated_bytes"
-OVERVIEW: Final = "hami_node_gpu_overview"
-
-SHARES: Final[tuple[Gauge[Share], ...]] = (
-    Gauge(
-        "hami_vgpu_memory_allocated_bytes",
-        "Memory that a container holds on a card.",
-        lambda share: share.grant.memory_mib * MIB,
-    ),
-    Gauge(
+MEMORY: Final = Family("hami_gpu_memory_allocated_bytes", "Memory granted on the card.")
+OVERVIEW: Final = Family("hami_node_gpu_overview", "Memory granted on the card.")
+SHARES: Final = (
+    Family("hami_vgpu_memory_allocated_bytes", "Memory that a container holds on a card."),
+    Family(
         "hami_vgpu_core_allocated_ratio",
         "Cores that a container holds on a card, percent or bit mask.",
-        lambda share: share.grant.cores,
     ),
 )
-
-
-def _memory_ratio(card: CardUse) -> float | None:
-    offered = card.use.device.memory_mib
-    return card.use.memory_used_mib / offered if offered and card.is_offered else None
-
-
-def _memory_used(card: CardUse) -> int:
-    return card.use.memory_used_mib * MIB
+QUOTA_USED: Final = Family("hami_resource_quota_used", "What the pods of a namespace hold.")
+QUOTA_LIMIT: Final = Family("hami_resource_quota_limit", "What the pods of a namespace may hold.")
 
 
 def hami_series(use: ClusterUse, resources: tuple[str, str]) -> Iterator[str]:
@@ -78,45 +44,53 @@ def hami_series(use: ClusterUse, resources: tuple[str, str]) -> Iterator[str]:
         use: the cluster.
         resources: memory and cores that quotas limit.
     """
-    cards = [(_card_labels(card), card) for card in use.cards()]
-    yield from families(LIMITS, cards)
-    yield from family(
-        ALLOCATED,
-        "Memory granted on the card.",
-        ((_with_cores(*item), _memory_used(item[1])) for item in cards),
-    )
-    yield from family(
-        OVERVIEW,
-        "Memory granted on the card, with what it offers.",
-        ((_with_sizes(*item), _memory_used(item[1])) for item in cards),
-    )
-    yield from families(SHARES, [(_share_labels(share), share) for share in use.shares()])
+    cards = list(use.cards())
+    labels = list(map(_card_labels, cards))
+    yield from table(CARDS, labels, map(_card_row, cards))
+    granted = [card.use.memory_used_mib * MIB for card in cards]
+    labels = [
+        f'{at[:-1]},device_cores="{card.use.device.cores}"}}'
+        for at, card in zip(labels, cards, strict=True)
+    ]
+    yield from family(MEMORY, labels, granted)
+    labels = [
+        f'{at[:-1]},device_memory_limit="{card.use.device.memory_mib}"}}'
+        for at, card in zip(labels, cards, strict=True)
+    ]
+    yield from family(OVERVIEW, labels, granted)
+    del cards, labels, granted
+    shares = list(use.shares())
+    rows = ((share.grant.memory_mib * MIB, share.grant.cores) for share in shares)
+    yield from table(SHARES, list(map(_share_labels, shares)), rows)
     yield from _quotas(use, resources)
 
 
 def _card_labels(card: CardUse) -> str:
-    device = card.use.device
+    node, use, _ = card
+    device = use.device
     return (
-        f'{{{ZONE},node="{escaped(card.node)}",device_uuid="{escaped(device.uuid)}",'
+        f'{{{ZONE},node="{escaped(node)}",device_uuid="{escaped(device.uuid)}",'
         f'device_index="{device.index}",device_type="{escaped(device.model)}"}}'
     )
 
 
-def _with_cores(labels: str, card: CardUse) -> str:
-    return f'{labels[:-1]},device_cores="{card.use.device.cores}"}}'
-
-
-def _with_sizes(labels: str, card: CardUse) -> str:
-    memory_mib = card.use.device.memory_mib
-    return f'{_with_cores(labels, card)[:-1]},device_memory_limit="{memory_mib}"}}'
+def _card_row(card: CardUse) -> tuple[float | None, ...]:
+    _, use, is_offered = card
+    memory_mib = use.device.memory_mib if is_offered else 0
+    return (
+        memory_mib * MIB,
+        use.device.cores if is_offered else 0,
+        use.slots_used,
+        use.cores_used,
+        use.memory_used_mib / memory_mib if memory_mib else None,
+    )
 
 
 def _share_labels(share: Share) -> str:
-    pod, node, _ = share.item
+    (pod, node, _), place, grant, _ = share
     return (
         f'{{{ZONE},namespace="{escaped(pod.namespace)}",node="{escaped(node)}",'
-        f'pod="{escaped(pod.name)}",container_index="{share.place}",'
-        f'device_uuid="{escaped(share.grant.uuid)}"}}'
+        f'pod="{escaped(pod.name)}",container_index="{place}",device_uuid="{escaped(grant.uuid)}"}}'
     )
 
 
@@ -126,16 +100,10 @@ def _quotas(use: ClusterUse, resources: tuple[str, str]) -> Iterator[str]:
         for namespace, quota in use.quotas.items()
         for name, used, limit in _of_quota(quota, resources)
     ]
-    yield from family(
-        "hami_resource_quota_used",
-        "What the pods of a namespace hold.",
-        ((f'{{{labels},limit="{limit or 0}"}}', used) for labels, used, limit in rows),
-    )
-    yield from family(
-        "hami_resource_quota_limit",
-        "What they may hold.",
-        ((f"{{{labels}}}", limit) for labels, _, limit in rows),
-    )
+    used_labels = [f'{{{labels},limit="{limit or 0}"}}' for labels, _, limit in rows]
+    yield from family(QUOTA_USED, used_labels, [used for _, used, _ in rows])
+    limit_labels = [f"{{{labels}}}" for labels, _, _ in rows]
+    yield from family(QUOTA_LIMIT, limit_labels, [limit for _, _, limit in rows])
 
 
 def _of_quota(quota: Quota, resources: tuple[str, str]) -> Iterator[tuple[str, int, int | None]]:

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
 
 LINES: Final = 1000
 """How many series are written at a time."""
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Gauge(Generic[T]):
-    """One family: its name, its meaning, and the value of an item; None for no series."""
+class Family(NamedTuple):
+    """A gauge: its name and its meaning."""
 
     name: str
     doc: str
-    value: Callable[[T], float | None]
 
 
-def families(gauges: Iterable[Gauge[T]], labelled: Sequence[tuple[str, T]]) -> Iterator[str]:
-    """The text of families over the same items; `labelled` are items with their labels."""
-    for gauge in gauges:
-        yield from family(gauge.name, gauge.doc, ((at, gauge.value(of)) for at, of in labelled))
+def table(
+    gauges: Iterable[Family], labels: Sequence[str], rows: Iterable[Sequence[float | None]]
+) -> Iterator[str]:
+    """The text of several families. Each row has one value for each of them, None for no series."""
+    columns = zip(*rows, strict=True)
+    for gauge, values in zip(gauges, columns, strict=False):
+        yield from family(gauge, labels, values)
 
 
-def family(name: str, doc: str, series: Iterable[tuple[str, float | None]]) -> Iterator[str]:
+def family(gauge: Family, labels: Sequence[str], values: Iterable[float | None]) -> Iterator[str]:
     """The text of one family, some lines at a time; without series it is left out."""
-    head, lines = f"# HELP {name} {doc}\n# TYPE {name} gauge\n", list[str]()
-    for labels, value in series:
-        if value is None:
-            continue
-        lines.append(f"{name}{labels} {value}\n")
-        if len(lines) == LINES:
+    name, doc = gauge
+    head = f"# HELP {name} {doc}\n# TYPE {name} gauge\n"
+    series = zip(labels, values, strict=True)
+    for _ in range(0, len(labels), LINES):
+        lines = [
+            f"{name}{at} {value}\n" for at, value in islice(series, LINES) if value is not None
+        ]
+        if lines:
             yield head + "".join(lines)
             head = ""
-            lines.clear()
-    if lines:
-        yield head + "".join(lines)
-
-
-def labels_of(**values: object) -> str:
-    """Labels as they stand in a line."""
-    return "{" + ",".join(f'{name}="{escaped(str(value))}"' for name, value in values.items()) + "}"
 
 
 def escaped(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, container_names, counting_of
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, container_name, counting_of
 from hami_node.metrics.cards import AllocationReading, CardReading
 from hami_node.model import Device, Node, Pod, Uuid
 from hami_node.vendors.holding import holding_of
@@ -60,15 +60,15 @@ def allocation_readings(
     pod: Pod, grants: PodGrants, cards: Mapping[Uuid, Device]
 ) -> Iterator[AllocationReading]:
     """What each container of a pod holds of each card."""
-    for place, name in enumerate(container_names(pod, grants)):
+    for place, held in enumerate(grants.containers):
         if not grants.holds(place):
             continue
-        for grant in grants.containers[place]:
+        for grant in held:
             card, counting = cards.get(grant.uuid), counting_of(grant.vendor)
             yield AllocationReading(
                 namespace=pod.namespace,
                 pod=pod.name,
-                container=name,
+                container=container_name(pod, grants, place),
                 uuid=str(grant.uuid),
                 memory_mib=grant.memory_mib or (card.memory_mib if card else 0),
                 cores=counting.core_count(grant.cores),
