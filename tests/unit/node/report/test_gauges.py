@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.model import Uuid
+from hami_node.model import Container, Device, Node, Pod, Uuid
 from hami_node.node.allocate.live_use import LiveUse
 from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.readings import NodeCards
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.neuron.codec import encode_neuron_register
+from hami_node.vendors.neuron.devices import devices_of
+from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.neuron.requests import NeuronResources
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register, encode_csv7, encode_csv9, encode_json
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.wire import names
 from tests.acme.protocol import acme_protocol
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import FakeClock
@@ -31,28 +41,32 @@ def served(tmp_path: Path) -> Served:
 
 
 class Copied:
-    """The gauges of both resources, with one pod that holds a card of each."""
+    """The gauges of both resources, with one pod that holds a card of each, and others."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, *others: Pod, node: NodeCards | None = None) -> None:
         self.metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
         live = LiveUse(
-            watched=FakeCluster(pod_of(waiting=(";", ";"))),
+            watched=FakeCluster(pod_of(waiting=(";", ";")), *others),
             vendors=[nvidia_protocol(), acme_protocol()],
             has_served=lambda vendor, folder_name: False,
             clock=FakeClock(),
         )
         self.gauges = Gauges(
-            metrics=self.metrics, resources=served.both, live=live, node=NodeCards()
+            metrics=self.metrics, resources=served.both, live=live, node=node or NodeCards()
         )
 
     def values(self, name: str, label: str) -> dict[str, float]:
         """Values of a family by one label."""
-        return {
-            sample.labels[label]: sample.value
+        return {labels[label]: value for labels, value in self.series(name)}
+
+    def series(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series of a family."""
+        return [
+            (sample.labels, sample.value)
             for family in self.metrics.registry.collect()
             for sample in family.samples
             if sample.name == f"hami_node_{name}"
-        }
+        ]
 
 
 def test_cards_and_holders_of_all_resources_are_shown(served: Served) -> None:
@@ -85,3 +99,117 @@ def test_driver_errors_are_counted_once_and_as_their_vendor_judges_them(served: 
     assert copied.values("xid_events_total", "ignored") == {"true": 2, "false": 1}
     by_card = copied.values("xid_events_total", "uuid")
     assert by_card["ACME-0"] == 1
+
+
+# -- cards that other device plugins serve ---------------------------------------------------------
+def neuron_node() -> Node:
+    """trn1.32xlarge, registered by our daemon and served by AWS's plugin."""
+    amounts = {neuron_names.RESOURCE_NEURON: "16", neuron_names.RESOURCE_NEURON_CORE: "32"}
+    labels = {neuron_names.INSTANCE_TYPE: "trn1.32xlarge"}
+    node = Node(name="n1", labels=labels, capacity=amounts, allocatable=amounts)
+    register = encode_neuron_register(devices_of(node, NeuronResources()))
+    return replace(node, annotations={neuron_names.NODE_NEURON_REGISTER: register})
+
+
+def neuron_pod(name: str, text: str, *, phase: str = "Running", **limits: str) -> Pod:
+    """A pod with one container that holds Neuron devices."""
+    return Pod(
+        uid=f"uid-{name}",
+        namespace="default",
+        name=name,
+        node_name="n1",
+        phase=phase,
+        annotations={neuron_names.POD_NEURON_ALLOCATED: text, names.POD_NODE: "n1"},
+        containers=(Container(name="main", limits=limits),),
+    )
+
+
+CORE = {neuron_names.RESOURCE_NEURON_CORE: "1"}
+
+
+@pytest.fixture
+def neuron(served: Served) -> Copied:
+    found = Copied(
+        served,
+        neuron_pod("core", "n1-AWSNeuron-0,AWSNeuron,0,2:;", **CORE),
+        neuron_pod(
+            "pair",
+            "n1-AWSNeuron-4,AWSNeuron,0,3:n1-AWSNeuron-5,AWSNeuron,0,3:;",
+            **{neuron_names.RESOURCE_NEURON: "2"},
+        ),
+        neuron_pod("over", "n1-AWSNeuron-7,AWSNeuron,0,1:;", phase="Succeeded", **CORE),
+        node=NodeCards(node=neuron_node, others=[neuron_protocol()]),
+    )
+    found.gauges.copy()
+    return found
+
+
+def test_seed_001_feature_3_neuron_devices_have_the_series_and_labels_of_gpus(
+    neuron: Copied,
+) -> None:
+    names_shown = [
+        "card_info", "card_healthy", "card_slots", "card_slots_used", "card_memory_bytes",
+        "card_memory_granted_bytes", "card_cores_ratio", "card_cores_granted_ratio",
+        "allocation_memory_bytes", "allocation_cores_ratio",
+    ]  # fmt: skip
+    for name in names_shown:
+        labels = {labels["uuid"]: set(labels) for labels, _ in neuron.series(name)}
+        assert labels[uuid(0)] == labels["n1-AWSNeuron-0"], name
+
+
+def test_seed_001_feature_3_neuron_devices_show_what_is_granted(neuron: Copied) -> None:
+    granted = neuron.values("card_cores_granted_ratio", "uuid")
+    used = {name: share for name, share in granted.items() if "Neuron" in name and share}
+    assert used == {"n1-AWSNeuron-0": 0.5, "n1-AWSNeuron-4": 1, "n1-AWSNeuron-5": 1}
+    slots = neuron.values("card_slots", "uuid")
+    assert sum("Neuron" in name for name in slots) == 16
+    assert slots["n1-AWSNeuron-15"] == 2
+    assert neuron.values("card_cores_ratio", "uuid")["n1-AWSNeuron-15"] == 1
+    assert {labels["type"] for labels, _ in neuron.series("card_slots_used")} >= {"AWSNeuron"}
+
+
+def test_seed_001_feature_3_neuron_cores_are_shown_one_by_one(neuron: Copied) -> None:
+    cores = {
+        (labels["uuid"], labels["core"]): value
+        for labels, value in neuron.series("card_core_granted")
+    }
+    assert len(cores) == 32, "GPUs have no numbered cores"
+    assert cores["n1-AWSNeuron-0", "0"] == 0
+    assert cores["n1-AWSNeuron-0", "1"] == 1
+    assert cores["n1-AWSNeuron-5", "0"] == 1
+
+
+def test_seed_001_feature_3_containers_show_their_share_of_neuron_devices(neuron: Copied) -> None:
+    shares = {
+        (labels["pod"], labels["container"], labels["uuid"]): value
+        for labels, value in neuron.series("allocation_cores_ratio")
+        if "Neuron" in labels["uuid"]
+    }
+    assert shares == {
+        ("core", "main", "n1-AWSNeuron-0"): 0.5,
+        ("pair", "main", "n1-AWSNeuron-4"): 1,
+        ("pair", "main", "n1-AWSNeuron-5"): 1,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "no list"])
+def test_a_node_without_readable_neuron_devices_shows_none(served: Served, text: str) -> None:
+    annotations = {neuron_names.NODE_NEURON_REGISTER: text}
+    node = replace(neuron_node(), annotations=annotations)
+    copied = Copied(served, node=NodeCards(node=lambda: node, others=[neuron_protocol()]))
+    copied.gauges.copy()
+    assert set(copied.values("card_slots", "uuid")) == {uuid(0), "ACME-0"}
+
+
+# -- types ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("encode", [encode_json, encode_csv9, encode_csv7])
+def test_types_join_with_the_register_annotation(
+    served: Served, encode: Callable[[tuple[Device, ...]], str]
+) -> None:
+    text = encode(served.gpu.inventory.cards)
+    node = Node(name="n1", annotations={nvidia_names.NODE_REGISTER: text})
+    found = Copied(served, node=NodeCards(node=lambda: node, served=[nvidia_protocol()]))
+    found.gauges.copy()
+    (registered,) = decode_register(text)
+    types = {labels["uuid"]: labels["type"] for labels, _ in found.series("card_slots")}
+    assert types == {registered.uuid: registered.model, "ACME-0": "Rocket"}
