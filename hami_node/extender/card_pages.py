@@ -25,9 +25,9 @@ def card_pages(
         if names is CardMetrics.OFF or not is_leading():
             return
         use = state.in_use(nodes)
-        if names is not CardMetrics.HAMI:
+        if names in (CardMetrics.OWN, CardMetrics.BOTH):
             yield from own_series(use)
-        if names is not CardMetrics.OWN:
+        if names in (CardMetrics.HAMI, CardMetrics.BOTH):
             yield from hami_series(use, resources)
 
     return pages

@@ -95,7 +95,7 @@ def pod_manifest(name: str, boxes: Sequence[Box], annotations: Mapping[str, str]
 class ExtenderRig:
     """One replica without election, nodes `n0`, `n1`, ..., and the levers of a test."""
 
-    def __init__(self, *, lock_wait_s: float = 0.3) -> None:
+    def __init__(self, *, lock_wait_s: float = 0.3, **flags: str) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="hx-"))
         self.clock = ShiftedClock()
         self.api = FaultyApiServer(bookmark_interval_s=1.0).start()
@@ -108,6 +108,7 @@ class ExtenderRig:
                 "kubeconfig": str(kubeconfig),
                 "lock_wait_s": str(lock_wait_s),
                 "scheduler_name": SCHEDULER,
+                **flags,
             },
             role=Role.EXTENDER,
         )
