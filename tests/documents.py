@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node.clock import SystemClock
 from hami_node.config.settings import declarations, plain_value
 from hami_node.config.sources import ignored_env, ignored_flags
 from hami_node.config.values import allowed
+from hami_node.engine.quota import Quota
+from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.cluster import own_series
+from hami_node.metrics.cluster_use import ClusterUse, PodUse
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.model import Ask, Container, Device, Uuid
+from hami_node.metrics.hami import hami_series
+from hami_node.model import Ask, Container, Device, Grant, Pod, Uuid
 from hami_node.setting_types import Role
+from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
 from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
 from hami_node.vendors.neuron.placement import TRAINIUM_CORES, count_problem, family_of, wanted
 from hami_node.vendors.neuron.protocol import neuron_protocol
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -83,7 +93,12 @@ def every_metric() -> tuple[Metric, ...]:
         uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100", slots=10,
         memory_mib=81920, cores=100, healthy=False,
     )  # fmt: skip
-    metrics.set_cards((CardReading(card=card, physical_memory_mib=81920),))
+    numbered = Device(
+        uuid=Uuid("n1-AWSNeuron-0"), index=0, vendor=NEURON, model="AWSNeuron", slots=2, cores=3
+    )
+    metrics.set_cards(
+        (CardReading(card=card, physical_memory_mib=81920), CardReading(card=numbered))
+    )
     held = AllocationReading(
         namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=1024, cores=10
     )
@@ -99,6 +114,44 @@ def every_metric() -> tuple[Metric, ...]:
     for counter in counters:
         metrics.count_for_vendor(counter.name, "P2")
     return tuple(metrics.families.collect())
+
+
+def extender_metrics_table() -> str:
+    """The metrics of all nodes' cards, under our names and HAMi's."""
+    rows = ["| metric | labels | meaning |", "|---|---|---|"]
+    hami = partial(hami_series, resources=QUOTAS, parts=PARTED)
+    for text in (_of_one_card(own_series), _of_one_card(hami)):
+        for family in text_string_to_metric_families(text):
+            labels = ", ".join(
+                f"`{label}`" for label in family.samples[0].labels if label != "zone"
+            )
+            rows.append(f"| `{family.name}` | {labels} | {family.documentation} |")
+    return "\n".join(rows)
+
+
+QUOTAS: Final = ("nvidia.com/gpumem", "nvidia.com/gpucores")
+INSTANCE: Final = (
+    '[{"gpuUUID":"GPU-1","profile":"1g.10gb","placement":{"start":0,"size":1},'
+    '"migUUID":"MIG-1","gpuInstanceID":1,"computeInstanceID":1}]'
+)
+PARTED: Final = {nvidia_protocol().part_metric: nvidia_protocol().part_labels}
+
+
+def _of_one_card(write: Callable[[ClusterUse], Iterator[str]]) -> str:
+    """A page of one node with a GPU, a Neuron device and a pod."""
+    gpu = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100", slots=1, memory_mib=1)
+    device = Device(uuid=Uuid("n1-AWSNeuron-0"), index=0, vendor=NEURON, model="", slots=2, cores=3)
+    pod = Pod(
+        uid="u", namespace="ns", name="p", containers=(Container(name="c"),),
+        annotations={nvidia_names.POD_MIG_ALLOCATIONS: INSTANCE},
+    )  # fmt: skip
+    grant = Grant(uuid=gpu.uuid, vendor=NVIDIA, memory_mib=1, cores=1)
+    use = ClusterUse(
+        offered={"n1": {card.uuid: DeviceUsage(device=card) for card in (gpu, device)}},
+        pods=[PodUse(pod, "n1", PodGrants(containers=((grant,),)))],
+        quotas={"ns": Quota(memory_limit_mib=1, core_limit=1)},
+    )
+    return "".join(write(use))
 
 
 def layers() -> str:
@@ -153,6 +206,7 @@ def _devices_of(ask: Ask, cores_each: int) -> str:
 PARTS: Final = {
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
     "metrics.md": {"metrics": metrics_table},
+    "extender.md": {"metrics": extender_metrics_table},
     "architecture.md": {"layers": layers},
     "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }

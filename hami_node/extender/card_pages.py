@@ -20,6 +20,8 @@ def card_pages(
     """
     limited = state.rules.limited
     resources = ("", "") if limited is None else (limited.memory, limited.cores)
+    vendors = state.rules.vendors
+    parts = {vendor.part_metric: vendor.part_labels for vendor in vendors if vendor.part_metric}
 
     def pages(nodes: Collection[str] | None) -> Iterator[str]:
         if names is CardMetrics.OFF or not is_leading():
@@ -28,6 +30,6 @@ def card_pages(
         if names in (CardMetrics.OWN, CardMetrics.BOTH):
             yield from own_series(use)
         if names in (CardMetrics.HAMI, CardMetrics.BOTH):
-            yield from hami_series(use, resources)
+            yield from hami_series(use, resources, parts)
 
     return pages

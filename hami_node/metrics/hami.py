@@ -6,13 +6,15 @@ bit mask, as there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Final
 
 from hami_node.engine.quota import Quota
 from hami_node.metrics.cards import MIB
 from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
 from hami_node.metrics.series import Family, escaped, family, table
+from hami_node.model import Pod, Uuid
 
 ZONE: Final = 'zone="vGPU"'
 CARDS: Final = (
@@ -33,16 +35,24 @@ SHARES: Final = (
         "Cores that a container holds on a card, percent or bit mask.",
     ),
 )
+PART_DOC: Final = "1 for each part of a divided card that a container holds."
 QUOTA_USED: Final = Family("hami_resource_quota_used", "What the pods of a namespace hold.")
 QUOTA_LIMIT: Final = Family("hami_resource_quota_limit", "What the pods of a namespace may hold.")
 
 
-def hami_series(use: ClusterUse, resources: tuple[str, str]) -> Iterator[str]:
-    """All cards, shares and quotas, some lines at a time.
+PartLabels = Callable[[Pod], Iterable[Mapping[str, str]]]
+"""The parts of divided cards that a pod holds; each names its card in `device_uuid`."""
+
+
+def hami_series(
+    use: ClusterUse, resources: tuple[str, str], parts: Mapping[str, PartLabels]
+) -> Iterator[str]:
+    """All cards, shares, parts and quotas, some lines at a time.
 
     Args:
         use: the cluster.
         resources: memory and cores that quotas limit.
+        parts: the metrics of parts of divided cards.
     """
     cards = list(use.cards())
     labels = list(map(_card_labels, cards))
@@ -62,7 +72,20 @@ def hami_series(use: ClusterUse, resources: tuple[str, str]) -> Iterator[str]:
     shares = list(use.shares())
     rows = ((share.grant.memory_mib * MIB, share.grant.cores) for share in shares)
     yield from table(SHARES, list(map(_share_labels, shares)), rows)
+    for name, labels_of in parts.items():
+        labels = list(_of_parts(use, labels_of))
+        yield from family(Family(name, PART_DOC), labels, repeat(1, len(labels)))
     yield from _quotas(use, resources)
+
+
+def _of_parts(use: ClusterUse, labels_of: PartLabels) -> Iterator[str]:
+    for pod, node, _ in use.pods:
+        for part in labels_of(pod):
+            card = use.offered.get(node, {}).get(Uuid(part["device_uuid"]))
+            index = "" if card is None else str(card.device.index)
+            labels = {"node": node, "device_index": index, **part}
+            shown = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+            yield f"{{{ZONE},{shown}}}"
 
 
 def _card_labels(card: CardUse) -> str:

@@ -111,6 +111,7 @@ class VendorProtocol:
         lasting: its reasons that stay whatever other pods do.
         asks_handshakes: its daemons report on a scheduler's request; else on their own.
         silent_s: a daemon that has reported once and then is silent for this long is down.
+        part_metric: what HAMi's scheduler calls the metric of parts of divided cards; "" for none.
     """
 
     cards: CardRules
@@ -127,6 +128,7 @@ class VendorProtocol:
     lasting: frozenset[StrEnum] = frozenset()
     asks_handshakes: bool = False
     silent_s: float = 90.0
+    part_metric: str = ""
 
     # -- what a pod asks for -----------------------------------------------------------------------
     def ask_of(self, container: Container) -> Ask | None:
@@ -276,6 +278,11 @@ class VendorProtocol:
     def uuid_of(self, grant: Grant) -> str:
         """The card's UUID as the vendor writes it, with the part that the grant names."""
         return grant.uuid
+
+    def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
+        """The labels of each part in `part_metric`, the node aside."""
+        del pod
+        return ()
 
     def with_parts(
         self, pod: Pod, containers: Sequence[ContainerGrants]

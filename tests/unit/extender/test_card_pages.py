@@ -255,6 +255,41 @@ def test_quotas_under_hamis_names(desk: Desk) -> None:
     assert found["hami_resource_quota_limit"] == {memory: 5000}
 
 
+def test_mig_instances_under_hamis_name(desk: Desk) -> None:
+    row = (
+        '[{"gpuUUID":"GPU-n1-0","profile":"1g.10gb","placement":{"start":4,"size":2},'
+        '"migUUID":"MIG-1","gpuInstanceID":6,"computeInstanceID":0}]'
+    )
+    notes = {
+        names.POD_NODE: "n1",
+        nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,9728,0:;",
+        nvidia_names.POD_MIG_ALLOCATIONS: row,
+    }
+    desk.add_pod("mig", annotations=notes)
+    desk.edit_pod("mig", spec={"nodeName": "n1"})
+    desk.sync()
+    name = "hami_node_gpu_mig_instance_info"
+    (family,) = (
+        found
+        for found in text_string_to_metric_families(text_of(desk, CardMetrics.HAMI))
+        if found.name == name
+    )
+    (sample,) = family.samples
+    assert sample.value == 1
+    assert sample.labels == {
+        "zone": "vGPU",
+        "node": "n1",
+        "device_uuid": "GPU-n1-0",
+        "device_index": "0",
+        "mig_uuid": "MIG-1",
+        "profile": "1g.10gb",
+        "gpu_instance_id": "6",
+        "compute_instance_id": "0",
+        "placement_start": "4",
+        "placement_size": "2",
+    }
+
+
 def test_both_names_are_well_formed_in_both_formats(desk: Desk) -> None:
     strange = card("s1", 0, uuid=Uuid('GPU-"\\\n'), model='a "b" \\')
     annotations = {
