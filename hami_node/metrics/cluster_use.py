@@ -19,21 +19,11 @@ class PodUse(NamedTuple):
     grants: PodGrants
 
 
-class CardUse(NamedTuple):
-    """A card of a node with what is taken of it."""
+CardUse = tuple[str, DeviceUsage, bool]
+"""The node of a card, what is taken of the card, and whether it is offered."""
 
-    node: str
-    use: DeviceUsage
-    is_offered: bool
-
-
-class Share(NamedTuple):
-    """What the container at that place of a pod holds of one card, which may be gone."""
-
-    item: PodUse
-    place: int
-    grant: Grant
-    card: Device | None
+Share = tuple[PodUse, int, Grant, Device | None]
+"""What the container at that place of a pod holds of a card; None for a card that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +47,10 @@ class ClusterUse:
         withheld = self._withheld()
         for node in sorted(self.offered.keys() | withheld.keys()):
             for use in self.offered.get(node, {}).values():
-                yield CardUse(node, use, True)
+                yield node, use, True
             if node in withheld:
                 for use in withheld[node].cards.values():
-                    yield CardUse(node, use, False)
+                    yield node, use, False
 
     def _withheld(self) -> dict[str, NodeUsage]:
         """What is taken of cards that are not offered, by node."""
@@ -84,7 +74,7 @@ class ClusterUse:
                 for grant in held if len(held) == 1 else _by_card(held):
                     use = offered.get(grant.uuid) if offered else None
                     card = use.device if use else withheld.get(node, {}).get(grant.uuid)
-                    yield Share(item, place, grant, card)
+                    yield item, place, grant, card
 
 
 def _by_card(grants: Iterable[Grant]) -> Iterable[Grant]:

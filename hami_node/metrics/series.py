@@ -18,11 +18,10 @@ class Family(NamedTuple):
 
 
 def table(
-    gauges: Iterable[Family], labels: Sequence[str], rows: Iterable[Sequence[float | None]]
+    gauges: Iterable[Family], labels: Sequence[str], columns: Iterable[Sequence[float | None]]
 ) -> Iterator[str]:
-    """The text of several families. Each row has one value for each of them, None for no series."""
-    columns = zip(*rows, strict=True)
-    for gauge, values in zip(gauges, columns, strict=False):
+    """The text of several families over the same labels. None is no series."""
+    for gauge, values in zip(gauges, columns, strict=True):
         yield from family(gauge, labels, values)
 
 
