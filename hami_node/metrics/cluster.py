@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Final
 
 from hami_node.engine.usage import container_name, counting_of
-from hami_node.metrics.cards import MIB, numbered_cores
+from hami_node.metrics.cards import MIB, held_mib, numbered_cores
 from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
 from hami_node.metrics.series import Family, escaped, family, table
 from hami_node.model import Device, Vendor
@@ -30,7 +30,7 @@ CARDS: Final = (
     ),
     Family(PREFIX + "card_cores_granted_ratio", "Cores granted on the card; 1 is one card."),
 )
-"""What every card has, labelled by node and uuid; the rest stands in `card_info`."""
+"""What every card has, labelled by node and uuid; the rest is in `card_info`."""
 SHARES: Final = (
     Family(PREFIX + "allocation_memory_bytes", "Memory that a container holds on a card."),
     Family(
@@ -49,7 +49,7 @@ def own_series(use: ClusterUse) -> Iterator[str]:
     yield from family(INFO, _facts(labels, cards), repeat(1, len(cards)))
     yield from table(CARDS, labels, _card_columns(cards))
     cores = list(_numbered(labels, cards))
-    yield from family(CORES, [at for at, _ in cores], [value for _, value in cores])
+    yield from family(CORES, [label for label, _ in cores], [value for _, value in cores])
     del cards, labels, cores
     shares = list(use.shares())
     yield from table(SHARES, list(map(_share_labels, shares)), _share_columns(shares))
@@ -78,9 +78,7 @@ def _card_columns(cards: Sequence[CardUse]) -> Iterator[Sequence[float | None]]:
 
 def _share_columns(shares: Sequence[Share]) -> Iterator[Sequence[float | None]]:
     """The values of `SHARES`."""
-    yield [
-        (grant.memory_mib or (card.memory_mib if card else 0)) * MIB for _, _, grant, card in shares
-    ]
+    yield [held_mib(grant, card) * MIB for _, _, grant, card in shares]
     yield [_ratio(grant.vendor, grant.cores, card) for _, _, grant, card in shares]
 
 
@@ -102,7 +100,7 @@ def _facts(labels: Sequence[str], cards: Sequence[CardUse]) -> list[str]:
     """The labels of `card_info`; most cards share theirs with many."""
     known: dict[tuple[int, str, Vendor], str] = {}
     found = []
-    for at, (_, use, _) in zip(labels, cards, strict=True):
+    for label, (_, use, _) in zip(labels, cards, strict=True):
         device = use.device
         key = device.index, device.model, device.vendor
         facts = known.get(key)
@@ -110,7 +108,7 @@ def _facts(labels: Sequence[str], cards: Sequence[CardUse]) -> list[str]:
             model = escaped(device.model)
             facts = f',index="{device.index}",type="{model}",vendor="{device.vendor}"}}'
             known[key] = facts
-        found.append(at[:-1] + facts)
+        found.append(label[:-1] + facts)
     return found
 
 
@@ -118,15 +116,15 @@ def _numbered(labels: Sequence[str], cards: Sequence[CardUse]) -> Iterator[tuple
     numbered = _numbered_vendors(cards)
     if not numbered:
         return
-    for at, (_, use, _) in zip(labels, cards, strict=True):
+    for label, (_, use, _) in zip(labels, cards, strict=True):
         if use.device.vendor in numbered:
             for core, is_granted in numbered_cores(use.device.cores, use.cores_used):
-                yield f'{at[:-1]},core="{core}"}}', int(is_granted)
+                yield f'{label[:-1]},core="{core}"}}', int(is_granted)
 
 
 def _share_labels(share: Share) -> str:
-    (pod, node, grants), place, grant, _ = share
-    container = container_name(pod, grants, place)
+    (pod, node, grants), index, grant, _ = share
+    container = container_name(pod, grants, index)
     return (
         f'{{node="{escaped(node)}",namespace="{escaped(pod.namespace)}",'
         f'pod="{escaped(pod.name)}",container="{escaped(container)}",uuid="{escaped(grant.uuid)}"}}'

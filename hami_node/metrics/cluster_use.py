@@ -23,7 +23,7 @@ CardUse = tuple[str, DeviceUsage, bool]
 """The node of a card, what is taken of the card, and whether it is offered."""
 
 Share = tuple[PodUse, int, Grant, Device | None]
-"""What the container at that place of a pod holds of a card; None for a card that is gone."""
+"""What the container with that index in its pod holds of a card; None for a card that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class ClusterUse:
         for item in self.pods:
             _, node, grants = item
             offered = self.offered.get(node)
-            for place, held in enumerate(grants.containers):
-                if not held or not grants.holds(place):
+            for index, held in enumerate(grants.containers):
+                if not held or not grants.holds(index):
                     continue
                 for grant in held if len(held) == 1 else _by_card(held):
                     use = offered.get(grant.uuid) if offered else None
                     card = use.device if use else withheld.get(node, {}).get(grant.uuid)
-                    yield item, place, grant, card
+                    yield item, index, grant, card
 
 
 def _by_card(grants: Iterable[Grant]) -> Iterable[Grant]:

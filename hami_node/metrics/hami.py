@@ -59,13 +59,13 @@ def hami_series(
     yield from table(CARDS, labels, _card_columns(cards))
     granted = [used.memory_used_mib * MIB for _, used, _ in cards]
     labels = [
-        f'{at[:-1]},device_cores="{used.device.cores}"}}'
-        for at, (_, used, _) in zip(labels, cards, strict=True)
+        f'{label[:-1]},device_cores="{used.device.cores}"}}'
+        for label, (_, used, _) in zip(labels, cards, strict=True)
     ]
     yield from family(MEMORY, labels, granted)
     labels = [
-        f'{at[:-1]},device_memory_limit="{used.device.memory_mib}"}}'
-        for at, (_, used, _) in zip(labels, cards, strict=True)
+        f'{label[:-1]},device_memory_limit="{used.device.memory_mib}"}}'
+        for label, (_, used, _) in zip(labels, cards, strict=True)
     ]
     yield from family(OVERVIEW, labels, granted)
     del cards, labels, granted
@@ -117,10 +117,10 @@ def _share_columns(shares: Sequence[Share]) -> Iterator[Sequence[float | None]]:
 
 
 def _share_labels(share: Share) -> str:
-    (pod, node, _), place, grant, _ = share
+    (pod, node, _), index, grant, _ = share
     return (
         f'{{{ZONE},namespace="{escaped(pod.namespace)}",node="{escaped(node)}",'
-        f'pod="{escaped(pod.name)}",container_index="{place}",device_uuid="{escaped(grant.uuid)}"}}'
+        f'pod="{escaped(pod.name)}",container_index="{index}",device_uuid="{escaped(grant.uuid)}"}}'
     )
 
 

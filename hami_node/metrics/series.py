@@ -32,7 +32,9 @@ def family(gauge: Family, labels: Sequence[str], values: Iterable[float | None])
     series = zip(labels, values, strict=True)
     for _ in range(0, len(labels), LINES):
         lines = [
-            f"{name}{at} {value}\n" for at, value in islice(series, LINES) if value is not None
+            f"{name}{label} {value}\n"
+            for label, value in islice(series, LINES)
+            if value is not None
         ]
         if lines:
             yield head + "".join(lines)

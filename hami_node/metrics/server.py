@@ -1,6 +1,7 @@
 """HTTP for people and probes: /metrics, /healthz, /readyz and /config. Load it after registration.
 
-At most `MAX_CONNECTIONS` at a time, each with a time limit: a slow or greedy client does no harm.
+At most `MAX_CONNECTIONS` at a time, `MAX_PAGES` of them for /metrics, each with a time limit: slow
+or greedy clients don't keep the probes out.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any, Final, Self
 from urllib.parse import parse_qs
 
@@ -27,7 +30,13 @@ from hami_node.logs import kv
 
 log: Final = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
+MAX_PAGES: Final = 4
+"""Requests for /metrics at a time: a page of all nodes takes time and memory."""
+MAX_NODES: Final = 100
+"""Names of nodes in one request for /metrics."""
 CLIENT_TIMEOUT_S: Final = 5.0
+PAGE_TIMEOUT_S: Final = 30.0
+"""Until a client has read the whole of /metrics."""
 END: Final = b"# EOF\n"
 """The last line of OpenMetrics text."""
 
@@ -118,6 +127,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], pages: _Pages) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.free_pages = threading.BoundedSemaphore(MAX_PAGES)
         host, port = address
         if not host and socket.has_dualstack_ipv6():
             host = "::"
@@ -147,9 +157,13 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
-        """Log a failure, such as a client that disconnected, at debug level only."""
-        error = repr(sys.exception())
-        log.debug("metrics_client_failed", extra=kv(client=client_address, error=error))
+        """Log a failure: of a client, such as a closed connection, at debug level only."""
+        error = sys.exception()
+        fields = kv(client=client_address, error=repr(error))
+        if isinstance(error, OSError):
+            log.debug("metrics_client_failed", extra=fields)
+        else:
+            log.error("metrics_page_failed", extra=fields, exc_info=error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -173,10 +187,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         """Our own series and those of the cards; with `?node=NAME` the cards of that node alone."""
-        pages = self.server.pages
-        nodes = parse_qs(self.path.partition("?")[2]).get("node")
+        try:
+            query = parse_qs(
+                self.path.partition("?")[2], keep_blank_values=True, max_num_fields=MAX_NODES
+            )
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST, f"name at most {MAX_NODES} nodes\n")
+            return
+        if not self.server.free_pages.acquire(blocking=False):
+            why = f"{MAX_PAGES} requests for /metrics are being answered\n"
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            return
+        try:
+            self._page(query.get("node"))
+        finally:
+            self.server.free_pages.release()
+
+    def _page(self, nodes: Collection[str] | None) -> None:
+        pages, deadline_s = self.server.pages, time.monotonic() + PAGE_TIMEOUT_S
+        cards = pages.cards(nodes)
+        first = next(cards, "")  # before the status, so that a failure is no half page
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        own = encode(CollectorRegistry() if nodes else pages.registry)
+        own = encode(pages.registry if nodes is None else CollectorRegistry())
         end = END if own.endswith(END) else b""
         is_chunked = self.request_version == "HTTP/1.1"
         if is_chunked:  # so that a client notices a page that was cut off
@@ -188,7 +220,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._send(own.removesuffix(end), is_chunked)
-        for text in pages.cards(nodes):
+        for text in chain((first,), cards):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"the page was not read within {PAGE_TIMEOUT_S:.0f} s")
+            self.connection.settimeout(min(CLIENT_TIMEOUT_S, left_s))
             self._send(text.encode(errors="replace"), is_chunked)
         self._send(end, is_chunked)
         if is_chunked:

@@ -26,6 +26,7 @@ from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
 from hami_node.vendors.holding import UNBOUND_S, has_grants
+from hami_node.vendors.offer import registered_cards
 
 
 class ClusterState:
@@ -271,15 +272,24 @@ class ClusterState:
 
     def in_use(self, nodes: Collection[str] | None = None) -> ClusterUse:
         """All cards of these nodes and what each container holds; None for all nodes."""
+        wanted = None if nodes is None else frozenset(nodes)
         with self._lock:
-            seats = self._fleet.nodes
-            known = seats if nodes is None else [name for name in nodes if name in seats]
-            return ClusterUse(
-                offered={name: seats[name].usage.cards for name in known},
-                pods=self._pods.in_use(nodes),
-                withheld=self._nodes.withheld(nodes),
-                quotas=self._fleet.quotas.snapshot() if nodes is None else {},
-            )
+            states = self._fleet.nodes
+            known = states.keys() if wanted is None else states.keys() & wanted
+            offered = {name: states[name].usage.cards for name in known}
+            pods = self._pods.in_use(wanted)
+            quotas = self._fleet.quotas.snapshot() if wanted is None else {}
+            withheld = self._nodes.withheld(wanted)
+        return ClusterUse(
+            offered=offered,
+            pods=pods,
+            withheld={
+                node.name: cards
+                for node, vendors in withheld
+                if (cards := registered_cards(node, vendors))
+            },
+            quotas=quotas,
+        )
 
     def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
         """The cards of a node with their usage; none for an unknown node."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, container_name, counting_of
-from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.cards import AllocationReading, CardReading, held_mib
 from hami_node.model import Device, Node, Pod, Uuid
 from hami_node.vendors.holding import holding_of
 from hami_node.vendors.offer import registered_cards
@@ -17,7 +17,7 @@ Readings = tuple[tuple[CardReading, ...], tuple[AllocationReading, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCards:
-    """The cards that stand on the node object.
+    """The cards that the annotations of the node object list.
 
     Attributes:
         node: the node object; None while it is unknown.
@@ -60,17 +60,17 @@ def allocation_readings(
     pod: Pod, grants: PodGrants, cards: Mapping[Uuid, Device]
 ) -> Iterator[AllocationReading]:
     """What each container of a pod holds of each card."""
-    for place, held in enumerate(grants.containers):
-        if not grants.holds(place):
+    for index, held in enumerate(grants.containers):
+        if not grants.holds(index):
             continue
         for grant in held:
             card, counting = cards.get(grant.uuid), counting_of(grant.vendor)
             yield AllocationReading(
                 namespace=pod.namespace,
                 pod=pod.name,
-                container=container_name(pod, grants, place),
+                container=container_name(pod, grants, index),
                 uuid=str(grant.uuid),
-                memory_mib=grant.memory_mib or (card.memory_mib if card else 0),
+                memory_mib=held_mib(grant, card),
                 cores=counting.core_count(grant.cores),
                 whole_card=counting.whole_card(card),
             )

@@ -14,7 +14,7 @@ from hami_node.extender.card_pages import card_pages
 from hami_node.model import ContainerKind, Uuid
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
-from hami_node.vendors.neuron.devices import devices_of
+from hami_node.vendors.neuron.node.devices import devices_of
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv7, encode_json
@@ -197,6 +197,10 @@ def test_one_node_on_request(desk: Desk) -> None:
     assert OWN + "allocation_memory_bytes" in found
 
 
+def test_node_that_is_named_twice_is_shown_once(desk: Desk) -> None:
+    assert text_of(desk, nodes=["h1", "h1"]) == text_of(desk, nodes=["h1"])
+
+
 @pytest.mark.parametrize("names", CardMetrics)
 def test_only_the_replica_that_decides_shows_cards(desk: Desk, names: CardMetrics) -> None:
     assert bool(text_of(desk, names)) == (names is not CardMetrics.OFF)
@@ -302,5 +306,5 @@ def test_both_names_are_well_formed_in_both_formats(desk: Desk) -> None:
     assert set(series_of(text, "node", "uuid", "type")[OWN + "card_info"]) >= {
         ("s1", 'GPU-"\\\n', 'a "b" \\')
     }
-    families = list(openmetrics(text + "# EOF\n"))
+    families = list(openmetrics(text + "# EOF\n"))  # type: ignore[no-untyped-call]  # it has no types
     assert len({family.name for family in families}) == len(families)

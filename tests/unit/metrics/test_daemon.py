@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from prometheus_client import Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
@@ -435,68 +434,3 @@ def test_daemon_is_built_and_counts_without_prometheus_client() -> None:
     code = "import sys, hami_node.node.daemon as _; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"False"
-
-
-# -- cards of many nodes -----------------------------------------------------------------------
-class CardServer:
-    """A page with one series for each node, of two that there are."""
-
-    def __init__(self) -> None:
-        registry = CollectorRegistry()
-        Gauge("own", "Ours.", registry=registry).set(1)
-        self.server = MetricsServer("127.0.0.1:0", registry, Probes(), dict, self._cards).start()
-
-    def _cards(self, nodes: Collection[str] | None) -> Iterator[str]:
-        yield "# HELP cards Ä.\n# TYPE cards gauge\n"
-        for node in ("a", "b"):
-            if nodes is None or node in nodes:
-                yield f'cards{{node="{node}"}} 1\n'
-
-    def fetch(self, query: str = "", accept: str = "") -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
-        try:
-            connection.request("GET", f"/metrics{query}", headers={"Accept": accept})
-            answer = connection.getresponse()
-            assert answer.getheader("Transfer-Encoding") == "chunked"
-            return answer.read().decode()
-        finally:
-            connection.close()
-
-
-@pytest.fixture
-def card_server() -> Iterator[CardServer]:
-    made = CardServer()
-    yield made
-    made.server.close()
-
-
-def test_cards_of_all_nodes_follow_our_own_series(card_server: CardServer) -> None:
-    text = card_server.fetch()
-    assert "own 1.0" in text
-    assert text.endswith('cards{node="a"} 1\ncards{node="b"} 1\n')
-
-
-@pytest.mark.parametrize(
-    ("query", "shown"),
-    [("?node=b", ["b"]), ("?node=a&node=b", ["a", "b"]), ("?node=c", []), ("?other=a", ["a", "b"])],
-)
-def test_cards_of_some_nodes_on_request(
-    card_server: CardServer, query: str, shown: list[str]
-) -> None:
-    text = card_server.fetch(query)
-    assert [node for node in ("a", "b") if f'node="{node}"' in text] == shown
-    assert ("own" in text) == ("node=" not in query)
-
-
-def test_openmetrics_ends_once(card_server: CardServer) -> None:
-    text = card_server.fetch(accept="application/openmetrics-text; version=1.0.0")
-    assert text.count("# EOF\n") == 1
-    assert text.endswith('cards{node="b"} 1\n# EOF\n')
-
-
-def test_old_client_gets_the_page_without_chunks(card_server: CardServer) -> None:
-    with socket.create_connection(("127.0.0.1", card_server.server.port), 20) as connection:
-        connection.sendall(b"GET /metrics?node=a HTTP/1.0\r\n\r\n")
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.0 200")
-    assert answer.endswith(b'gauge\ncards{node="a"} 1\n')

@@ -16,7 +16,7 @@ from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.readings import NodeCards
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
-from hami_node.vendors.neuron.devices import devices_of
+from hami_node.vendors.neuron.node.devices import devices_of
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
