@@ -25,17 +25,12 @@ CSV_TYPE_PREFIX: Final = "NVIDIA-"
 """Before NVML's name in the csv forms: their schedulers look for "NVIDIA" in the type."""
 
 
-class _Placement(msgspec.Struct):
-    start: int = 0
-    size: int = 0
-
-
 class _Profile(msgspec.Struct):
     name: str = ""
     memory_mb: int = msgspec.field(name="memoryMB", default=0)
     core: int = 0
     slice_count: int = msgspec.field(name="sliceCount", default=0)
-    placements: list[_Placement] | None = None
+    placements: list[MigPlacement] | None = None
 
 
 class _Template(msgspec.Struct):
@@ -81,13 +76,12 @@ def _from_row(row: _Row) -> Device:
 
 
 def _profile_of(row: _Profile) -> MigProfile:
-    placements = (MigPlacement(start=p.start, size=p.size) for p in row.placements or ())
     return MigProfile(
         name=row.name,
         memory_mib=row.memory_mb,
         cores=row.core,
         slice_count=row.slice_count,
-        placements=tuple(placements),
+        placements=tuple(row.placements or ()),
     )
 
 

@@ -21,10 +21,10 @@ nvidia/mig_topology.go:26-80."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlacement:
-    """Memory slices [start, start + size) of a card."""
+    """Memory slices [start, start + size) of a card; annotations may leave out a 0."""
 
-    start: int
-    size: int
+    start: int = 0
+    size: int = 0
 
     def overlaps(self, other: MigPlacement) -> bool:
         """True when both use the same memory slice."""
@@ -176,6 +176,8 @@ def with_instances(card: DeviceUsage, charge: Charge, *, is_mig: bool) -> Device
         why = "a grant on a card in MIG mode names no instance"
     elif len(templates) > 1:
         why = "instances of two geometries are granted"
+    elif not all(_is_of(layout_of(card.device), part) for part in charge.parts):
+        why = "an instance is granted that the card's geometries or profiles don't have"
     elif slots & used.slots or _any_overlap(used.placements, placements):
         why = "one MIG instance is granted twice"
     return replace(
@@ -215,6 +217,19 @@ def is_instance(device: Device, memory_mib: int, part: Hashable) -> bool:
     )
 
 
+def _is_of(layout: MigLayout, part: Hashable) -> bool:
+    """False for an instance of another division; a card without a layout may have any."""
+    if layout == NO_LAYOUT:
+        return True
+    if isinstance(part, TemplateSlot):
+        geometries = layout.templates
+        is_known = part.template < len(geometries)
+        return is_known and _entry(geometries[part.template], part.slot) is not None
+    return isinstance(part, MigInstance) and any(
+        part.placement in profile.placements for profile in layout.profiles
+    )
+
+
 def _entry(geometry: tuple[MigTemplate, ...], slot: int) -> MigTemplate | None:
     """The entry behind a position of the expanded geometry: every entry occurs `count` times."""
     for entry in geometry:
@@ -227,7 +242,7 @@ def _entry(geometry: tuple[MigTemplate, ...], slot: int) -> MigTemplate | None:
 def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
     """First free slot that is large enough; an unused card first chooses its geometry.
 
-    Source: seed 2.8, nvidia/device.go CustomFilterRule and AddResourceUsage.
+    Source: HAMi 2.8, nvidia/device.go CustomFilterRule and AddResourceUsage.
     """
     geometries, used = layout_of(card.device).templates, use_of(card)
     template = used.template if used.slots else _geometry(geometries, memory_mib)

@@ -40,17 +40,12 @@ class MigAllocation:
     device: MigDevice | None = None
 
 
-class _Placement(msgspec.Struct):
-    start: int = 0
-    size: int = 0
-
-
 class _Row(msgspec.Struct, rename="camel", omit_defaults=True):
     container_index: int | None = None
     device_index: int | None = None
     gpu_uuid: str | None = msgspec.field(name="gpuUUID", default=None)
     profile: str | None = None
-    placement: _Placement | None = None
+    placement: MigPlacement | None = None
     mig_uuid: str | None = msgspec.field(name="migUUID", default=None)
     gpu_instance_id: int | None = msgspec.field(name="gpuInstanceID", default=None)
     compute_instance_id: int | None = msgspec.field(name="computeInstanceID", default=None)
@@ -86,10 +81,7 @@ def _from_row(row: _Row, text: str) -> MigAllocation:
         container_index=container or 0,
         device_index=device or 0,
         uuid=Uuid(row.gpu_uuid),
-        instance=MigInstance(
-            profile=row.profile,
-            placement=MigPlacement(start=placement.start, size=placement.size),
-        ),
+        instance=MigInstance(profile=row.profile, placement=placement),
         device=_device_of(row, text),
     )
 

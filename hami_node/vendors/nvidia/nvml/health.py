@@ -19,7 +19,7 @@ from hami_node.vendors.nvidia.nvml.calls import NOT_OFFERED, TIMEOUT, NvmlCalls
 log = logging.getLogger(__name__)
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes, not a faulty card. Source: facts S26, HAMi 2.9."""
+"""XIDs that a faulty program causes, not a faulty card. Source: HAMi 2.9."""
 
 XID_MEANINGS: Final = {
     48: "double bit ECC error",

@@ -45,7 +45,7 @@ def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> PairSco
 
     Every pair is queried. Links through an NVSwitch count for every card on the switches.
 
-    Check: nvidia-smi topo -m (NV# is the number of links). Source: facts of HAMi's scores, P2P
+    Check: nvidia-smi topo -m (NV# is the number of links). Source: HAMi's scores, P2P
     level 10 to 60 plus 100 per NVLink.
 
     Raises:
@@ -55,9 +55,9 @@ def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> PairSco
     scores: dict[Uuid, dict[Uuid, int]] = {card.uuid: {} for card in cards}
     for i, card in enumerate(cards):
         for other in cards[i + 1 :]:
-            mine, theirs = links[card.uuid], links[other.uuid]
-            direct = max(mine.to_bus.get(other.pci_bus, 0), theirs.to_bus.get(card.pci_bus, 0))
-            switched = min(mine.to_switch, theirs.to_switch)
+            here, there = links[card.uuid], links[other.uuid]
+            direct = max(here.to_bus.get(other.pci_bus, 0), there.to_bus.get(card.pci_bus, 0))
+            switched = min(here.to_switch, there.to_switch)
             score = _level_score(calls, card, other) + NVLINK_SCORE * (direct + switched)
             scores[card.uuid][other.uuid] = scores[other.uuid][card.uuid] = score
     return scores

@@ -287,7 +287,7 @@ def test_instances_are_accepted_where_they_are_real_and_free() -> None:
         (template_card(), grant("GPU-0", 5120, 14, part=_slot(1, 0)), MigDoubt.NO_INSTANCE),
         (template_card(), grant("GPU-0", 10240, 28), Doubt.CONTRADICTION),
         (mig_card(), grant("GPU-0", 9856, 29), Doubt.CONTRADICTION),
-        (mig_card(), grant("GPU-0", 9856, 29, part=instance(1, 2)), MigDoubt.NO_INSTANCE),
+        (mig_card(), grant("GPU-0", 9856, 29, part=instance(1, 2)), Doubt.CONTRADICTION),
         (
             mig_card(healthy=False),
             grant("GPU-0", 9856, part=instance(0, 2)),

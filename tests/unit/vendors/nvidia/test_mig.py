@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.engine.card_rules import Taken
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import Charge, DeviceUsage, charged
 from hami_node.model import Grant
 from hami_node.vendors.nvidia import mig
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -112,6 +112,26 @@ def test_huge_placements_are_compared_not_drawn() -> None:
     far = MigPlacement(start=2**62, size=2**62)
     card = DeviceUsage(device=mig_card().device, parts=MigUse(placements=(far,)))
     assert mig.choose(card, 40000) is not None
+
+
+@pytest.mark.parametrize(
+    ("card", "part"),
+    [
+        pytest.param(template_card(), TemplateSlot(template=9, slot=0), id="geometry that is gone"),
+        pytest.param(template_card(), TemplateSlot(template=0, slot=99), id="slot that is gone"),
+        pytest.param(template_card(), instance(0, 2), id="placement, where slots are registered"),
+        pytest.param(mig_card(), TemplateSlot(template=0, slot=0), id="slot, of profiles"),
+        pytest.param(mig_card(), instance(1, 2), id="placement of no profile"),
+    ],
+)
+def test_card_with_an_instance_of_another_division_takes_nothing_more(
+    card: DeviceUsage, part: TemplateSlot | MigInstance
+) -> None:
+    held = Charge(
+        uuid=card.device.uuid, vendor=NVIDIA, slots=1, memory_mib=4864, cores=14, parts=(part,)
+    )
+    after = charged(card, held)
+    assert "don't have" in after.contradiction
 
 
 def test_part_that_is_taken_is_marked_and_nothing_else() -> None:
