@@ -68,7 +68,7 @@ def _from_json(text: str) -> object:
     """The value; what is no JSON stays text, which no list of objects is made from."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return text
 
 

@@ -85,7 +85,8 @@ def offer_of(
         return offer
     wanted = ",".join(f"{key}={value}" for key, value in node_labels.items())
     why = f"the node does not have the labels of node-label-selector ({wanted})"
-    return Offer(missing={device.vendor: why for device in offer.devices})
+    unselected = {device.vendor: why for device in offer.devices}
+    return Offer(missing={**offer.missing, **unselected}, problem=offer.problem)
 
 
 def _registered(
@@ -118,7 +119,7 @@ def _registered(
 
 
 def registered_cards(node: Node, vendors: Iterable[VendorProtocol]) -> tuple[Device, ...]:
-    """The cards that stand on the node, offered or not; those that can't be read are left out."""
+    """The cards in the node's annotations, offered or not; unreadable ones are left out."""
     cards: list[Device] = []
     for vendor in vendors:
         with suppress(WireError):  # whoever looks for its offer reports it

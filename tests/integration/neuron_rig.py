@@ -166,6 +166,12 @@ class NeuronCluster:
         call = {"Pod": self.api.read("pods", name, "default"), "NodeNames": list(nodes)}
         return dict(httpx.post(f"{self.url}/filter", json=call).json())
 
+    def simulate(self, name: str, *nodes: str) -> Json:
+        """The answer to a caller that sends whole nodes, as cluster autoscalers do."""
+        items = [self.api.read("nodes", node) for node in nodes]
+        call = {"Pod": self.api.read("pods", name, "default"), "Nodes": {"items": items}}
+        return dict(httpx.post(f"{self.url}/filter", json=call).json())
+
     def bind(self, name: str, node: str) -> str:
         pod = self.api.read("pods", name, "default")["metadata"]
         call = {"PodName": name, "PodNamespace": "default", "PodUID": pod["uid"], "Node": node}

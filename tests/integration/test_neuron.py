@@ -150,14 +150,15 @@ def test_seed_001_strategy_2_other_counts_are_unresolvable_with_their_sentence(
     cluster.add_node("plain", "", 16)
     cluster.await_node(NODE, 16)
     cluster.await_node("plain", 16)
-    sentence = "Trainium gives a container 1, 4, 8 or 16 devices, and 7 are asked"
+    sentence = "Trainium allows 1, 4, 8 or 16 devices per container, and 7 are requested"
     (warning,) = cluster.submit(pod_body("p", {neuron_names.RESOURCE_NEURON: "7"}))
     assert sentence in warning
     answer = cluster.filter("p", NODE, "plain")
     assert not answer["FailedNodes"]
-    said = answer["FailedAndUnresolvableNodes"]
-    assert said[NODE].endswith(f"NumaNotFit: {sentence}")
-    assert neuron_names.INSTANCE_TYPE in said["plain"]
+    refused = answer["FailedAndUnresolvableNodes"]
+    assert refused[NODE].endswith(f"NumaNotFit: {sentence}")
+    assert neuron_names.INSTANCE_TYPE in refused["plain"]
+    assert cluster.simulate("p", NODE, "plain")["FailedAndUnresolvableNodes"] == refused
     eventually(lambda: any(sentence in text for text in cluster.events("FilteringFailed")), LIMIT_S)
 
 

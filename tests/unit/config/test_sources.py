@@ -139,6 +139,9 @@ def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) ->
         pytest.param("memory_scaling", "nan", "a number above 0 to 100", id="nan"),
         pytest.param("memory_scaling", "inf", "a number above 0 to 100", id="inf"),
         pytest.param("known_mig_geometries", "[", "a list, each with `models`", id="no_json"),
+        pytest.param(
+            "known_mig_geometries", "[\udcff]", "a list, each with `models`", id="no_unicode"
+        ),
         pytest.param("known_mig_geometries", "{}", "a list, each with `models`", id="no_list"),
         pytest.param("default_cores", "101", "a whole number from 0 to 100", id="percent"),
         pytest.param("disable_core_limit", "maybe", "true or false", id="bool"),

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from hami_node.model import Node
+from hami_node.model import Node, Vendor
 from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.protocol import MAX_DEVICES, neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -170,3 +171,12 @@ def test_one_vendor_that_can_not_be_read_leaves_the_other() -> None:
 
     assert [device.index for device in offer.devices] == [0, 1]
     assert list(offer.missing) == [NVIDIA]
+
+
+def test_node_that_is_not_selected_keeps_what_else_is_wrong_with_it() -> None:
+    given = node(encode_json(CARDS), annotations={nvidia_names.NODE_PAIR_SCORES: "garbage"})
+    given_up: dict[Vendor, str] = {NEURON: "silent"}
+    offer = offer_of(given, VENDORS, given_up, {"pool": "gpu"})
+    assert "node-label-selector" in offer.missing[NVIDIA]
+    assert offer.missing[NEURON] == "silent"
+    assert "links between cards are unknown" in offer.problem
