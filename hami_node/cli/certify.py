@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _CertifyParts(Protocol):
-    """What the command uses of `cli.Parts`."""
+    """What the command uses of `cli.Programs`."""
 
     @property
     def api(self) -> Callable[[Path | None], Api]:

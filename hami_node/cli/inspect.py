@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _InspectParts(Protocol):
-    """What the command uses of `cli.Parts`."""
+    """What the command uses of `cli.Programs`."""
 
     @property
     def connect(self) -> Callable[[Path | None], ListingKube]:

@@ -72,7 +72,7 @@ def _now() -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Programs:
     """What the commands call, loaded when called; tests pass their own as click's `obj`."""
 
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
@@ -89,7 +89,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         """Run the command."""
-        ctx.ensure_object(Parts)
+        ctx.ensure_object(Programs)
         try:
             return super().invoke(ctx)
         except KubeError as e:
@@ -152,19 +152,19 @@ def _run(
     HAMi's flags are accepted in HAMi's spelling; those without effect here are logged once.
     """
     context = click.get_current_context()
-    parts = context.ensure_object(Parts)
+    programs = context.ensure_object(Programs)
     if kubelet_socket is not None and given.get("plugin_dir") is None:
         given["plugin_dir"] = str(kubelet_socket.parent)
     sources = ConfigSources(
         blocks=SETTINGS_BLOCKS,
         flags={name: text for name, text in given.items() if text is not None},
-        env=parts.env(),
+        env=programs.env(),
         config_file=config_file,
         node_config_file=node_config_file,
         ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
     )
     settings = _loaded(sources)
-    context.exit(_served(parts.run_daemon, settings, sources))
+    context.exit(_served(programs.run_daemon, settings, sources))
 
 
 def _loaded(sources: ConfigSources) -> Settings:
@@ -226,17 +226,17 @@ def _extend(config_file: Path | None, **given: str | None) -> None:
     once.
     """
     context = click.get_current_context()
-    parts = context.ensure_object(Parts)
+    programs = context.ensure_object(Programs)
     sources = ConfigSources(
         blocks=SETTINGS_BLOCKS,
         flags={name: text for name, text in given.items() if text is not None},
-        env=parts.env(),
+        env=programs.env(),
         config_file=config_file,
         ignored_flags=tuple(context.meta.get(IGNORED_KEY, ())),
         role=Role.EXTENDER,
     )
     settings = _loaded(sources)
-    context.exit(_served(parts.run_extender, settings, sources))
+    context.exit(_served(programs.run_extender, settings, sources))
 
 
 main.add_command(
@@ -317,7 +317,7 @@ def _print_check_as_json(
 @main.command(short_help="Show daemon and extender at work on simulated cards.")
 @click.option("--keep", is_flag=True, help="Leave everything running for curl and inspect.")
 @click.pass_obj
-def demo(parts: Parts, *, keep: bool) -> None:
+def demo(programs: Programs, *, keep: bool) -> None:
     """Show daemon and extender at work on simulated cards: no cluster and no GPU needed.
 
     \b
@@ -328,4 +328,4 @@ def demo(parts: Parts, *, keep: bool) -> None:
     server; pods are created unscheduled, and a simulated kube-scheduler calls the extender.
     Exit code 0 only if every step passed its checks.
     """
-    click.get_current_context().exit(parts.run_demo(keep))
+    click.get_current_context().exit(programs.run_demo(keep))

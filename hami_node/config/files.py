@@ -174,8 +174,8 @@ def _keys_of(section: str, settings: Iterable[Declaration]) -> dict[str, Declara
     """The keys of a section, each with its setting."""
     if section == OWN_SECTION:
         return {known.flag: known for known in settings if known.name not in _NOT_FROM_FILES}
-    mine = (known for known in settings if known.section == section)
-    return {known.names.yaml: known for known in mine if known.names.yaml}
+    of_section = (known for known in settings if known.section == section)
+    return {known.names.yaml: known for known in of_section if known.names.yaml}
 
 
 def _read_keys(

@@ -35,7 +35,7 @@ from hami_node.setting_types import (
 S = TypeVar("S")
 
 
-class Compat(StrEnum):
+class Generation(StrEnum):
     """The generation of scheduling rules."""
 
     V2_8 = "2.8"
@@ -79,7 +79,7 @@ class Settings:
         30.0, "Time between two reports to the API server, seconds; schedulers give up after 60."
     )
 
-    compat: Compat = setting(Compat.V2_8, "Generation of scheduling rules.")
+    compat: Generation = setting(Generation.V2_8, "Generation of scheduling rules.")
 
     scheduler_name: ObjectName = setting(
         "hami-scheduler", "The kube-scheduler profile that calls this extender."

@@ -65,11 +65,11 @@ def _of_extender(stage: Stage) -> tuple[Command, ...]:
         pods.create_tenant(stage, MINE)
     except (StepFailed, CallFailed):
         return ()  # it was not started, or has ended: a step has reported that
-    mine = stage.api.read("pods", MINE.name, NAMESPACE)
+    pod = stage.api.read("pods", MINE.name, NAMESPACE)
     bodies = {
         "webhook": review_of(NEXT.body(stage.cast.shared.protocol)),
-        "filter": filter_arguments(stage.api, mine),
-        "bind": bind_arguments(mine, GPU_NODE),
+        "filter": filter_arguments(stage.api, pod),
+        "bind": bind_arguments(pod, GPU_NODE),
     }
     url = stage.extender.url
     log = stage.program(EXTENDER).log_file

@@ -163,33 +163,33 @@ class Stage:
     # -- the programs ------------------------------------------------------------------------------
     def start_daemon(self, node: SimulatedNode) -> None:
         """Start the node's daemon as a separate process."""
-        at = node.folder
+        folder = node.folder
         flags = {
-            "--config-file": at / CONFIG,
-            "--node-config-file": at / "config.json",
+            "--config-file": folder / CONFIG,
+            "--node-config-file": folder / "config.json",
             "--backend": "simulated",
             "--simulated-file": self.card_file(node),
-            "--plugin-dir": at / "dp",
-            "--pod-resources-socket": at / "pr" / "kubelet.sock",
-            "--hook-path": at / "hook",
+            "--plugin-dir": folder / "dp",
+            "--pod-resources-socket": folder / "pr" / "kubelet.sock",
+            "--hook-path": folder / "hook",
             "--metrics-address": "127.0.0.1:0",
         }
         given = [str(text) for flag in flags.items() for text in flag]
         title = f"the daemon of {node.name}"
-        self._start(node.name, title, ["run", *given], at / "daemon.log", NODE_NAME=node.name)
+        self._start(node.name, title, ["run", *given], folder / "daemon.log", NODE_NAME=node.name)
 
     def start_extender(self) -> None:
         """Start the extender as a separate process, on a free port."""
-        at = self.folder / EXTENDER
-        at.mkdir()
-        self._write_config(at)
+        folder = self.folder / EXTENDER
+        folder.mkdir()
+        self._write_config(folder)
         flags = {
             "--http-bind": "127.0.0.1:0",
             "--metrics-address": "off",  # /metrics is served together with /filter too
-            "--config-file": str(at / CONFIG),
+            "--config-file": str(folder / CONFIG),
         }
         given = [text for flag in flags.items() for text in flag]
-        self._start(EXTENDER, "the extender", ["extender", *given], at / "extender.log")
+        self._start(EXTENDER, "the extender", ["extender", *given], folder / "extender.log")
 
     def _start(
         self, name: str, title: str, arguments: Sequence[str], log_file: Path, **more: str

@@ -71,7 +71,7 @@ V2_8: Final = Compat(
     quota_collapses=False,
     reasons_count_cards=False,
 )  # fmt: skip
-"""What the seed documents describe; the default."""
+"""What the specification documents 000 to 004 describe; the default."""
 
 V2_10: Final = Compat(
     name="2.10",

@@ -44,7 +44,7 @@ def fit(
         policy: the card policy in force; `topology-aware` in it chooses among all cards that fit.
         pair_scores: links between the node's cards.
 
-    Source: seed 000 sections 3 to 6; HAMi 2.10 nvidia/device.go:715-876.
+    Source: document 000, sections 3 to 6; HAMi 2.10 nvidia/device.go:715-876.
     """
     rules = rules_of(ctx.ask.vendor)
     answer = rules.choose(cards, ctx)

@@ -72,7 +72,7 @@ def device_score(
 ) -> float:
     """How full the card would be: 10 x the weighted sum of three shares, from 0 (idle).
 
-    A card with a total of 0 scores 0. Source: seed 003 section 3; HAMi policy/gpu_policy.go:194.
+    A card with a total of 0 scores 0. Source: document 003, 3; HAMi policy/gpu_policy.go:194.
     """
     device = card.device
     if not (device.slots and device.cores and device.memory_mib):
@@ -95,7 +95,7 @@ def device_score(
 def node_score(cards: Iterable[DeviceUsage]) -> float:
     """How full the node is: 10 x the sum of its three shares; 0 when a total is 0.
 
-    Source: seed 003 section 5; HAMi policy/node_policy.go:106-130.
+    Source: document 003, section 5; HAMi policy/node_policy.go:106-130.
     """
     slots = slots_used = cores = cores_used = memory = memory_used = 0
     for card in cards:
@@ -131,7 +131,7 @@ def visit_order(
 
     A chained policy compares the index before that: the higher index comes first.
 
-    Source: seed 003 section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
+    Source: document 003, section 4; HAMi 2.10 policy/gpu_policy.go:62-167.
     """
     key = _key(policy, is_numa_first=compat.is_numa_first or is_numa_bound)
     return sorted(scored, key=lambda item: (*key(item), -item.position))

@@ -74,7 +74,7 @@ class PodGrants:
 
 
 def container_name(pod: Pod, grants: PodGrants, index: int) -> str:
-    """Who holds that entry of `grants`: a container, or its place where they do not match."""
+    """The container that holds that entry of `grants`; `slot N` where they do not match the pod."""
     if len(grants.containers) == len(pod.containers):
         return pod.containers[index].name
     return f"slot {index}"

@@ -202,8 +202,8 @@ def read_state(path: Path, node_name: str, style: SimulatedCards) -> _StateFile:
         file = msgspec.convert(content, _File)
     except msgspec.ValidationError as e:
         why, _, field = str(e).partition(" - at ")
-        at = field.strip("`") or "$"
-        raise ConfigError(str(path), at, _value_at(content, at), why) from e
+        location = field.strip("`") or "$"
+        raise ConfigError(str(path), location, _value_at(content, location), why) from e
     _check_words(path, file, style)
     devices: dict[int, Device] = {}
     links: dict[int, Mapping[int, int]] = {}
@@ -227,10 +227,10 @@ def _check_words(path: Path, file: _File, style: SimulatedCards) -> None:
     """The words that depend on the vendor. Raises ConfigError."""
     if file.vendor not in ("", style.vendor.word):
         raise ConfigError(str(path), "$.vendor", file.vendor, f"allowed is {style.vendor.word}")
-    for place, card in enumerate(file.cards):
+    for number, card in enumerate(file.cards):
         if card.mode not in style.modes:
             allowed = ", ".join(style.modes)
-            raise ConfigError(str(path), f"$.cards[{place}].mode", card.mode, f"one of {allowed}")
+            raise ConfigError(str(path), f"$.cards[{number}].mode", card.mode, f"one of {allowed}")
 
 
 def _value_at(content: object, location: str) -> object:

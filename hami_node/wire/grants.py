@@ -1,6 +1,6 @@
 """Grants in pod annotations: `uuid,vendor,MiB,cores:` per card, `;` after each container.
 
-Source: facts on HAMi 2.4 to 2.10 (device/devices.go, EncodePodDevices and DecodePodDevices).
+Source: HAMi 2.4 to 2.10 (device/devices.go, EncodePodDevices and DecodePodDevices).
 """
 
 from __future__ import annotations

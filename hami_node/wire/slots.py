@@ -187,12 +187,12 @@ def _embeddings(
     if len(filled) > MAX_SEARCHED:
         return
     latest = [0] * len(wanted)
-    at = len(filled)
+    position = len(filled)
     for k in range(len(wanted) - 1, -1, -1):
-        at = next((i for i in range(at - 1, -1, -1) if filled[i] == wanted[k]), -1)
-        if at < 0:
+        position = next((i for i in range(position - 1, -1, -1) if filled[i] == wanted[k]), -1)
+        if position < 0:
             return
-        latest[k] = at
+        latest[k] = position
 
     def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         k = len(chosen)

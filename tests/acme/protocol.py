@@ -10,7 +10,7 @@ from hami_node.model import NO_CARD_WISHES, CardWishes, Device, Node
 from hami_node.vendors.protocol import VendorKeys, VendorProtocol
 from hami_node.wire.reservation import GrantKeys
 from tests.acme import codec, names
-from tests.acme.cards import ACME, AcmeWishes
+from tests.acme.cards import ACME, AcmeReason, AcmeWishes
 
 KEYS: Final = VendorKeys(
     grants=GrantKeys(vendor=ACME, allocated=names.POD_ALLOCATED, to_allocate=names.POD_TO_ALLOCATE),
@@ -47,4 +47,5 @@ def acme_protocol(resource: str = names.RESOURCE_CARD) -> AcmeProtocol:
         counted=(resource,),
         memory=names.RESOURCE_MEMORY,
         cores=names.RESOURCE_CORES,
+        lasting=frozenset({AcmeReason.OLD_FIRMWARE}),
     )

@@ -257,7 +257,7 @@ def test_setting_that_kubelet_could_not_bear_for_one_resource_changes_neither(
     text = "acme: {slots: 100000}\nnvidia: {deviceSplitCount: 3}\n"
     configured.config_path.write_text(text)
     configured.daemon.reload()
-    assert configured.metric("config_reload_failures_total") == 1.0
+    assert (configured.metric("config_reload_failures_total") or 0.0) >= 1.0  # the watch too
     configured.wait_registered()
     configured.wait_acme(8)
 

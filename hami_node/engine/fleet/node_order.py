@@ -51,30 +51,30 @@ class NodeOrder:
         if not self._shelves:
             self._shelves.append(_Shelf())
             self._lasts.append(key)
-        at = min(bisect_left(self._lasts, key), len(self._shelves) - 1)
-        shelf = self._shelves[at]
+        index = min(bisect_left(self._lasts, key), len(self._shelves) - 1)
+        shelf = self._shelves[index]
         position = bisect_left(shelf.keys, key)
         shelf.keys.insert(position, key)
         shelf.summaries.insert(position, summary)
         shelf.bounds = None
-        self._lasts[at] = shelf.keys[-1]
+        self._lasts[index] = shelf.keys[-1]
         if len(shelf.keys) > 2 * SHELF_SIZE:
-            self._split(at)
+            self._split(index)
 
     def remove(self, name: str, summary: NodeSummary) -> None:
         """Remove a node that was inserted with this summary."""
         key = self.key(name, summary.score)
-        at = bisect_left(self._lasts, key)
-        shelf = self._shelves[at]
+        index = bisect_left(self._lasts, key)
+        shelf = self._shelves[index]
         position = bisect_left(shelf.keys, key)
         del shelf.keys[position]
         del shelf.summaries[position]
         shelf.bounds = None
         if shelf.keys:
-            self._lasts[at] = shelf.keys[-1]
+            self._lasts[index] = shelf.keys[-1]
         else:
-            del self._shelves[at]
-            del self._lasts[at]
+            del self._shelves[index]
+            del self._lasts[index]
 
     def walk(self, needs: Needs) -> Iterator[str]:
         """Names of the nodes that may fit, in the order in which they are tried."""
@@ -85,10 +85,10 @@ class NodeOrder:
                 if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
                     yield name
 
-    def _split(self, at: int) -> None:
-        shelf = self._shelves[at]
+    def _split(self, index: int) -> None:
+        shelf = self._shelves[index]
         upper = _Shelf(keys=shelf.keys[SHELF_SIZE:], summaries=shelf.summaries[SHELF_SIZE:])
         del shelf.keys[SHELF_SIZE:]
         del shelf.summaries[SHELF_SIZE:]
-        self._shelves.insert(at + 1, upper)
-        self._lasts[at : at + 1] = [shelf.keys[-1], upper.keys[-1]]
+        self._shelves.insert(index + 1, upper)
+        self._lasts[index : index + 1] = [shelf.keys[-1], upper.keys[-1]]

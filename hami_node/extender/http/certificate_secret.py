@@ -115,10 +115,10 @@ def _update_webhook(api: Api, name: str, wanted: str, *, is_dry_run: bool) -> It
     for number, webhook in enumerate(map(_mapping, webhooks)):
         if _mapping(webhook.get("clientConfig")).get("caBundle") == wanted:
             continue
-        at = f"/webhooks/{number}"
+        entry = f"/webhooks/{number}"
         patch += (
-            {"op": "test", "path": f"{at}/name", "value": webhook.get("name")},
-            {"op": "add", "path": f"{at}/clientConfig/caBundle", "value": wanted},
+            {"op": "test", "path": f"{entry}/name", "value": webhook.get("name")},
+            {"op": "add", "path": f"{entry}/clientConfig/caBundle", "value": wanted},
         )
     if patch and not is_dry_run:
         api.request("PATCH", path, body=patch, content_type=JSON_PATCH)

@@ -18,7 +18,7 @@ LINGER_S: Final = 2.0
 """How much longer a refused body is read and dropped, so that the client receives the response."""
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One client. uvicorn limits neither the size of a request's head nor the time to send it."""
 
     def __init__(

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from hami_node.errors import ConfigError
 from hami_node.extender.http.certificates import Certificates
-from hami_node.extender.http.connection import LINGER_S, Connection
+from hami_node.extender.http.connection import LINGER_S, ClientConnection
 from hami_node.extender.http.routes import Endpoints, OnRequest, Routes, ServerLimits
 from hami_node.logs import kv
 
@@ -160,7 +160,7 @@ class _UvicornServer:
         self._loop = asyncio.get_running_loop()
         secure = self._context is not None
         server = await self._loop.create_server(
-            lambda: Connection(self._config, self.server_state, self._limits, self._admits),
+            lambda: ClientConnection(self._config, self.server_state, self._limits, self._admits),
             sock=listener,
             ssl=self._context,
             backlog=BACKLOG,

@@ -81,7 +81,7 @@ class PodWriter:
             self._free_lock(patched)
 
     def _confirm(self, candidate: Candidate) -> None:
-        """A loan makes no write that would fail if the pod changed, so the pod is read instead."""
+        """Read the pod: borrowing writes nothing to it that would fail if it had changed."""
         pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
         if pod.uid != candidate.pod.uid or any(
             pod.annotations.get(key) != candidate.pod.annotations.get(key)

@@ -14,7 +14,7 @@ from hami_node.model import Device, Uuid
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""What kubelet's gRPC client accepts. Source: facts of the device plugin API."""
+"""What kubelet's gRPC client accepts. Source: the device plugin API."""
 MAX_DEVICE_ID_CHARS: Final = 63
 
 

@@ -123,19 +123,19 @@ def is_valid_set(indexes: Sequence[int], family: Family | None) -> bool:
 def count_problem(devices: int, family: Family | None) -> str:
     """Why a container can't have so many devices of this family, for people; "" when it can.
 
-    Source: seed 001, the 2D torus; AWS's scheduler extension.
+    Source: document 001, the 2D torus; AWS's scheduler extension.
     """
     if devices == 1 or family is Family.INFERENTIA:
         return ""
     if family is None:
         return (
-            f"more than one device needs a node whose label {names.INSTANCE_TYPE} names "
-            f"Inferentia (inf...) or Trainium (trn...), and {devices} are asked"
+            f"more than one device requires a node whose label {names.INSTANCE_TYPE} names "
+            f"Inferentia (inf...) or Trainium (trn...), and {devices} are requested"
         )
     if devices in TRAINIUM_COUNTS:
         return ""
     counts = in_words(TRAINIUM_COUNTS)
-    return f"Trainium gives a container {counts} devices, and {devices} are asked"
+    return f"Trainium allows {counts} devices per container, and {devices} are requested"
 
 
 def in_words(numbers: Sequence[int]) -> str:
@@ -166,7 +166,7 @@ def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rej
     Cores that one device can give come from the first device that has them; more cores than that
     come from unused devices, the last of which may be left with some. Taken devices are ascending.
     A device of unknown family is only granted alone.
-    Source: seed 001; HAMi 2.10 awsneuron/device.go:443-538, with real masks and every filter.
+    Source: document 001; HAMi 2.10 awsneuron/device.go:443-538, with real masks and every filter.
     """
     if not cards:
         return Rejection(whole=Reason.TOO_FEW_CARDS)

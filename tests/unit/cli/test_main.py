@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Parts, main
+from hami_node.cli.main import Programs, main
 from hami_node.config.settings import declarations, settings_of
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
@@ -57,8 +57,8 @@ class Recorder:
         self.kubeconfigs.append(kubeconfig)
         raise KubeError("can't list nodes: https://api:6443 can't be reached")
 
-    def parts(self) -> Parts:
-        return Parts(
+    def programs(self) -> Programs:
+        return Programs(
             run_daemon=self.run_daemon,
             run_demo=self.run_demo,
             connect=self.connect,
@@ -68,7 +68,7 @@ class Recorder:
 
 
 def call(recorder: Recorder, *args: str, stdin: bytes = b"") -> Result:
-    return CliRunner().invoke(main, args, obj=recorder.parts(), input=stdin)
+    return CliRunner().invoke(main, args, obj=recorder.programs(), input=stdin)
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_program_that_fails_says_so_in_its_log(
     def fail(*_: object) -> int:
         raise error
 
-    parts = Parts(run_daemon=fail, run_extender=fail, env=lambda: {"NODE_NAME": "n1"})
-    done = CliRunner().invoke(main, [command], obj=parts)
+    programs = Programs(run_daemon=fail, run_extender=fail, env=lambda: {"NODE_NAME": "n1"})
+    done = CliRunner().invoke(main, [command], obj=programs)
     assert done.exit_code == code
     (line,) = done.stderr.splitlines()
     assert f" level=error {fields} " in line
@@ -394,8 +394,8 @@ class Listing:
 
 
 def seen(kube: Listing, *args: str) -> Result:
-    parts = Parts(connect=lambda _: kube, now=lambda: NOW_S, env=dict)
-    return CliRunner().invoke(main, ["inspect", *args, "-o", "json"], obj=parts)
+    programs = Programs(connect=lambda _: kube, now=lambda: NOW_S, env=dict)
+    return CliRunner().invoke(main, ["inspect", *args, "-o", "json"], obj=programs)
 
 
 def test_inspect_asks_the_cluster_for_quotas_too() -> None:

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node import __version__
-from hami_node.cli.main import Parts, main
+from hami_node.cli.main import Programs, main
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.extender.http.certify import service_names
 from hami_node.extender.webhook.admission import OPT_OUT
@@ -82,7 +82,7 @@ def settings(tmp_path: Path) -> Settings:
     paths = {env["name"]: env["valueFrom"]["fieldRef"]["fieldPath"] for env in found["env"]}
     values = {"metadata.name": "pod-1", "metadata.namespace": SPACE}
     env = {name: values[path] for name, path in paths.items()}
-    parts = Parts(run_extender=run, env=lambda: env)
+    parts = Programs(run_extender=run, env=lambda: env)
     done = CliRunner().invoke(main, arguments, obj=parts)
     assert done.exit_code == 0, done.output
     return got[0]
@@ -412,7 +412,7 @@ def test_certificate_job_serves_the_manifests_and_needs_no_more_than_its_rights(
 ) -> None:
     file = server.write_kubeconfig(tmp_path / "kubeconfig")
     arguments = [*container("Job", CERTIFICATE)["args"], f"--kubeconfig={file}"]
-    done = CliRunner().invoke(main, arguments, obj=Parts())
+    done = CliRunner().invoke(main, arguments, obj=Programs())
     assert done.exit_code == 0, done.output
     data: dict[str, Any] = server.read("secrets", SECRET, SPACE)["data"]
     assert set(data) == {"tls.crt", "tls.key", "ca.crt"}

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node import __version__
-from hami_node.cli.main import Parts, main
+from hami_node.cli.main import Programs, main
 from hami_node.config.files import read_device_config, read_node_config
 from hami_node.config.sources import ConfigSources, Settings, load
 from hami_node.vendors.neuron import names as neuron_names
@@ -156,7 +156,7 @@ def started_with(arguments: list[str], config: Path) -> Settings:
 
     shown = [one.replace("/config/device-config.yaml", str(config)) for one in arguments]
     shown = [one for one in shown if not one.startswith("--node-config-file")]
-    parts = Parts(run_daemon=run, env=lambda: {"NODE_NAME": "n1"})
+    parts = Programs(run_daemon=run, env=lambda: {"NODE_NAME": "n1"})
     done = CliRunner().invoke(main, shown, obj=parts)
     assert done.exit_code == 0, done.output
     return got[0]

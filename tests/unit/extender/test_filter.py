@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.config.settings import Compat
+from hami_node.config.settings import Generation
 from hami_node.errors import Conflict, Forbidden, KubeError, NotLeading
 from hami_node.extender.filter import INTERNAL_FAILURE
 from hami_node.model import ContainerKind, Device
@@ -139,11 +139,13 @@ def test_decision_that_cant_be_stored_is_undone(
 @pytest.mark.parametrize(
     ("compat", "memory_mib"),
     [
-        pytest.param(Compat.V2_8, 3000, id="2.8: the default"),
-        pytest.param(Compat.V2_10, MEMORY_MIB, id="2.10: the whole card"),
+        pytest.param(Generation.V2_8, 3000, id="2.8: the default"),
+        pytest.param(Generation.V2_10, MEMORY_MIB, id="2.10: the whole card"),
     ],
 )
-def test_seed_004_step_1_percentage_of_101_is_not_given(compat: Compat, memory_mib: int) -> None:
+def test_seed_004_step_1_percentage_of_101_is_not_given(
+    compat: Generation, memory_mib: int
+) -> None:
     desk = Desk("n1", values={"compat": compat, "default_memory_mib": 3000})
     body = pod_body("a", (Box(memory_mib=0),), None, node="")
     limits = {nvidia_names.RESOURCE_GPU: "1", nvidia_names.RESOURCE_GPU_MEMORY_PERCENT: "101"}

@@ -88,7 +88,7 @@ def test_card_that_is_full_takes_nobody_and_is_said_to_be_full(desk: Desk) -> No
 
 def test_wish_that_only_the_vendor_knows_is_kept(desk: Desk) -> None:
     add_pod(desk, "new", **{acme_names.MIN_FIRMWARE: "8"})
-    assert "CardFirmwareTooOld" in desk.ask("new", "a1")["FailedNodes"]["a1"]
+    assert "CardFirmwareTooOld" in desk.ask("new", "a1")["FailedAndUnresolvableNodes"]["a1"]
     add_pod(desk, "old", **{acme_names.MIN_FIRMWARE: "7"})
     assert desk.choose("old", "a1") == "a1"
 

@@ -19,8 +19,8 @@ from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Ask, ContainerKind, Uuid
 from hami_node.vendors.nvidia import mig_codec
 from hami_node.vendors.nvidia.cards import NVIDIA, MigReason
+from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.nvidia.sharing import offered_cards
 from hami_node.vendors.request import wishes_of
 from tests.unit.engine.cards import A100, ask, card, device, template_card
 from tests.unit.seeds.bench import VENDORS, links, place

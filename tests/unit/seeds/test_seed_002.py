@@ -18,8 +18,8 @@ from hami_node.model import Uuid
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv7
+from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.nvidia.sharing import offered_cards
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from hami_node.wire.grants import decode_grants, encode_grants
 from hami_node.wire.handshake import HandshakeKind, decode_handshake, encode_reported

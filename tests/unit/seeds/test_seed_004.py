@@ -9,12 +9,15 @@ from hami_node.engine.place import ContainerAsks, PodRequest
 from hami_node.engine.quota import Limits
 from hami_node.errors import KubeError
 from hami_node.inspection.reasons import explained
-from hami_node.model import Container, ContainerKind
+from hami_node.model import ContainerKind
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_json
-from hami_node.vendors.nvidia.requests import GpuDefaults, GpuResources, gpu_ask_of
+from hami_node.vendors.registry import VENDORS
+from hami_node.vendors.request import request_of
+from hami_node.vendors.spec import protocols_of
 from hami_node.wire import names
 from tests.fakes.pods import Box
+from tests.fakes.settings import settings
 from tests.unit.engine.cards import ask
 from tests.unit.extender.desk import Desk, card
 from tests.unit.seeds.bench import asks_in, pod_of
@@ -54,9 +57,13 @@ def test_seed_004_step_1_example_of_two_containers() -> None:
         pytest.param({GPU: "1", PCT: "25"}, {}, None, 25, id="percentage"),
         pytest.param({GPU: "1", PCT: "101"}, {}, None, 100, id="101-is-unset"),
         pytest.param({GPU: "1"}, {}, None, 100, id="nothing-is-the-whole-card"),
-        pytest.param({GPU: "1"}, {"memory_mib": 5000}, 5000, None, id="default-memory"),
-        pytest.param({GPU: "1", MEM: "0"}, {"memory_mib": 5000}, 5000, None, id="0-is-unset"),
-        pytest.param({GPU: "1", PCT: "30"}, {"memory_mib": 5000}, None, 30, id="percentage-wins"),
+        pytest.param({GPU: "1"}, {"default_memory_mib": 5000}, 5000, None, id="default-memory"),
+        pytest.param(
+            {GPU: "1", MEM: "0"}, {"default_memory_mib": 5000}, 5000, None, id="0-is-unset"
+        ),
+        pytest.param(
+            {GPU: "1", PCT: "30"}, {"default_memory_mib": 5000}, None, 30, id="percentage-wins"
+        ),
     ],
 )
 def test_seed_004_step_1_memory_of_a_request(
@@ -65,9 +72,9 @@ def test_seed_004_step_1_memory_of_a_request(
     memory_mib: int | None,
     percent: int | None,
 ) -> None:
-    container = Container(name="c", limits=limits)
-    found = gpu_ask_of(container, GpuResources(), GpuDefaults(**defaults))
-    assert found is not None
+    vendors = protocols_of(VENDORS, settings(**defaults))
+    (container,) = request_of(pod_of(limits), vendors).containers
+    (found,) = container.asks
     assert (found.memory_mib, found.memory_percent) == (memory_mib, percent)
 
 

@@ -102,7 +102,7 @@ def check_neuron_pod(
         held: cores of the other live pods on the node, by pod key.
 
     A request for one or for all needs no ids: AWS's plugin serves it without reading them.
-    Source: facts on AWS's device plugin 2.22 and NEURON_RT_VISIBLE_CORES, which wants a range.
+    Source: AWS's device plugin 2.22 and NEURON_RT_VISIBLE_CORES, which wants a range.
     """
     findings = [*_writing_findings(claim, node_name)]
     if claim.ids is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Parts, main
+from hami_node.cli.main import Programs, main
 from hami_node.errors import Conflict
 from hami_node.extender.http.certificate_secret import Target, certify
 from hami_node.extender.http.certify import service_names
@@ -38,7 +38,7 @@ def webhook(server: FaultyApiServer) -> None:
 
 def call(server: FaultyApiServer, tmp_path: Path, *args: str, now_s: float = NOW_S) -> Result:
     file = server.write_kubeconfig(tmp_path / "kubeconfig")
-    parts = Parts(now=lambda: now_s, env=lambda: {"KUBECONFIG": str(file)})
+    parts = Programs(now=lambda: now_s, env=lambda: {"KUBECONFIG": str(file)})
     return CliRunner().invoke(main, ["certify", *args], obj=parts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.config.settings import Compat
+from hami_node.config.settings import Generation
 from hami_node.extender.webhook.webhook import LONGEST_MESSAGE
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -91,7 +91,7 @@ def test_other_annotations_of_ours_are_no_grants(prefix: str) -> None:
 def test_bad_value_is_refused_with_container_resource_value_and_hint(
     limits: Limits, expected: str
 ) -> None:
-    rules = webhook_rules(compat=Compat.V2_10)
+    rules = webhook_rules(compat=Generation.V2_10)
     code, message = refusal(pod(container(None), container(limits, "b")), rules)
     assert code == 400
     assert message.startswith("container b: ")

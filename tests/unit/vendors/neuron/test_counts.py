@@ -56,17 +56,17 @@ def test_seed_001_strategy_2_other_counts_on_trainium_are_refused_in_a_sentence(
     rejection = answer(TRN1, {DEVICES: str(count)}, compat=compat.name)
     assert "NumaNotFit" in rejection.text()
     assert rejection.never == (
-        f"Trainium gives a container 1, 4, 8 or 16 devices, and {count} are asked"
+        f"Trainium allows 1, 4, 8 or 16 devices per container, and {count} are requested"
     )
 
 
 @pytest.mark.parametrize(
     ("instance_type", "cores", "asked", "said"),
     [
-        (TRN1, 2, 6, "and 3 are asked (6 cores, 2 on each)"),
-        (TRN2, 4, 6, "and 2 are asked (6 cores, 4 on each)"),
-        (TRN2, 8, 20, "and 3 are asked (20 cores, 8 on each)"),
-        (NONE, 2, 4, "and 2 are asked (4 cores, 2 on each)"),
+        (TRN1, 2, 6, "and 3 are requested (6 cores, 2 on each)"),
+        (TRN2, 4, 6, "and 2 are requested (6 cores, 4 on each)"),
+        (TRN2, 8, 20, "and 3 are requested (20 cores, 8 on each)"),
+        (NONE, 2, 4, "and 2 are requested (4 cores, 2 on each)"),
     ],
 )
 def test_cores_are_refused_with_the_devices_that_they_are(
@@ -103,12 +103,13 @@ def warnings(limits: dict[str, str], compat: str = "2.10") -> tuple[str, ...]:
 
 def test_seed_001_strategy_2_webhook_warns_of_other_counts() -> None:
     assert warnings({DEVICES: "7"}) == (
-        "aws.amazon.com/neuron: Trainium gives a container 1, 4, 8 or 16 devices, and 7 are "
-        "asked: only Inferentia nodes can take the pod",
+        "aws.amazon.com/neuron: Trainium allows 1, 4, 8 or 16 devices per container, and 7 are "
+        "requested: only an Inferentia node could take the pod",
     )
     assert warnings({CORES: "10"}) == (
-        "aws.amazon.com/neuroncore: 10 cores are 5, 3 or 2 devices of Trainium (2, 4 or 8 cores "
-        "on each), which gives a container 1, 4, 8 or 16: only Inferentia nodes can take the pod",
+        "aws.amazon.com/neuroncore: 10 cores are 5, 3 or 2 devices (2, 4 or 8 cores "
+        "on each), and Trainium allows 1, 4, 8 or 16 per container: only an Inferentia node could "
+        "take the pod",
     )
 
 
@@ -152,7 +153,7 @@ def neuron_pod(**limits: str) -> dict[str, object]:
 
 def test_seed_001_strategy_2_inspect_pod_calls_other_counts_unsuitable() -> None:
     view = explained("p", neuron_node("trn", TRN1), neuron_pod(devices="7"))
-    sentence = "Trainium gives a container 1, 4, 8 or 16 devices, and 7 are asked"
+    sentence = "Trainium allows 1, 4, 8 or 16 devices per container, and 7 are requested"
     (node,) = view.nodes
     assert (node.verdict, node.why) == (Verdict.NEVER, f"1/1 NumaNotFit: {sentence}")
     assert view.summary.endswith(f"1 nodes NumaNotFit(trn); {sentence}")
