@@ -33,7 +33,7 @@ import threading
 from pathlib import Path
 from hami_node.clock import SystemClock
 from hami_node.cluster.client import connect
-from hami_node.cluster.views import WatchedCluster
+from hami_node.cluster.watching.views import WatchedCluster
 kube = connect(Path(sys.argv[1]), component="bench", clock=SystemClock())
 view, stop = WatchedCluster.of_cluster(kube, SystemClock()), threading.Event()
 def sync():
