@@ -80,15 +80,15 @@ def compare(
 
 def report(count: int, plain: list[Burst], carded: list[Burst]) -> None:
     """Medians, their ratio, and requests a pod."""
-    ours = statistics.median(one.seconds for one in carded)
-    others = statistics.median(one.seconds for one in plain)
+    ours = statistics.median(item.seconds for item in carded)
+    others = statistics.median(item.seconds for item in plain)
     print(
         f"{count} pods, median of {len(plain)}: plain {others:.2f} s, with a card {ours:.2f} s, "
         f"ratio {ours / others:.2f}"
     )
     total: Counter[str] = Counter()
-    for one in carded:
-        total += one.requests
+    for item in carded:
+        total += item.requests
     for agent, made in total.most_common():
         print(f"  {agent}: {made / count / len(carded):.2f} requests a pod")
 

@@ -81,7 +81,9 @@ def loaded_fleet(nodes: int, pods: int, rules: Rules, seed: int = 1) -> Fleet:
 def thrown_grants(nodes: int, pods: int, seed: int) -> Iterator[tuple[int, Grant]]:
     """(number of the node, grant) of so many pods, which fit on their cards beside each other."""
     draw = random.Random(seed)
-    free = [[[one.memory_mib, one.cores, one.slots] for one in devices_of(n)] for n in range(nodes)]
+    free = [
+        [[item.memory_mib, item.cores, item.slots] for item in devices_of(n)] for n in range(nodes)
+    ]
     placed = 0
     while placed < pods:
         number, index = draw.randrange(nodes), draw.randrange(CARDS)

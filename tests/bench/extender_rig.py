@@ -214,7 +214,9 @@ def held_by(pods: Iterable[Json]) -> Counter[tuple[str, str]]:
         if not text:
             continue
         for grant in (
-            one for slot in decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA) for one in slot
+            item
+            for slot in decode_grants(text, nvidia_names.POD_ALLOCATED, NVIDIA)
+            for item in slot
         ):
             held[grant.uuid, "memory"] += grant.memory_mib
             held[grant.uuid, "cores"] += grant.cores

@@ -94,7 +94,7 @@ def test_allocate(capsys: pytest.CaptureFixture[str]) -> None:
             assert rig.admit(f"p{i}") == ""
             took.append((time.monotonic() - began_s) * 1e3)
         inside = allocate_ms(rig, "ok")
-        requests = [one for one in rig.api.requests() if one.verb != "watch"]
+        requests = [item for item in rig.api.requests() if item.verb != "watch"]
         again = []
         for name in [f"{UUIDS[i % CARDS]}-{i // CARDS}" for i in range(ALL - 1)] * 5:
             began_s = time.monotonic()

@@ -107,7 +107,7 @@ def _patches(cluster: ApiServerProcess, pods: list[Json]) -> list[float]:
     """What the API server takes to store such a reservation, to a client that does nothing else."""
     kube, took = _kube(cluster), []
     values = {nvidia_names.POD_ALLOCATED: "GPU-1,NVIDIA,1000,10:;", names.POD_NODE: "node-none"}
-    for pod in (decode_pod(one) for one in pods):
+    for pod in (decode_pod(item) for item in pods):
         start_s = time.perf_counter()
         kube.patch_pod_exactly(pod, values, {names.POD_NODE: "node-none"})
         took.append((time.perf_counter() - start_s) * 1000)
@@ -147,18 +147,18 @@ def test_filter(cluster: ApiServerProcess) -> None:
         print(f"to /readyz {running.ready_s:.2f} s")
         print(f"RSS when ready {running.rss_mib():.0f} MiB, at most {running.rss_mib('VmHWM'):.0f}")
         print(f"{HEADING}{'CPU':>9}")
-        pods = [pod for one in ("binpack", "spread") for pod in _filters(cluster, running, one)]
+        pods = [pod for item in ("binpack", "spread") for pod in _filters(cluster, running, item)]
         plain = [api.create(_pod(draw, f"patched-{n}")) for n in range(CALLS)]
         print(shown("  the API server's part: the patch alone", _patches(cluster, plain)))
         _measure(running, "fits nowhere, another pod each time", nowhere, _nowhere)
         _measure(running, "fits nowhere, the same pod again", nowhere[:1] * CALLS, _nowhere)
         print(f"RSS after {4 * CALLS} calls {running.rss_mib():.0f} MiB (budget 300), ", end="")
         print(f"at most {running.rss_mib('VmHWM'):.0f} MiB; budget of a call: p50 10, p99 30 ms")
-        stored = {one["metadata"]["uid"]: one for one in api.pods()}
-        assert all(_node_of(stored[one["metadata"]["uid"]]) for one in pods)
+        stored = {item["metadata"]["uid"]: item for item in api.pods()}
+        assert all(_node_of(stored[item["metadata"]["uid"]]) for item in pods)
         for pod in (*pods, *plain):
             api.delete(pod)
-    assert overcommitted((one for one in stored.values() if _is_ours(one)), NODES) == []
+    assert overcommitted((item for item in stored.values() if _is_ours(item)), NODES) == []
 
 
 def _is_ours(pod: Json) -> bool:
@@ -213,11 +213,11 @@ def _side_by_side(
 def _free_cards(pods: list[Json], nodes: list[str]) -> int:
     used = {
         part.split(",")[0]
-        for one in pods
-        for part in (one["metadata"]["annotations"] or {})
+        for item in pods
+        for part in (item["metadata"]["annotations"] or {})
         .get(nvidia_names.POD_ALLOCATED, "")
         .split(":")
-        if _node_of(one) in set(nodes)
+        if _node_of(item) in set(nodes)
     }
     return 8 * len(nodes) - len(used & _uuids(nodes))
 

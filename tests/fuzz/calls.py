@@ -52,9 +52,9 @@ def filter_call(source: Source) -> str:
     args = decode_filter_args(_body(source, samples.FILTER_CALLS))
     assert args.pod.name
     assert args.pod.uid
-    for one in args.nodes or ():
-        offer_of(one.node, RULES.vendors)
-    answer = FilterAnswer(nodes=[one.raw for one in args.nodes or ()])
+    for item in args.nodes or ():
+        offer_of(item.node, RULES.vendors)
+    answer = FilterAnswer(nodes=[item.raw for item in args.nodes or ()])
     assert len(json.loads(encode_filter_answer(answer))["Nodes"]["items"]) == len(args.nodes or ())
     return "untouched" if request_of(args.pod, RULES.vendors).is_empty else "asking"
 

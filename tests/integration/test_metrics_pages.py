@@ -71,9 +71,9 @@ def test_the_extender_shows_all_nodes_or_one_under_both_names() -> None:
         assert 'hami_node_extender_card_slots{node="n0"' in text
         assert 'hami_gpu_memory_limit_bytes{zone="vGPU",node="n0"' in text
         assert "hami_node_extender_build_info" in text
-        one = page(rig, "?node=n1")
-        assert 'node="n0"' not in one
-        assert 'namespace="default",pod="p0",container="main"' in one
+        item = page(rig, "?node=n1")
+        assert 'node="n0"' not in item
+        assert 'namespace="default",pod="p0",container="main"' in item
     finally:
         rig.close()
 

@@ -15,7 +15,7 @@ Right = tuple[str, str, str, str]
 
 def documents(path: Path) -> list[Object]:
     """The objects of one file."""
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+    return [item for item in yaml.safe_load_all(path.read_text()) if item]
 
 
 def rights_of(roles: Iterable[Object]) -> set[Right]:

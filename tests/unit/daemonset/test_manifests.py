@@ -24,12 +24,12 @@ from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 USER: Final = "system:serviceaccount:hami-system:hami-node"
 
 BASE: Final = [
-    one for path in sorted(FOLDER.joinpath("base").rglob("*.yaml")) for one in documents(path)
+    item for path in sorted(FOLDER.joinpath("base").rglob("*.yaml")) for item in documents(path)
 ]
 
 
 def every(kind: str) -> list[Object]:
-    return [one for one in BASE if one["kind"] == kind]
+    return [item for item in BASE if item["kind"] == kind]
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def pod_spec() -> Object:
 @pytest.fixture
 def container(pod_spec: Object) -> Object:
     (found,) = pod_spec["containers"]
-    one: Object = found
-    return one
+    item: Object = found
+    return item
 
 
 def kustomizations() -> list[Path]:
@@ -54,7 +54,7 @@ def kustomizations() -> list[Path]:
 def test_every_part_of_a_kustomization_is_there(path: Path) -> None:
     (found,) = documents(path)
     parts = list(found["resources"])
-    parts += [one["path"] for one in found.get("patches", []) if "path" in one]
+    parts += [item["path"] for item in found.get("patches", []) if "path" in item]
     for part in parts:
         assert path.parent.joinpath(part).resolve().exists(), part
     for patch in found.get("patches", []):
@@ -97,34 +97,34 @@ def test_container_has_no_privileges(pod_spec: Object, container: Object) -> Non
 
 
 def test_host_folders_are_only_the_needed_ones(pod_spec: Object, container: Object) -> None:
-    host = {one["name"]: one["hostPath"] for one in pod_spec["volumes"] if "hostPath" in one}
-    assert {one["path"] for one in host.values()} == {
+    host = {item["name"]: item["hostPath"] for item in pod_spec["volumes"] if "hostPath" in item}
+    assert {item["path"] for item in host.values()} == {
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
         "/usr/local/vgpu",
         "/tmp/vgpulock",
     }
-    mounts = {one["name"]: one for one in container["volumeMounts"]}
-    assert set(mounts) == {one["name"] for one in pod_spec["volumes"]}
+    mounts = {item["name"]: item for item in container["volumeMounts"]}
+    assert set(mounts) == {item["name"] for item in pod_spec["volumes"]}
     for name, folder in host.items():
         assert mounts[name]["mountPath"] == folder["path"], "kubelet mounts by the host's path"
     assert mounts["pod-resources"]["readOnly"] is True
     assert mounts["config"]["readOnly"] is True
-    assert not any("subPath" in one for one in mounts.values()), "a subPath never changes"
+    assert not any("subPath" in item for item in mounts.values()), "a subPath never changes"
 
 
 def test_default_paths_are_the_mounted_ones(container: Object) -> None:
-    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    mounted = {item["mountPath"] for item in container["volumeMounts"]}
     found = settings()
     assert str(found.plugin_dir) in mounted
     assert str(found.pod_resources_socket.parent) in mounted
-    env = {one["name"]: one.get("value") for one in container["env"]}
+    env = {item["name"]: item.get("value") for item in container["env"]}
     assert f"{env['HOOK_PATH']}/vgpu" in mounted
     assert str(found.of(NvidiaSettings).hook_path) == env["HOOK_PATH"]
 
 
 def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) -> None:
-    env = {one["name"]: one.get("value") for one in container["env"]}
+    env = {item["name"]: item.get("value") for item in container["env"]}
     assert pod_spec["runtimeClassName"] == "nvidia"
     assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
@@ -135,10 +135,10 @@ def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) 
 def test_probes_ask_the_metrics_port(container: Object) -> None:
     (port,) = container["ports"]
     assert settings().metrics_address == f":{port['containerPort']}"
-    probes = {container[one]["httpGet"]["path"] for one in ("livenessProbe", "readinessProbe")}
+    probes = {container[item]["httpGet"]["path"] for item in ("livenessProbe", "readinessProbe")}
     assert probes == {"/healthz", "/readyz"}
-    for one in ("livenessProbe", "readinessProbe"):
-        assert container[one]["httpGet"]["port"] == port["name"]
+    for item in ("livenessProbe", "readinessProbe"):
+        assert container[item]["httpGet"]["port"] == port["name"]
 
 
 def test_resources_are_requested(container: Object) -> None:
@@ -154,8 +154,8 @@ def started_with(arguments: list[str], config: Path) -> Settings:
         got.append(settings)
         return 0
 
-    shown = [one.replace("/config/device-config.yaml", str(config)) for one in arguments]
-    shown = [one for one in shown if not one.startswith("--node-config-file")]
+    shown = [item.replace("/config/device-config.yaml", str(config)) for item in arguments]
+    shown = [item for item in shown if not item.startswith("--node-config-file")]
     parts = Programs(run_daemon=run, env=lambda: {"NODE_NAME": "n1"})
     done = CliRunner().invoke(main, shown, obj=parts)
     assert done.exit_code == 0, done.output
@@ -180,7 +180,7 @@ def test_shipped_configuration_is_accepted_and_means_the_defaults(
 
 def overlay_arguments(name: str) -> list[str]:
     (found,) = documents(FOLDER / "overlays" / name / "kustomization.yaml")
-    steps = [yaml.safe_load(one.get("patch", "[]")) for one in found["patches"]]
+    steps = [yaml.safe_load(item.get("patch", "[]")) for item in found["patches"]]
     return [
         step["value"]
         for patch in steps
@@ -214,17 +214,17 @@ def test_admission_policies_deny_and_name_our_account() -> None:
         (rule,) = spec["matchConstraints"]["resourceRules"]
         assert rule["operations"] == ["UPDATE"]
         resources |= set(rule["resources"])
-        assert all(one["message"].startswith("hami-node may") for one in spec["validations"])
+        assert all(item["message"].startswith("hami-node may") for item in spec["validations"])
     assert resources == {"nodes", "pods"}
     bindings = every("ValidatingAdmissionPolicyBinding")
-    bound = {one["spec"]["policyName"]: one["spec"]["validationActions"] for one in bindings}
-    assert bound == {one["metadata"]["name"]: ["Deny"] for one in policies}
+    bound = {item["spec"]["policyName"]: item["spec"]["validationActions"] for item in bindings}
+    assert bound == {item["metadata"]["name"]: ["Deny"] for item in policies}
 
 
 def test_admission_policies_allow_every_annotation_that_the_daemon_writes() -> None:
     prefixes = ("hami.io/", "hami-node.io/")
     for policy in every("ValidatingAdmissionPolicy"):
-        text = " ".join(one["expression"] for one in policy["spec"]["validations"])
+        text = " ".join(item["expression"] for item in policy["spec"]["validations"])
         for prefix in prefixes:
             assert text.count(f"key.startsWith('{prefix}')") == 2
     written = [

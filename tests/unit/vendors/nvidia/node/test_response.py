@@ -91,8 +91,8 @@ def test_build_limits_and_devices_stand_in_one_order_by_card_index() -> None:
 
 
 def test_build_any_annotation_order_gives_the_same_bytes() -> None:
-    one = build(part(grant(0), grant(2)), LIMITER, ResponseStyle())
-    assert one == build(part(grant(2), grant(0)), LIMITER, ResponseStyle())
+    entry = build(part(grant(0), grant(2)), LIMITER, ResponseStyle())
+    assert entry == build(part(grant(2), grant(0)), LIMITER, ResponseStyle())
 
 
 def test_build_memory_of_zero_becomes_the_size_of_the_card() -> None:
