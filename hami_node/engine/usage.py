@@ -119,7 +119,7 @@ class CardCounting(Vendor):
         return cores.bit_count() if self.cores_are_mask else cores
 
     def whole_card(self, card: Device | None) -> int:
-        """How many of them make a whole card; 0 where only the card could tell."""
+        """How many of them make a whole card; 0 where that depends on an unknown card."""
         if not self.cores_are_mask:
             return 100
         return 0 if card is None else card.cores.bit_count()

@@ -85,13 +85,7 @@ class Parts:
         self.readiness = Readiness(self.view, self.quotas, self._election())
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
-        probes = Probes(
-            live={"threads": died},
-            ready={
-                "api-server": self.readiness.why_not_synced,
-                "leader": self.readiness.why_not_leading,
-            },
-        )
+        probes = self._build_probes(died)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
         self.server = ExtenderServer(
@@ -102,6 +96,15 @@ class Parts:
             on_request=metrics.count_request,
         )
         self.metrics_server = self._build_metrics_server(probes)
+
+    def _build_probes(self, died: Callable[[], str]) -> Probes:
+        return Probes(
+            live={"threads": died},
+            ready={
+                "api-server": self.readiness.why_not_synced,
+                "leader": self.readiness.why_not_leading,
+            },
+        )
 
     def _connect(self, timeouts: Timeouts) -> KubeClient:
         return connect(

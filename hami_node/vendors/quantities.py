@@ -1,13 +1,25 @@
-"""Extended resources in a container's limits and requests, as numbers."""
+"""Extended resources: their names in settings, and their quantities in containers and nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
+
+from msgspec import Meta
 
 from hami_node.errors import WireError
 from hami_node.model import Container, Node
 from hami_node.wire.values.quantity import parse_whole_quantity
 from hami_node.wire.values.scalars import MAX_INT32
+
+ResourceName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z",
+        description="an extended resource such as nvidia.com/gpu",
+    ),
+]
+"""The type of a setting that names an extended resource."""
 
 
 def text_of(container: Container, resource: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from hami_node.setting_types import Group, SettingsBlock, setting
 from hami_node.vendors.neuron import names
-from hami_node.vendors.resource_name import ResourceName
+from hami_node.vendors.quantities import ResourceName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ from hami_node.model import (
 )
 from hami_node.vendors.nvidia import codec, mig_codec, names, requests
 from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt
-from hami_node.vendors.nvidia.geometries import known_geometries
-from hami_node.vendors.nvidia.mig import KnownGeometries, with_known_layout
-from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.nvidia.mig import KnownGeometries, MigTemplate, with_known_layout
+from hami_node.vendors.nvidia.settings import ListedInstance, NvidiaSettings
 from hami_node.vendors.protocol import VendorKeys, VendorProtocol
 from hami_node.vendors.quantities import check_quantities
 from hami_node.wire import register
@@ -203,6 +202,26 @@ def _as_written(grant: Grant) -> Grant:
     )
 
 
+def _known_geometries(settings: NvidiaSettings) -> tuple[KnownGeometries, ...]:
+    """The settings' geometries, in their order."""
+    return tuple(
+        KnownGeometries(
+            models=entry.models,
+            templates=tuple(tuple(map(_template_of, group)) for group in entry.allowed_geometries),
+        )
+        for entry in settings.known_mig_geometries
+    )
+
+
+def _template_of(instance: ListedInstance) -> MigTemplate:
+    return MigTemplate(
+        name=instance.name,
+        memory_mib=instance.memory,
+        cores=instance.core,
+        count=instance.count,
+    )
+
+
 def nvidia_protocol(
     settings: NvidiaSettings = DEFAULTS, *, is_101_unset: bool = False
 ) -> NvidiaProtocol:
@@ -222,6 +241,6 @@ def nvidia_protocol(
         silent_s=60.0,
         part_metric="hami_node_gpu_mig_instance_info",
         settings=settings,
-        geometries=known_geometries(settings),
+        geometries=_known_geometries(settings),
         is_101_unset=is_101_unset,
     )

@@ -22,7 +22,7 @@ from hami_node.setting_types import (
 )
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.resource_name import ResourceName
+from hami_node.vendors.quantities import ResourceName
 
 SERVED_MODES: Final = (Mode.HAMI_CORE,)
 """MIG and MPS cards are not served yet: a node set to them is refused, not served unlimited."""

@@ -24,8 +24,8 @@ from hami_node.config.sources import ConfigSources, ignored_env, ignored_flags, 
 from hami_node.errors import ConfigError, HamiError
 from hami_node.setting_types import Count, Group, Role, SettingsBlock, setting
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.quantities import ResourceName
 from hami_node.vendors.registry import SETTINGS_BLOCKS
-from hami_node.vendors.resource_name import ResourceName
 
 NODE = {"NODE_NAME": "n1"}
 
