@@ -93,17 +93,28 @@ class KubeletError(HamiError):
     """kubelet's socket does not answer or refuses."""
 
 
+class RecordError(HamiError):
+    """This node's own record can't be written; the message has the reason and a hint."""
+
+
 class AllocationError(HamiError):
     """An Allocate call is refused; the text is what the user reads in the pod's status."""
 
 
 class NoPendingPod(AllocationError):
-    """No pod, or several, match the call; `candidates` are those pods."""
+    """No pod, or several, match the call, or it can't be told.
 
-    def __init__(self, message: str, candidates: tuple[Pod, ...] = ()) -> None:
+    `candidates` are the pods that match; `is_passing` is true where the answer may be another one
+    in a moment.
+    """
+
+    def __init__(
+        self, message: str, candidates: tuple[Pod, ...] = (), *, is_passing: bool = False
+    ) -> None:
         """Keep the pods, so that an Event can be written on each."""
         super().__init__(message)
         self.candidates = candidates
+        self.is_passing = is_passing
 
 
 class GrantMismatch(AllocationError):

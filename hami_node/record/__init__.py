@@ -1,0 +1,1 @@
+"""What this node keeps on its own disk: the ledger of grants, and small memories."""

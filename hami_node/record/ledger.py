@@ -1,0 +1,302 @@
+"""The ledger: what this node has granted, written down before each answer leaves.
+
+Annotations are claims that others may edit; the ledger is the record. It knows no vendor and no
+pod: grants and answers are text in it, which the callers encode and decode.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from hami_node.clock import Deadline
+from hami_node.errors import RecordError
+from hami_node.logs import kv
+from hami_node.record.bounded import BoundedWork
+from hami_node.record.file import RecordFile, State
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "grants"
+VERSION: Final = 1
+MAX_ENTRIES: Final = 4096
+"""More containers than kubelet runs on any node."""
+DISK_TIMEOUT_S: Final = 3.0
+"""How long a write may take, of the 10 s that kubelet waits."""
+RETRY_S: Final = 5.0
+"""How long a change that could not be written waits for the next try."""
+
+Key = tuple[str, str, str]
+"""A pod's uid, a container's name, a vendor's word."""
+
+
+class Source(StrEnum):
+    """How an entry came about."""
+
+    SERVED = "served"
+    """Written before our own answer left."""
+    REBUILT = "rebuilt"
+    """Read from the pod after the record was lost."""
+    ADOPTED = "adopted"
+    """Read from a pod that somebody else's plugin has served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one container was granted of one vendor's cards.
+
+    Attributes:
+        pod_uid, namespace, pod, container: whose it is; `container` is "" where that is unclear.
+        kind: the container's role, as `ContainerKind` spells it.
+        vendor: the word of the vendor, as in grants.
+        resource: the name that kubelet had for the cards when they were granted.
+        device_ids: kubelet's, sorted; () where they are unknown.
+        grants: as the vendor writes one slot in an annotation.
+        parts: as the vendor writes the parts of divided cards; "" for none.
+        lender: the container whose reservation was used; mostly its own name.
+        answer: the response to kubelet as text; "" where it is unknown.
+        limiter: the version of the limiter that the answer mounts; "" where it is unknown.
+        time_s: when it was written, seconds since the epoch. For people: nothing depends on it,
+            because clocks go back.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    vendor: str
+    resource: str
+    grants: str
+    lender: str
+    kind: str = "app"
+    device_ids: tuple[str, ...] = ()
+    parts: str = ""
+    answer: str = ""
+    limiter: str = ""
+    time_s: float = 0.0
+    source: Source = Source.SERVED
+
+    @property
+    def key(self) -> Key:
+        """A container has one entry for each vendor."""
+        return self.pod_uid, self.container, self.vendor
+
+    @property
+    def name(self) -> str:
+        """`namespace/pod/container`, for messages."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What `load` found: how many entries, and what is wrong; "" for a whole record."""
+
+    state: State
+    entries: int = 0
+    problem: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """True where there was a record that could not be read."""
+        return self.state in (State.DAMAGED, State.NEWER)
+
+
+class _Payload(msgspec.Struct):
+    entries: tuple[Entry, ...]
+
+
+_DECODER: Final = msgspec.json.Decoder(_Payload)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class Ledger:
+    """The entries of this node, in memory as in the file. Thread-safe; reading never waits."""
+
+    def __init__(
+        self,
+        file: RecordFile,
+        *,
+        max_entries: int = MAX_ENTRIES,
+        disk_timeout_s: float = DISK_TIMEOUT_S,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep the entries in `file`; nothing is read yet. `on_failure`: it can't be written."""
+        self._file, self._max_entries = file, max_entries
+        self._on_failure = on_failure
+        self._disk = BoundedWork(disk_timeout_s)
+        self._lock = threading.Lock()
+        # Replaced as a whole by each change, so that readers need no lock.
+        self._entries: Mapping[Key, Entry] = {}
+        self._encoded: dict[Key, tuple[Entry, bytes]] = {}
+        self._is_behind = False
+        self._is_unsynced = False
+        self._changed = threading.Event()
+        self.was_lost = False
+        """What is adopted now was on a record that could not be read."""
+
+    # -- reading -----------------------------------------------------------------------------------
+    def load(self) -> Found:
+        """Read the file, in place of what is in memory. Never raises.
+
+        Whatever is wrong with it is returned, and the entries are those that could be read.
+        """
+        with self._lock:
+            loaded = self._file.load()
+            state, problem = loaded.state, loaded.problem
+            entries: tuple[Entry, ...] = ()
+            if loaded.payload is not None:
+                try:
+                    entries = _DECODER.decode(loaded.payload).entries
+                except msgspec.MsgspecError as e:
+                    state, problem = State.DAMAGED, f"the record is whole, but not understood: {e}"
+            self._entries = {entry.key: entry for entry in entries}
+            found = Found(state=state, entries=len(self._entries), problem=problem)
+            self.was_lost = found.is_lost
+            return found
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All, in the order in which they were written."""
+        return tuple(self._entries.values())
+
+    def of_pod(self, uid: str) -> tuple[Entry, ...]:
+        """Those of one pod."""
+        return tuple(entry for entry in self.entries() if entry.pod_uid == uid)
+
+    def find(self, uid: str, container: str, vendor: str) -> Entry | None:
+        """The container's entry for cards of the vendor with that word."""
+        return self._entries.get((uid, container, vendor))
+
+    # -- writing -----------------------------------------------------------------------------------
+    def put(self, entry: Entry, deadline: Deadline | None = None) -> None:
+        """Write an entry, in place of the container's earlier one. On the file when it returns.
+
+        Raises:
+            RecordError: it can't be written by the deadline; the ledger is as it was before.
+        """
+        with self._turn(deadline):
+            if self._entries.get(entry.key) == entry and not self._is_behind:
+                return
+            entries = {**self._entries, entry.key: entry}
+            if len(entries) > self._max_entries:
+                raise RecordError(
+                    f"the record of grants has {self._max_entries} entries, which is its limit: "
+                    "look for pods on this node that have ended and are not deleted"
+                )
+            self._save(entries, deadline)
+            self._entries = entries
+
+    def adopt(self, entries: Iterable[Entry]) -> None:
+        """Add what was read from pods, beside what is there; kept even if it can't be written."""
+        with self._lock:
+            added = {entry.key: entry for entry in entries if entry.key not in self._entries}
+            if added:
+                self._change({**added, **self._entries})
+
+    def remove(self, uid: str, container: str, vendor: str) -> None:
+        """Take an entry back: the container does not get the answer. Never raises."""
+        with self._lock:
+            left = dict(self._entries)
+            if left.pop((uid, container, vendor), None) is not None:
+                self._change(left)
+
+    def free(self, uids: Collection[str]) -> tuple[Entry, ...]:
+        """Drop the entries of pods that have ended, and return them. Never raises."""
+        with self._lock:
+            freed = tuple(entry for entry in self._entries.values() if entry.pod_uid in uids)
+            if freed:
+                gone = {entry.key for entry in freed}
+                self._change({key: kept for key, kept in self._entries.items() if key not in gone})
+            return freed
+
+    def sync(self) -> None:
+        """Write the file through to the disk, so that it survives a power loss; takes long.
+
+        Raises:
+            RecordError: the disk refused it.
+        """
+        self._file.sync()
+
+    def run(self, stop: threading.Event) -> None:
+        """The body of a thread that syncs after each change, until stopped and woken."""
+        while not stop.is_set():
+            is_late = self._is_behind or self._is_unsynced
+            if not self._changed.wait(RETRY_S) and not is_late:
+                continue
+            self._changed.clear()
+            try:
+                self.catch_up()
+                if self._is_unsynced:
+                    self._is_unsynced = False
+                    self.sync()
+            except RecordError as e:
+                self._is_unsynced = True
+                log.warning("record_not_synced", extra=kv(error=str(e)))
+
+    def wake(self) -> None:
+        """Let `run` see that it is stopped."""
+        self._changed.set()
+
+    def catch_up(self) -> None:
+        """Write what an earlier change could not.
+
+        Raises:
+            RecordError: it still can't be written.
+        """
+        with self._lock:
+            if self._is_behind and not self._disk.is_busy:
+                self._save(self._entries)
+
+    @contextmanager
+    def _turn(self, deadline: Deadline | None) -> Iterator[None]:
+        """Hold the lock, behind others that wait for the disk."""
+        wait_s = -1 if deadline is None else deadline.left_s()
+        if not self._lock.acquire(timeout=wait_s):
+            raise RecordError("the record of grants is still being written: check the disk")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _change(self, entries: Mapping[Key, Entry]) -> None:
+        """What is known counts, written or not: the next change or `catch_up` writes it.
+
+        So nobody waits here for a disk that is known to hang: a call of kubelet's may be waiting.
+        """
+        self._entries = entries
+        if self._disk.is_busy:
+            self._is_behind = True
+            return
+        try:
+            self._save(entries)
+        except RecordError as e:
+            self._is_behind = True
+            log.warning("record_behind", extra=kv(error=str(e)))
+
+    def _save(self, entries: Mapping[Key, Entry], deadline: Deadline | None = None) -> None:
+        try:
+            self._disk.do(partial(self._file.save, self._encode(entries)), deadline)
+        except RecordError:
+            self._on_failure()
+            if self._disk.is_busy:
+                self._is_behind = True  # what was refused may be written after all
+            raise
+        self._is_behind, self._is_unsynced = False, True
+        self._changed.set()
+
+    def _encode(self, entries: Mapping[Key, Entry]) -> bytes:
+        """The payload; an entry is encoded once, for all of them are written at every change."""
+        known, self._encoded = self._encoded, {}
+        for key, entry in entries.items():
+            encoded = known.get(key)
+            if encoded is None or encoded[0] is not entry:
+                encoded = entry, _ENCODER.encode(entry)
+            self._encoded[key] = encoded
+        return b'{"entries":[%b]}' % b",".join(text for _, text in self._encoded.values())

@@ -1,0 +1,351 @@
+"""The ledger of grants: what `put` returned for is there, whatever comes after."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hami_node.errors import RecordError
+from hami_node.record.file import RecordFile, State
+from hami_node.record.ledger import Entry, Ledger, Source
+from tests.fakes.clock import soon
+from tests.fakes.ledgers import MemoryFile, an_entry
+from tests.fakes.waiting import eventually
+
+
+def ledger_in(folder: Path) -> Ledger:
+    """The ledger of a daemon that starts."""
+    found = Ledger(RecordFile(folder, "grants"))
+    found.load()
+    return found
+
+
+def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
+    entry = an_entry(answer='{"envs":[["A","ä"]]}', limiter="2.9.0", time_s=12.5, parts="[]")
+    ledger_in(tmp_path).put(entry)
+    loaded = ledger_in(tmp_path)
+    assert loaded.entries() == (entry,)
+    assert loaded.find("uid-p", "main", "NVIDIA") == entry
+    assert loaded.find("uid-p", "main", "ACME") is None
+
+
+def test_entries_are_found_by_pod(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    init, app, other = an_entry(container="i"), an_entry(), an_entry("q")
+    for entry in (init, app, other):
+        ledger.put(entry)
+    assert ledger.of_pod("uid-p") == (init, app)
+    assert ledger.of_pod("uid-x") == ()
+
+
+def test_container_has_one_entry_for_each_vendor_whatever_the_resource_is_called() -> None:
+    ledger = Ledger(MemoryFile())
+    ledger.put(an_entry())
+    ledger.put(an_entry(resource="example.com/vgpu"))
+    ledger.put(an_entry(vendor="ACME"))
+    assert [(entry.vendor, entry.resource) for entry in ledger.entries()] == [
+        ("NVIDIA", "example.com/vgpu"),
+        ("ACME", "nvidia.com/gpu"),
+    ]
+
+
+def test_entry_that_can_not_be_written_is_refused_and_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("a file where the folder should be")
+    failures: list[int] = []
+    ledger = Ledger(RecordFile(tmp_path / "r", "grants"), on_failure=lambda: failures.append(1))
+    with pytest.raises(RecordError, match="can't be written"):
+        ledger.put(an_entry())
+    assert ledger.entries() == ()
+    assert failures == [1]
+
+
+def test_replaced_entry_that_can_not_be_written_stays_as_it_was() -> None:
+    file = MemoryFile()
+    ledger = Ledger(file)
+    ledger.put(an_entry())
+    file.error = RecordError("disk full")
+    with pytest.raises(RecordError):
+        ledger.put(an_entry(answer="{}"))
+    assert ledger.entries() == (an_entry(),)
+
+
+def test_number_of_entries_is_bounded_and_the_message_says_what_to_do() -> None:
+    ledger = Ledger(MemoryFile(), max_entries=2)
+    ledger.put(an_entry("a"))
+    ledger.put(an_entry("b"))
+    ledger.put(an_entry("b", answer="{}"))
+    with pytest.raises(RecordError, match="look for pods"):
+        ledger.put(an_entry("c"))
+    ledger.free({"uid-a"})
+    ledger.put(an_entry("c"))
+
+
+def test_bytes_are_bounded(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    ledger.put(an_entry("a"))
+    with pytest.raises(RecordError, match="more than"):
+        ledger.put(an_entry("b", answer="x" * (9 * 1024 * 1024)))
+    assert ledger_in(tmp_path).entries() == (an_entry("a"),)
+
+
+def test_entry_put_again_as_it_is_writes_nothing() -> None:
+    file = MemoryFile()
+    ledger = Ledger(file)
+    ledger.put(an_entry())
+    ledger.put(an_entry())
+    assert file.saves == 1
+
+
+def test_freed_and_removed_entries_are_gone_after_a_restart(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    for entry in (an_entry("a"), an_entry("b"), an_entry("c")):
+        ledger.put(entry)
+    assert ledger.free({"uid-a", "uid-x"}) == (an_entry("a"),)
+    ledger.remove("uid-b", "main", "NVIDIA")
+    ledger.remove("uid-b", "main", "NVIDIA")
+    assert ledger_in(tmp_path).entries() == (an_entry("c"),)
+
+
+def test_what_is_adopted_replaces_nothing_and_counts_even_if_it_can_not_be_written() -> None:
+    file = MemoryFile()
+    ledger = Ledger(file)
+    served = an_entry(answer="{}")
+    ledger.put(served)
+    file.error = RecordError("disk full")
+    adopted = an_entry("q", source=Source.ADOPTED)
+    ledger.adopt([replace(served, answer="", source=Source.ADOPTED), adopted])
+    assert set(ledger.entries()) == {served, adopted}
+    with pytest.raises(RecordError):
+        ledger.catch_up()
+    file.error = None
+    ledger.catch_up()
+    again = Ledger(file)
+    again.load()
+    assert set(again.entries()) == {served, adopted}
+
+
+def test_thread_writes_later_what_could_not_be_written_and_syncs(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    folder.write_text("a file where the folder should be")
+    ledger, stop = ledger_in(folder), threading.Event()
+    thread = threading.Thread(target=ledger.run, args=(stop,))
+    thread.start()
+    try:
+        ledger.adopt([an_entry()])
+        folder.unlink()
+        ledger.wake()
+        eventually(lambda: (folder / "grants.record").exists())
+        eventually(lambda: ledger_in(folder).entries() == (an_entry(),))
+    finally:
+        stop.set()
+        ledger.wake()
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("payload", "state"),
+    [
+        (b'{"entries":[]}', State.WHOLE),
+        (b'{"entries":[],"more":1}', State.WHOLE),
+        (b'{"entries":[{"pod_uid":7}]}', State.DAMAGED),
+        (b"[]", State.DAMAGED),
+        (b"\xff", State.DAMAGED),
+    ],
+    ids=["empty", "unknown-field", "wrong-type", "other-form", "no-text"],
+)
+def test_whole_file_with_other_content_is_not_taken_for_a_record(
+    tmp_path: Path, payload: bytes, state: State
+) -> None:
+    RecordFile(tmp_path, "grants").save(payload)
+    found = Ledger(RecordFile(tmp_path, "grants")).load()
+    assert (found.state, found.entries) == (state, 0)
+    assert bool(found.problem) is found.is_lost
+
+
+def test_missing_record_is_said_but_nothing_was_lost(tmp_path: Path) -> None:
+    ledger = Ledger(RecordFile(tmp_path, "grants"))
+    found = ledger.load()
+    assert (found.state, found.is_lost, ledger.was_lost) == (State.MISSING, False, False)
+
+
+def test_newer_record_is_lost_and_the_last_own_one_is_taken(tmp_path: Path) -> None:
+    ledger_in(tmp_path).put(an_entry())
+    newer = RecordFile(tmp_path, "grants", version=2)
+    newer.load()
+    newer.save(b"whatever")
+    ledger = Ledger(RecordFile(tmp_path, "grants"))
+    found = ledger.load()
+    assert (found.state, ledger.was_lost) == (State.NEWER, True)
+    assert ledger.entries() == (an_entry(),)
+
+
+def test_entries_of_many_threads_are_all_there(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+
+    def work(name: str) -> None:
+        for i in range(20):
+            ledger.put(an_entry(f"{name}-{i}"))
+            ledger.free({f"uid-{name}-{i - 1}"})
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    left = {f"{name}-19" for name in "abcd"}
+    assert {entry.pod for entry in ledger_in(tmp_path).entries()} == left
+
+
+class _HangingFile(MemoryFile):
+    """The disk does not answer until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+        self.released.set()
+
+    def save(self, payload: bytes) -> None:
+        assert self.released.wait(30)
+        super().save(payload)
+
+
+def test_disk_that_hangs_is_an_error_and_what_was_refused_is_not_on_record_later() -> None:
+    file = _HangingFile()
+    ledger = Ledger(file, disk_timeout_s=0.05)
+    ledger.put(an_entry("a"))
+    file.released.clear()
+    for _ in range(2):
+        with pytest.raises(RecordError, match="has not answered"):
+            ledger.put(an_entry("b"))
+    assert ledger.entries() == (an_entry("a"),)
+    file.released.set()
+    eventually(lambda: file.saves == 2)
+    ledger.catch_up()
+    again = Ledger(file)
+    again.load()
+    assert again.entries() == (an_entry("a"),)
+
+
+def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> None:
+    file = _HangingFile()
+    ledger = Ledger(file, disk_timeout_s=0.5)
+    ledger.put(an_entry("a"))
+    file.released.clear()
+    ledger.adopt([an_entry("b")])
+    began_s = time.monotonic()
+    for name in "cdefgh":
+        ledger.adopt([an_entry(name)])
+    ledger.free({"uid-c"})
+    ledger.catch_up()
+    assert time.monotonic() - began_s < 0.5
+    assert [entry.pod for entry in ledger.entries()][-1] == "a"
+    file.released.set()
+
+    def is_written() -> bool:
+        ledger.catch_up()
+        return Ledger(file).load().entries == 7
+
+    eventually(is_written)
+
+
+@pytest.mark.parametrize("is_locked", [True, False], ids=["another-write", "own-write"])
+def test_write_ends_by_the_deadline_of_its_call(is_locked: bool) -> None:
+    file = _HangingFile()
+    ledger = Ledger(file)
+    file.released.clear()
+    if is_locked:
+        threading.Thread(target=ledger.put, args=(an_entry("a"),), daemon=True).start()
+        eventually(lambda: ledger._disk.is_busy)
+    began_s = time.monotonic()
+    with pytest.raises(RecordError, match="check the disk"):
+        ledger.put(an_entry("b"), soon(0.1))
+    assert time.monotonic() - began_s < 1
+    file.released.set()
+
+
+class _DyingFile(RecordFile):
+    """The process ends in the middle of a save: the new file is cut, or not yet renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "grants")
+        self.folder, self.dies_after_bytes = folder, -1
+
+    def save(self, payload: bytes) -> None:
+        if self.dies_after_bytes < 0:
+            super().save(payload)
+            return
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "grants.new").write_bytes(payload[: self.dies_after_bytes])
+        raise SystemExit  # nothing of the process runs after this
+
+
+class LedgerLives(RuleBasedStateMachine):
+    """Any sequence of changes, kills and starts keeps every entry whose `put` returned."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.scratch = tempfile.TemporaryDirectory()
+        self.folder = Path(self.scratch.name) / "r"
+        self.kept: dict[str, Entry] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.file = _DyingFile(self.folder)
+        self.ledger = Ledger(self.file)
+        self.ledger.load()
+
+    @rule(pod=st.sampled_from("abcde"), answer=st.text(max_size=20))
+    def put(self, pod: str, answer: str) -> None:
+        entry = an_entry(pod, answer=answer)
+        self.ledger.put(entry)
+        self.kept[pod] = entry
+
+    @rule(pods=st.sets(st.sampled_from("abcde")))
+    def free(self, pods: set[str]) -> None:
+        self.ledger.free({f"uid-{pod}" for pod in pods})
+        self.kept = {pod: entry for pod, entry in self.kept.items() if pod not in pods}
+
+    @rule()
+    def kill(self) -> None:
+        self.start()
+
+    @rule(pod=st.sampled_from("abcde"), after=st.integers(0, 300))
+    def kill_while_putting(self, pod: str, after: int) -> None:
+        self.file.dies_after_bytes = after
+        with pytest.raises(SystemExit):
+            self.ledger.put(an_entry(pod, answer=f"never given {after} {os.urandom(4).hex()}"))
+        self.start()
+
+    @rule(pod=st.sampled_from("abcde"))
+    def refuse(self, pod: str) -> None:
+        aside = self.folder.with_name("aside")
+        if self.folder.exists():
+            self.folder.rename(aside)
+        self.folder.write_text("no folder")
+        with pytest.raises(RecordError):
+            self.ledger.put(an_entry(pod, answer=os.urandom(4).hex()))
+        self.folder.unlink()
+        if aside.exists():
+            aside.rename(self.folder)
+
+    @invariant()
+    def everything_is_there(self) -> None:
+        assert {entry.pod: entry for entry in self.ledger.entries()} == self.kept
+
+    def teardown(self) -> None:
+        assert {entry.pod: entry for entry in ledger_in(self.folder).entries()} == self.kept
+        self.scratch.cleanup()
+
+
+TestLedgerLives = LedgerLives.TestCase
+TestLedgerLives.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
