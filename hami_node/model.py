@@ -210,7 +210,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """The parts of a pod that the product reads. `containers` has init containers first."""
+    """The parts of a pod that the product reads. `containers` has init containers first.
+
+    `has_containers` is true once the container runtime has made one of them.
+    """
 
     uid: str
     namespace: str
@@ -224,6 +227,12 @@ class Pod:
     resource_version: str = ""
     creation_time: str = ""
     is_being_deleted: bool = False
+    has_containers: bool = False
+
+    @property
+    def has_started(self) -> bool:
+        """True once kubelet has started a container: it has admitted the pod before."""
+        return self.has_containers or self.phase == "Running"
 
     @property
     def is_over(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
+from hami_node.clock import Deadline
 from hami_node.model import Device, Node, PairScores, Pod, Uuid
 
 JsonPatch = Sequence[Mapping[str, object]]
@@ -41,11 +42,32 @@ class Backend(Protocol):
     def wait_for_event(self, timeout_s: float) -> bool:
         """Wait until a card's state may have changed (True) or the timeout expires (False)."""
 
+    def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
+        """Serve these cards again (None: all) though they wait for a reset; returns which did."""
+
     def last_pass_age_s(self) -> float:
         """Seconds since the cards were last read; liveness depends on it. Never waits."""
 
     def close(self) -> None:
         """Release the driver. Safe to call twice."""
+
+
+class Record(Protocol):
+    """Something small that the daemon remembers over restarts. Called from one thread at a time."""
+
+    def load(self) -> bytes | None:
+        """What was saved last; None without any that can be read."""
+
+    def save(self, payload: bytes) -> None:
+        """Replace it.
+
+        Raises:
+            RecordError: it can't be written.
+        """
+
+
+OpenRecord = Callable[[str], Record]
+"""Opens a record by its name, made of small letters and hyphens."""
 
 
 class Clock(Protocol):
@@ -60,7 +82,10 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventNote:
-    """A Kubernetes Event about a pod or a node."""
+    """A Kubernetes Event about a pod or a node.
+
+    `is_routine` for what is said of every pod: it comes after other Events, and may be summed up.
+    """
 
     kind: str
     namespace: str
@@ -69,6 +94,7 @@ class EventNote:
     reason: str
     message: str
     is_warning: bool = True
+    is_routine: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +131,25 @@ class Kube(Protocol):
         """Write an Event; the caller decides whether a failure matters."""
 
 
+Fence = Callable[[], None]
+"""Raises NotLeading once what was decided must not be written any more."""
+
+
+class DaemonKube(Kube, Protocol):
+    """What a daemon needs from the Kubernetes API to answer kubelet in time."""
+
+    def within(self, deadline: Deadline) -> Self:
+        """The same API, but every call ends by the deadline."""
+
+    def pods_now(self, node_name: str) -> tuple[Pod, ...]:
+        """LIST the pods of a node as they are now; costly for the API server."""
+
+
 class ExtenderKube(Kube, Protocol):
     """What the extender needs from the Kubernetes API beyond what a daemon needs."""
+
+    def fenced(self, fence: Fence) -> ExtenderKube:
+        """The same API; `fence` is checked right before every attempt to write."""
 
     def patch_pod_exactly(
         self,
@@ -175,8 +218,8 @@ class HeldContainer:
 class PodResources(Protocol):
     """kubelet's own record of who holds which device IDs."""
 
-    def list(self) -> tuple[HeldContainer, ...]:
-        """Every container that kubelet lists, in its order.
+    def list(self, deadline: Deadline | None = None) -> tuple[HeldContainer, ...]:
+        """Every container that kubelet lists, in its order, read by the deadline.
 
         Raises:
             KubeletError: the socket can't be read.

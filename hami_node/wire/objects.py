@@ -81,6 +81,7 @@ class _State(msgspec.Struct):
 class _ContainerStatus(msgspec.Struct):
     name: str | None = None
     state: _State | None = None
+    container_id: str | None = msgspec.field(name="containerID", default=None)
 
 
 class _PodStatus(msgspec.Struct, rename="camel"):
@@ -154,9 +155,8 @@ def _decode(decoder: msgspec.json.Decoder[T], kind: type[T], raw: Raw, what: str
 def _pod_of(raw: _Pod) -> Pod:
     metadata, spec = raw.metadata or _Metadata(), raw.spec or _PodSpec()
     status = raw.status or _PodStatus()
-    ended = frozenset(_ended_ok(status.init_container_statuses)) | frozenset(
-        _ended_ok(status.container_statuses)
-    )
+    statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    ended = frozenset(_ended_ok(statuses))
     inits = (_container_of(item, _init_kind(item), ended) for item in spec.init_containers or ())
     apps = (_container_of(item, ContainerKind.APP, ended) for item in spec.containers or ())
     return Pod(
@@ -172,11 +172,12 @@ def _pod_of(raw: _Pod) -> Pod:
         resource_version=metadata.resource_version or "",
         creation_time=metadata.creation_timestamp or "",
         is_being_deleted=metadata.deletion_timestamp is not None,
+        has_containers=any(item.container_id for item in statuses),
     )
 
 
-def _ended_ok(statuses: Iterable[_ContainerStatus] | None) -> Iterable[str]:
-    for status in statuses or ():
+def _ended_ok(statuses: Iterable[_ContainerStatus]) -> Iterable[str]:
+    for status in statuses:
         ended = status.state and status.state.terminated
         if ended and ended.exit_code == 0 and status.name:
             yield status.name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from hami_node.clock import Deadline
+
 
 class FakeClock:
     """Starts at a fixed moment; `advance` moves both readings."""
@@ -35,3 +37,8 @@ class RealClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def soon(seconds: float = 0.2) -> Deadline:
+    """A deadline so short that tests of what happens at its end are quick."""
+    return Deadline.after(seconds, time.monotonic)

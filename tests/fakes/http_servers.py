@@ -49,14 +49,17 @@ def answering_server(body: bytes) -> Iterator[str]:
 
 
 @contextmanager
-def dripping_server() -> Iterator[str]:
-    """Promises a long body and sends a byte now and then; its URL."""
+def dripping_server(*, is_in_headers: bool = False) -> Iterator[str]:
+    """Promises a long body, or headers, and sends a byte now and then; its URL."""
     over = threading.Event()
 
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", "100000")
-        request.end_headers()
+        if is_in_headers:
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        else:
+            request.send_response(200)
+            request.send_header("Content-Length", "100000")
+            request.end_headers()
         try:
             while not over.wait(0.02):
                 request.wfile.write(b" ")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Self
 
+from hami_node.clock import Deadline
 from hami_node.errors import Conflict, KubeError, NotFound
 from hami_node.model import Node, Pod
 from hami_node.ports import EventNote, HeldContainer, JsonPatch
@@ -61,6 +63,15 @@ class FakeCluster:
             self.shown_node = self.actual_node
 
     # -- Kube --------------------------------------------------------------------------------------
+    def within(self, deadline: Deadline) -> Self:
+        del deadline
+        return self
+
+    def pods_now(self, node_name: str) -> tuple[Pod, ...]:
+        self.reads.append(f"pods of {node_name}")
+        self._answer()
+        return tuple(pod for pod in self.actual.values() if pod.node_name == node_name)
+
     def read_node(self, name: str) -> Node:
         self.reads.append(name)
         self._answer()
@@ -106,7 +117,8 @@ class FakeResources:
     def __init__(self, *held: HeldContainer, error: Exception | None = None) -> None:
         self.held, self.error = held, error
 
-    def list(self) -> tuple[HeldContainer, ...]:
+    def list(self, deadline: Deadline | None = None) -> tuple[HeldContainer, ...]:
+        del deadline
         if self.error is not None:
             raise self.error
         return self.held

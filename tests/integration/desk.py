@@ -9,21 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
+from hami_node.clock import Deadline
 from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.engine.compat import COMPATS
+from hami_node.errors import AllocationError, KubeletError
 from hami_node.model import Node, Pod
 from hami_node.node.allocate.allocator import AllocateRules, AllocatorParts, PodAllocator
-from hami_node.node.allocate.identity import Identity, IdentitySources
-from hami_node.node.allocate.live_use import LiveUse
 from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.owed import OwedWrites
 from hami_node.node.allocate.pod_writer import PodWriter
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import EventNote, HeldContainer
-from hami_node.vendors.answer import ContainerResponse
+from hami_node.record.file import RecordFile
+from hami_node.record.ledger import Ledger
+from hami_node.vendors.answer import ContainerResponse, Slice
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.node.response import HookFolder, NvidiaResponder
+from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+from hami_node.vendors.nvidia.node.limiter_files import Limiter
+from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.wire import names
@@ -31,6 +38,7 @@ from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
+from tests.fakes.limiter import lay_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
 from tests.fakes.waiting import eventually
 
@@ -49,12 +57,15 @@ class Fate:
     at: int = 0
     is_after: bool = False
     calls: list[str] = field(default_factory=list)
+    is_armed: bool = False
 
     def mortal(self, target: object) -> Any:
         """The same object, but every method call may be the last."""
         return _Mortal(target, self)
 
     def call(self, name: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if not self.is_armed:
+            return method(*args, **named)
         self.calls.append(name)
         is_last = len(self.calls) == self.at
         if is_last and not self.is_after:
@@ -71,9 +82,35 @@ class _Mortal:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
+        if name == "within":
+            return lambda deadline: _Mortal(found(deadline), self._fate)
         if not callable(found):
             return found
         return lambda *args, **named: self._fate.call(name, found, *args, **named)
+
+
+class MortalRecord(RecordFile):
+    """A record each write of which may be the last, on a disk that may hang."""
+
+    def __init__(self, world: World, name: str, fate: Fate) -> None:
+        super().__init__(world.record, name)
+        self._world, self._fate = world, fate
+
+    def save(self, payload: bytes) -> None:
+        self._world.disk(self._world.record)
+        self._fate.call("save", super().save, payload)
+
+
+class SlowHook(HookFolder):
+    """The limiter's folder on a disk that may hang."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.hook)
+        self._world = world
+
+    def prepare(self, granted: Slice, limiter: Limiter) -> Limiter:
+        self._world.disk(self._world.hook)
+        return super().prepare(granted, limiter)
 
 
 class Listed:
@@ -81,8 +118,12 @@ class Listed:
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        self.faults: list[KubeletError] = []
 
-    def list(self) -> tuple[HeldContainer, ...]:
+    def list(self, deadline: Deadline | None = None) -> tuple[HeldContainer, ...]:
+        del deadline
+        if self.faults:
+            raise self.faults.pop(0)
         return tuple(
             HeldContainer(namespace=key[0], pod=key[1], container=container, device_ids={GPU: ids})
             for key, containers in self.held.items()
@@ -113,66 +154,89 @@ class AllocatingDaemon:
     """One life of the allocating part of a daemon on a node that outlives it."""
 
     def __init__(self, world: World, fate: Fate | None = None) -> None:
-        self.world, self.stop = world, threading.Event()
+        self.world, self.stop, self.clock = world, threading.Event(), RealClock()
         fate = fate or Fate()
-        clock, no_waits = RealClock(), threading.Event()
-        no_waits.set()
+        clock = self.clock
         self.kube: KubeClient = connect(
             world.kubeconfig, component="test", clock=clock, timeouts=SHORT
         )
         self.view = WatchedCluster.of_node(self.kube, NODE, clock)
-        hook, vendor = HookFolder(world.hook, world.root / "lock"), nvidia_protocol()
+        hook, vendor = SlowHook(world), nvidia_protocol()
         watched = Veiled(self.view, world.hidden)
+        self.ledger = Ledger(MortalRecord(world, "grants", fate))
         self.live = LiveUse(
             watched=watched,
             vendors=[vendor],
-            has_served=lambda _, folder_name: hook.has_served(folder_name),
+            ledger=self.ledger,
             clock=clock,
         )
         kube = fate.mortal(self.kube)
         self.keeper = LockKeeper(
-            lock=NodeLock(kube, clock), kube=kube, watched=watched, live=self.live, vendors=[vendor]
+            lock=NodeLock(kube, clock),
+            kube=kube,
+            watched=watched,
+            live=self.live,
+            vendors=[vendor],
+            node_name=NODE,
+        )
+        self.owed = OwedWrites(
+            kube=kube,
+            locks=self.keeper,
+            file=MortalRecord(world, "owed", fate),
         )
         cards = tuple(card(i) for i in range(4))
         rules = AllocateRules(vendor=vendor, vendors=(vendor,), compat=COMPATS["2.8"])
         identity = Identity(
             vendor=vendor,
             resource=GPU,
-            served_resources=[GPU],
             sources=IdentitySources(
                 live=self.live,
+                ledger=self.ledger,
                 kube=kube,
                 resources=fate.mortal(world.listed),
-                lock_owner=self.keeper.owner,
+                lock_owner=self.keeper.owner_now,
             ),
             node_name=NODE,
-            has_served=hook.has_served,
         )
-        writer = PodWriter(
+        self.one_at_a_time = threading.Lock()
+        self.writer = PodWriter(
             kube=kube,
             locks=self.keeper,
             live=self.live,
             vendors=[vendor],
             notify=lambda note: fate.call("notify", world.events.append, note),
-            stop=no_waits,
+            owed=self.owed,
         )
         settings = NvidiaSettings(hook_path=world.hook)
         self.allocator = PodAllocator(
             AllocatorParts(
                 identity=identity,
                 live=self.live,
+                ledger=self.ledger,
                 cards=lambda: cards,
                 usage=lambda leave_out: self.live.cards(cards, leave_out=leave_out),
-                writer=writer,
+                writer=self.writer,
                 responder=NvidiaResponder(cast(HookFolder, fate.mortal(hook)), lambda: settings),
                 rules=lambda: rules,
                 clock=clock,
-                one_at_a_time=threading.Lock(),
+                resource=GPU,
+                one_at_a_time=self.one_at_a_time,
                 on_result=lambda result, _: world.results.append(result),
             )
         )
         self.view.start(self.stop)
         eventually(self.view.is_synced)
+        self.ledger.load()
+        self.live.settle(world.listed.list())
+        fate.is_armed = True
+
+    def deadline(self) -> Deadline:
+        """Of a call that begins now."""
+        return Deadline.after(self.world.budget_s, self.clock.monotonic)
+
+    def pay(self) -> None:
+        """What is done once the answer has left."""
+        self.owed.pay(threading.Event())
 
     def close(self) -> None:
         """The end, orderly or not: nothing is written."""
@@ -201,10 +265,8 @@ class World:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hn-")
         self.root = Path(self._folder.name)
-        self.hook = self.root / "hook"
-        (self.hook / "vgpu").mkdir(parents=True)
-        for name in ("libvgpu.so", "ld.so.preload"):
-            (self.hook / "vgpu" / name).write_text("stand-in", encoding="utf-8")
+        self.hook, self.record = self.root / "hook", self.root / "record"
+        lay_limiter(self.hook)
         self.api = FaultyApiServer().start()
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
@@ -212,6 +274,8 @@ class World:
         self.hidden: set[str] = set()
         self.events: list[EventNote] = []
         self.results: list[str] = []
+        self.disk: Callable[[Path], object] = lambda _: None
+        self.budget_s = 3.0
         self._desks: list[AllocatingDaemon] = []
 
     def __enter__(self) -> Self:
@@ -253,8 +317,14 @@ class World:
 
     def allocate(self, pod: str, ids: Sequence[str], container: str = "main") -> ContainerResponse:
         """kubelet's call; a served container is listed with its IDs from then on."""
-        answer = self._desks[0].allocator.allocate([ids])[0]
+        desk = self._desks[0]
+        try:
+            answer = desk.allocator.allocate([ids], desk.deadline())[0]
+        except AllocationError:
+            desk.pay()
+            raise
         self.listed.held["default", pod][container] = tuple(ids)
+        desk.pay()
         return answer
 
     def kubelet_fails(self, pod: str, *, lists_ended_pods: bool = False) -> None:
@@ -262,6 +332,14 @@ class World:
         if not lists_ended_pods:
             del self.listed.held["default", pod]
         self.api.edit("pods", pod, lambda body: body["status"].update(phase="Failed"), "default")
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of all Events, written or queued."""
+        return [
+            *(note.reason for note in self.events),
+            *(str(note["reason"]) for note in self.api.list("events")),
+        ]
 
     def pod(self, name: str) -> Pod:
         return decode_pod(self.api.read("pods", name, "default"))

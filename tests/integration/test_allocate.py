@@ -273,7 +273,13 @@ def test_socket_of_pod_resources_gone_lock_owner_decides(rig: Rig) -> None:
     for name, memory in (("a", 1000), ("b", 2000)):
         rig.place(name, [Box(memory_mib=memory)], {"main": [Part(uuid=uuid(0), memory_mib=memory)]})
     answer = rig.admit("a")
-    assert "2 containers could be meant (default/a/main, default/b/main)" in answer.refusal
+    assert "the node is locked for no pod" in answer.refusal
+    rig.lock("b")
+    rig.place("x", [Box(memory_mib=2000)], {"main": [Part(uuid=uuid(0), memory_mib=2000)]})
+    answer = rig.admit("x")
+    assert "the node lock, which is default/b's, does not tell" in answer.refusal
+    assert "waiting for 1 nvidia.com/gpu: default/b/main, default/x/main" in answer.refusal
+    rig.set_phase("b", "Failed")
     rig.place(
         "c", [Box(memory_mib=3000)], {"main": [Part(uuid=uuid(0), memory_mib=3000)]}, is_locked=True
     )

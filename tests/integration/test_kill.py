@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -14,29 +13,15 @@ from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.pods import NODE, Box, Part
+from tests.fakes.pods import Box, Part
+from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S, Rig, inside
 
 
 def launch(rig: Rig) -> subprocess.Popen[bytes]:
     """`hami-node run`, registered and reported."""
-    flags = {
-        "node-name": NODE,
-        "kubeconfig": rig.kubeconfig,
-        "backend": "simulated",
-        "simulated-file": rig.cards_path,
-        "plugin-dir": rig.plugins,
-        "pod-resources-socket": rig.socket,
-        "hook-path": rig.hook,
-        "metrics-address": "off",
-    }
-    args = [f"--{name}={value}" for name, value in flags.items()]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hami_node", "run", *args],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = started(rig.root / "log", "run", rig.flags())
     rig.wait_registered()
     eventually(lambda: names.NODE_IDENTITY in rig.notes, LIMIT_S)
     return process

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from hami_node.clock import Deadline
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.allocate.live_use import LiveUse
-from hami_node.ports import Kube, Watched
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.ports import DaemonKube, Watched
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
@@ -26,21 +27,22 @@ SETTLE_S: Final = 1.0
 
 
 class LockKeeper:
-    """Watches our node's lock. Allocate frees the lock through it as well."""
+    """Watches our node's lock. What an Allocate owes the lock is paid through it as well."""
 
     def __init__(
         self,
         *,
         lock: NodeLock,
-        kube: Kube,
+        kube: DaemonKube,
         watched: Watched,
         live: LiveUse,
         vendors: Sequence[VendorProtocol],
+        node_name: str,
         on_removed: Callable[[str], None] = lambda _: None,
         settle_s: float = SETTLE_S,
     ) -> None:
         """Wire the parts. `on_removed` is called with the reason why a lock was removed."""
-        self._lock = lock
+        self._lock, self._node_name = lock, node_name
         self._kube = kube
         self._watched = watched
         self._live = live
@@ -49,30 +51,33 @@ class LockKeeper:
         self._settle_s = settle_s
         self._wake = threading.Event()
 
-    def owner(self) -> str:
-        """`namespace/name` of the pod that the lock names; "" without one."""
-        node = self._watched.node()
-        text = node.annotations.get(names.NODE_LOCK) if node is not None else None
-        if not text:
-            return ""
-        found = decode_lock(text)
-        return f"{found.namespace}/{found.name}" if found.name else ""
-
-    def release(self, pod: Pod) -> bool:
-        """Free the lock if exactly this pod owns it; True if it did.
-
-        Only the watch is checked: a lock that it does not show yet is freed by `run` later.
+    def owner_now(self, deadline: Deadline) -> str:
+        """`namespace/name` of the pod whose lock the node has now; "" without one in force.
 
         Raises:
             KubeError: the API server refuses or can't be reached.
         """
-        node = self._watched.node()
-        if node is None or self.owner() != pod.key:
-            return False
-        is_ours = self._lock.release(node.name, pod.namespace, pod.name, seen=node)
-        if is_ours:
+        held = self._lock.read(self._kube.within(deadline).read_node(self._node_name))
+        if held is None or held.is_expired or not held.owner.name:
+            return ""
+        return f"{held.owner.namespace}/{held.owner.name}"
+
+    def text_of(self, pod: Pod) -> str:
+        """The lock of exactly this pod, as the watch shows it; "" where it shows none.
+
+        A lock that the watch does not show yet is removed by `run` later.
+        """
+        text = self._text() or ""
+        return text if text and decode_lock(text).is_pod(pod.namespace, pod.name) else ""
+
+    def remove(self, text: str) -> None:
+        """Remove the lock if it is still this one; a later lock, of whichever pod, stays.
+
+        Raises:
+            KubeError: the API server refuses or can't be reached.
+        """
+        if self._lock.remove_exactly(self._node_name, text):
             self._on_removed("served")
-        return is_ours
 
     def wake(self) -> None:
         """The node or a pod changed: check now."""

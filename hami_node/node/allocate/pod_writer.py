@@ -1,20 +1,22 @@
-"""What Allocate writes: the served slot, the phase, the lock, an Event. Nothing else is changed."""
+"""What Allocate writes: the served slot and the phase inside the call, all else afterwards."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
+from hami_node.clock import Deadline
 from hami_node.errors import Conflict, GrantMismatch, KubeError
-from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.allocate.candidate import Candidate
-from hami_node.node.allocate.live_use import LiveUse
-from hami_node.node.allocate.refusals import RECREATE
-from hami_node.ports import EventNote, JsonPatch, Kube
+from hami_node.node.allocate.debt import Debt, set_phase
+from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.owed import OwedWrites
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.identity.candidate import Candidate
+from hami_node.node.identity.refusals import RECREATE
+from hami_node.ports import DaemonKube, EventNote, JsonPatch
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.values.json_patch import annotation_pointer
@@ -22,29 +24,24 @@ from hami_node.wire.values.json_patch import annotation_pointer
 log = logging.getLogger(__name__)
 
 REFUSED_EVENT: Final = "AllocationRefused"
-PATCH_TRIES: Final = 4
-PATCH_PAUSE_S: Final = 0.25
-
-
-class Locks(Protocol):
-    """The node lock."""
-
-    def release(self, pod: Pod) -> bool:
-        """Free the lock if exactly this pod owns it; True if it did. Raises KubeError."""
+TRY_S: Final = 2.5
+"""The limit of one request, so that a lost one can be sent again within the call."""
+PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 1.0
 
 
 class PodWriter:
-    """Writes the outcome of an Allocate to its pod and frees the node lock."""
+    """Writes the outcome of an Allocate to its pod, and notes what is owed after it."""
 
     def __init__(
         self,
         *,
-        kube: Kube,
-        locks: Locks,
+        kube: DaemonKube,
+        locks: LockKeeper,
         live: LiveUse,
         vendors: Sequence[VendorProtocol],
         notify: Callable[[EventNote], None],
-        stop: threading.Event,
+        owed: OwedWrites,
     ) -> None:
         """Wire the parts. `vendors` are those served on this node; `notify` never blocks."""
         self._vendors = tuple(vendors)
@@ -52,37 +49,52 @@ class PodWriter:
         self._locks = locks
         self._live = live
         self._emit = notify
-        self._stop = stop
+        self._owed = owed
 
-    def commit(self, candidate: Candidate) -> None:
-        """Empty the served slot and, with the last one, set the phase and free the lock."""
+    def commit(self, candidate: Candidate, deadline: Deadline) -> None:
+        """Empty the served slot, and with the last one set the phase; the node lock is owed then.
+
+        The patch checks that the reservation is still the one that was read: without it nothing
+        may be served.
+
+        Raises:
+            GrantMismatch: the reservation or the pod is no longer what it was.
+            KubeError: it can't be written in time.
+        """
+        self._owed.forgive(candidate.pod.uid)
         if candidate.is_borrowing:
-            self._confirm(candidate)
-            self._live.served(candidate.pod)
+            self._confirm(candidate, deadline)
             return
-        for attempt in range(PATCH_TRIES):
+        patched = self._patched(candidate, deadline)
+        if patched.is_over or patched.has_started:
+            raise GrantMismatch(
+                f"{candidate.name}: its pod is {patched.phase} already, so this call is not for "
+                f"it: {RECREATE}"
+            )
+        self._live.patched(patched)
+        if patched.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
+            self._owed.add(self._debt(patched))
+
+    def _patched(self, candidate: Candidate, deadline: Deadline) -> Pod:
+        """The pod after our patch, which is tried until it is clear whether it was applied."""
+        pause_s, is_unclear = PAUSE_S, False
+        while True:
+            kube = self._kube.within(deadline.at_most(TRY_S))
             try:
-                patched = self._kube.json_patch_pod(
+                if is_unclear:
+                    candidate = self._read_again(candidate, kube)
+                return kube.json_patch_pod(
                     candidate.pod.namespace, candidate.pod.name, self._served_patch(candidate)
                 )
-                break
-            except Conflict:
-                candidate = self._read_again(candidate)
             except KubeError as e:
-                if not e.is_transient or attempt == PATCH_TRIES - 1:
+                is_worth_it = e.is_transient or isinstance(e, Conflict)
+                if not is_worth_it or not deadline.pause(pause_s):
                     raise
-                # The write may have succeeded although its response was lost.
-                self._stop.wait(PATCH_PAUSE_S * 2**attempt)
-                candidate = self._read_after_doubt(candidate)
-        else:
-            raise GrantMismatch(f"{candidate.name}: the pod keeps changing: {RECREATE}")
-        self._live.patched(patched)
-        if self._is_last(candidate):
-            self._free_lock(patched)
+            pause_s, is_unclear = min(2 * pause_s, LONGEST_PAUSE_S), True
 
-    def _confirm(self, candidate: Candidate) -> None:
+    def _confirm(self, candidate: Candidate, deadline: Deadline) -> None:
         """Read the pod: borrowing writes nothing to it that would fail if it had changed."""
-        pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
+        pod = self._read(candidate, deadline)
         if pod.uid != candidate.pod.uid or any(
             pod.annotations.get(key) != candidate.pod.annotations.get(key)
             for key in (candidate.keys.allocated, candidate.keys.to_allocate)
@@ -91,11 +103,23 @@ class PodWriter:
                 f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
             )
 
-    def _read_again(self, candidate: Candidate) -> Candidate:
-        """The pod as it is now; its slot must still wait with the same grants."""
-        pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
+    def _read(self, candidate: Candidate, deadline: Deadline) -> Pod:
+        pause_s = PAUSE_S
+        while True:
+            kube = self._kube.within(deadline.at_most(TRY_S))
+            try:
+                return kube.read_pod(candidate.pod.namespace, candidate.pod.name)
+            except KubeError as e:
+                if not e.is_transient or not deadline.pause(pause_s):
+                    raise
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _read_again(self, candidate: Candidate, kube: DaemonKube) -> Candidate:
+        """The pod as it is now: it shows our own patch, or its slot waits with the same grants."""
+        pod = kube.read_pod(candidate.pod.namespace, candidate.pod.name)
         held = candidate.vendor.held_by(pod)
-        if pod.uid != candidate.pod.uid or not held.is_waiting(candidate.lender):
+        is_ours = pod.annotations.get(candidate.keys.to_allocate) == _served_text(candidate)
+        if pod.uid != candidate.pod.uid or not (is_ours or held.is_waiting(candidate.lender)):
             raise GrantMismatch(
                 f"{candidate.name}: its reservation changed while it was served: {RECREATE}"
             )
@@ -104,26 +128,6 @@ class PodWriter:
                 f"{candidate.name}: its reservation was rewritten while it was served: {RECREATE}"
             )
         return replace(candidate, pod=pod, held=held)
-
-    def _read_after_doubt(self, candidate: Candidate) -> Candidate:
-        """After an error whose effect is unknown: success if the pod shows our own patch."""
-        try:
-            pod = self._kube.read_pod(candidate.pod.namespace, candidate.pod.name)
-        except KubeError as e:
-            if not e.is_transient:
-                raise
-            return candidate
-        expected = _served_text(candidate)
-        if (
-            pod.uid == candidate.pod.uid
-            and pod.annotations.get(candidate.keys.to_allocate) == expected
-            and candidate.pod.annotations.get(candidate.keys.to_allocate) != expected
-        ):
-            held = candidate.vendor.held_by(pod)
-            if held.slot_map is None:
-                raise GrantMismatch(f"{candidate.name}: {held.problem}: {RECREATE}")
-            return replace(candidate, pod=pod, held=held)
-        return candidate
 
     def _is_last(self, candidate: Candidate) -> bool:
         """True once this container is served and none of the pod's waits, whatever the vendor."""
@@ -149,27 +153,29 @@ class PodWriter:
                 "value": annotations.get(keys.allocated, ""),
             },
             {"op": "test", "path": to_allocate, "value": annotations.get(keys.to_allocate, "")},
+            *_same_phase(candidate.pod),
             {"op": "replace", "path": to_allocate, "value": _served_text(candidate)},
         ]
         if self._is_last(candidate):
-            patch.append(_phase(names.PHASE_SUCCESS))
+            patch.append(set_phase(names.PHASE_SUCCESS))
         return patch
 
-    def _free_lock(self, pod: Pod) -> None:
-        try:
-            self._locks.release(pod)
-        except KubeError as e:
-            # The pod is served; the lock keeper retries.
-            log.warning("lock_not_freed", extra=kv(pod=pod.key, error=str(e)))
-
     def fail(self, pod: Pod, why: str) -> None:
-        """Set the phase to failed, write an Event, free the lock. Best effort, independently."""
-        self.notify(pod, REFUSED_EVENT, why)
-        try:
-            self._kube.json_patch_pod(pod.namespace, pod.name, _failed_patch(pod))
-        except KubeError as e:
-            log.warning("phase_not_written", extra=kv(pod=pod.key, error=str(e)))
-        self._free_lock(pod)
+        """Owe the phase failed, an Event and the release of its lock. Never raises or waits."""
+        failed = replace(
+            self._debt(pod), phase=names.PHASE_FAILED, reason=REFUSED_EVENT, message=why
+        )
+        self._owed.add(failed)
+
+    def _debt(self, pod: Pod) -> Debt:
+        """The release of the pod's lock, if it has one."""
+        return Debt(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            lock=self._locks.text_of(pod),
+            has_annotations=bool(pod.annotations),
+        )
 
     def notify(self, pod: Pod, reason: str, message: str) -> None:
         """Write an Event about the pod."""
@@ -181,15 +187,11 @@ def _served_text(candidate: Candidate) -> str:
     return slots.without(candidate.lender) if slots is not None else ""
 
 
-def _failed_patch(pod: Pod) -> JsonPatch:
-    patch: list[Mapping[str, object]] = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}]
-    if not pod.annotations:
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
-    return [*patch, _phase(names.PHASE_FAILED)]
-
-
-def _phase(value: str) -> Mapping[str, object]:
-    return {"op": "add", "path": annotation_pointer(names.POD_BIND_PHASE), "value": value}
+def _same_phase(pod: Pod) -> JsonPatch:
+    """A patch that arrives late, after the pod was refused, must not apply."""
+    phase = pod.annotations.get(names.POD_BIND_PHASE)
+    path = annotation_pointer(names.POD_BIND_PHASE)
+    return [] if phase is None else [{"op": "test", "path": path, "value": phase}]
 
 
 def event_about(pod: Pod, reason: str, message: str) -> EventNote:

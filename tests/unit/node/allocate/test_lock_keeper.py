@@ -13,11 +13,11 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.clock import FakeClock
+from tests.fakes.clock import FakeClock, soon
 from tests.fakes.live_kube import FakeCluster
-from tests.fakes.pods import Box, Part, reserved_pod
+from tests.fakes.pods import NODE, Box, Part, reserved_pod
 from tests.fakes.waiting import eventually
-from tests.unit.node.allocate.uses import VENDOR, live_use
+from tests.unit.node.holdings.uses import VENDOR, live_use
 
 P = reserved_pod("p", [Box(memory_mib=1)], {"main": [Part(uuid=uuid(0), memory_mib=1)]})
 SERVED = replace(P, annotations={**P.annotations, nvidia_names.POD_TO_ALLOCATE: ";"})
@@ -36,6 +36,7 @@ def keeper(
         watched=cluster,
         live=live_use(cluster, clock),
         vendors=[VENDOR],
+        node_name=NODE,
         on_removed=(removed if removed is not None else []).append,
     )
 
@@ -53,11 +54,18 @@ def locked(text: str | None, *pods: Pod) -> FakeCluster:
         (YOUNG, ""),
         (f"{YOUNG},default,p", "default/p"),
         (f"{YOUNG},default", ""),
+        (f"{OLD},default,p", ""),
     ],
-    ids=["free", "empty", "rubbish", "ownerless", "owned", "half"],
+    ids=["free", "empty", "rubbish", "ownerless", "owned", "half", "expired"],
 )
-def test_owner_is_named_only_by_a_whole_lock(text: str | None, owner: str) -> None:
-    assert keeper(locked(text)).owner() == owner
+def test_owner_is_named_only_by_a_whole_lock_in_force(text: str | None, owner: str) -> None:
+    assert keeper(locked(text)).owner_now(soon()) == owner
+
+
+def test_owner_is_read_from_the_api_server_not_from_the_watch() -> None:
+    cluster = locked(f"{YOUNG},default,p")
+    cluster.set_node({names.NODE_LOCK: f"{YOUNG},default,q"}, is_shown=False)
+    assert keeper(cluster).owner_now(soon()) == "default/q"
 
 
 @pytest.mark.parametrize(
@@ -72,19 +80,30 @@ def test_owner_is_named_only_by_a_whole_lock(text: str | None, owner: str) -> No
     ],
     ids=["free", "ours", "name-begins-alike", "other-namespace", "no-name", "ownerless"],
 )
-def test_release_frees_the_lock_of_exactly_this_pod(text: str | None, is_freed: bool) -> None:
+def test_text_is_that_of_the_lock_of_exactly_this_pod(text: str | None, is_freed: bool) -> None:
     cluster, removed = locked(text, P), list[str]()
-    assert keeper(cluster, removed=removed).release(P) == is_freed
+    found = keeper(cluster, removed=removed)
+    assert bool(found.text_of(P)) == is_freed
+    if is_freed:
+        found.remove(found.text_of(P))
     assert (names.NODE_LOCK in cluster.actual_node.annotations) == (
         text is not None and not is_freed
     )
     assert removed == (["served"] if is_freed else [])
 
 
-def test_release_watch_not_there_yet_is_no_error() -> None:
+def test_text_while_the_watch_shows_no_node_is_empty() -> None:
     cluster = locked(f"{YOUNG},default,p", P)
     cluster.shown_node = None
-    assert not keeper(cluster).release(P)
+    assert not keeper(cluster).text_of(P)
+
+
+def test_remove_leaves_a_later_lock_of_a_pod_of_the_same_name() -> None:
+    later = "2027-01-15T08:00:09Z,default,p"
+    cluster, removed = locked(later, P), list[str]()
+    keeper(cluster, removed=removed).remove(f"{YOUNG},default,p")
+    assert cluster.actual_node.annotations[names.NODE_LOCK] == later
+    assert removed == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Two vendors are served on one node: neither takes the other's calls, folders or holders."""
+"""Two vendors are served on one node: neither takes the other's calls, entries or holders."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pytest
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import NoPendingPod
 from hami_node.model import Pod
-from hami_node.node.allocate.identity import Identity, IdentitySources
-from hami_node.node.allocate.live_use import LiveUse
 from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import HeldContainer
+from hami_node.record.ledger import Entry
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from tests.acme.protocol import acme_protocol
 from tests.fakes.cards import card, uuid
-from tests.fakes.clock import FakeClock
+from tests.fakes.clock import FakeClock, soon
+from tests.fakes.ledgers import a_ledger, an_entry
 from tests.fakes.live_kube import FakeCluster, FakeResources
 from tests.fakes.pods import NODE, Box
 from tests.fakes.two_vendors import CARD, CARD_TEXT, GPU, GPU_TEXT, INIT, acme_card, pod_of
@@ -31,13 +33,8 @@ DONE = (";", ";")
 INIT_AND_MAIN = (Box(name="i", memory_mib=1000, kind=INIT), Box(memory_mib=1000))
 
 
-def live_use(cluster: FakeCluster, *folders: tuple[VendorProtocol, str]) -> LiveUse:
-    return LiveUse(
-        watched=cluster,
-        vendors=VENDORS,
-        has_served=lambda vendor, folder_name: (vendor, folder_name) in folders,
-        clock=FakeClock(),
-    )
+def live_use(cluster: FakeCluster, *entries: Entry) -> LiveUse:
+    return LiveUse(watched=cluster, vendors=VENDORS, ledger=a_ledger(*entries), clock=FakeClock())
 
 
 def used(live: LiveUse) -> dict[str, int]:
@@ -45,20 +42,21 @@ def used(live: LiveUse) -> dict[str, int]:
 
 
 def identities(
-    cluster: FakeCluster, resources: FakeResources, *folders: tuple[VendorProtocol, str]
+    cluster: FakeCluster, resources: FakeResources, *entries: Entry
 ) -> tuple[LiveUse, dict[str, Identity]]:
     """One for each resource, as the daemon has them."""
-    live = live_use(cluster, *folders)
-    sources = IdentitySources(live=live, kube=cluster, resources=resources, lock_owner=lambda: "")
+    ledger = a_ledger(*entries)
+    live = LiveUse(watched=cluster, vendors=VENDORS, ledger=ledger, clock=FakeClock())
+    sources = IdentitySources(
+        live=live, ledger=ledger, kube=cluster, resources=resources, lock_owner=lambda _: ""
+    )
 
     def identity(resource: str, vendor: VendorProtocol) -> Identity:
         return Identity(
             vendor=vendor,
             resource=resource,
-            served_resources=[GPU, CARD],
             sources=sources,
             node_name=NODE,
-            has_served=lambda folder_name: (vendor, folder_name) in folders,
         )
 
     return live, {GPU: identity(GPU, NVIDIA), CARD: identity(CARD, ACME)}
@@ -76,12 +74,12 @@ def test_container_that_asks_for_both_is_found_for_each_with_its_own_grants(firs
     _, found = identities(cluster, resources)
     second = CARD if first == GPU else GPU
     grants = {GPU: uuid(0), CARD: "ACME-0"}
-    candidate = found[first].find(("x-1",))
+    candidate = found[first].find(("x-1",), soon())
     assert (candidate.problem, [grant.uuid for grant in candidate.grants]) == ("", [grants[first]])
     waiting = (";", None) if first == GPU else (None, ";")
     cluster.show(pod_of(waiting=waiting))
     resources.held = (listed("p", {first: ("x-1",)}),)
-    candidate = found[second].find(("y-1",))
+    candidate = found[second].find(("y-1",), soon())
     assert (candidate.problem, [grant.uuid for grant in candidate.grants]) == ("", [grants[second]])
 
 
@@ -89,22 +87,22 @@ def test_container_that_asks_for_both_is_found_for_each_with_its_own_grants(firs
 def test_pod_that_waits_for_the_other_resource_is_not_meant(resource: str, wanted: str) -> None:
     cluster = FakeCluster(pod_of("gpus", card=""), pod_of("cards", gpu=""))
     _, found = identities(cluster, FakeResources(listed("gpus"), listed("cards")))
-    assert found[resource].find(("x-1",)).name == f"default/{wanted}/main"
+    assert found[resource].find(("x-1",), soon()).name == f"default/{wanted}/main"
 
 
 def test_only_pods_that_wait_for_the_other_resource_are_there_so_nobody_is_meant() -> None:
     cluster = FakeCluster(pod_of("gpus", card=""))
     _, found = identities(cluster, FakeResources(listed("gpus")))
     with pytest.raises(NoPendingPod, match=CARD):
-        found[CARD].find(("x-1",))
+        found[CARD].find(("x-1",), soon())
 
 
 def test_ids_held_of_one_resource_are_no_repeat_of_the_other() -> None:
     cluster = FakeCluster(pod_of(waiting=DONE))
     _, found = identities(cluster, FakeResources(listed("p", {GPU: ("x-1",), CARD: ("y-1",)})))
-    assert found[CARD].find(("y-1",)).is_repeat
+    assert found[CARD].find(("y-1",), soon()).is_repeat
     with pytest.raises(NoPendingPod):
-        found[CARD].find(("x-1",))
+        found[CARD].find(("x-1",), soon())
 
 
 def test_pod_refused_for_one_resource_is_no_candidate_for_the_other() -> None:
@@ -112,15 +110,16 @@ def test_pod_refused_for_one_resource_is_no_candidate_for_the_other() -> None:
     cluster = FakeCluster(refused, pod_of("b", gpu=""))
     _, found = identities(cluster, FakeResources(listed("a"), listed("b")))
     found[GPU].was_refused(refused)
-    assert found[CARD].find(("x-1",)).name == "default/b/main"
+    assert found[CARD].find(("x-1",), soon()).name == "default/b/main"
 
 
 def test_init_container_served_of_one_resource_still_waits_for_the_other() -> None:
-    """It borrows from its app container's slots, so that only a folder says who was served."""
+    """It borrows from its app container's slots, so that only the ledger says who was served."""
     pod = pod_of(boxes=INIT_AND_MAIN)
-    _, found = identities(FakeCluster(pod), FakeResources(listed("p")), (NVIDIA, "uid-p_i"))
-    assert found[GPU].find(("x-1",)).container.name == "main"
-    assert found[CARD].find(("x-1",)).container.name == "i"
+    entry = an_entry(container="i", kind="init", lender="main", device_ids=("x-1",))
+    _, found = identities(FakeCluster(pod), FakeResources(listed("p")), entry)
+    assert found[GPU].find(("x-1",), soon()).container.name == "main"
+    assert found[CARD].find(("x-1",), soon()).container.name == "i"
 
 
 # -- who holds what --------------------------------------------------------------------------------
@@ -131,7 +130,8 @@ def test_cards_of_both_are_held_by_what_was_served_of_each() -> None:
 
 def test_init_container_holds_its_lenders_card_of_the_vendor_that_served_it() -> None:
     cluster = FakeCluster(pod_of(boxes=INIT_AND_MAIN))
-    assert used(live_use(cluster, (ACME, "uid-p_i"))) == {uuid(0): 0, "ACME-0": 500}
+    loan = an_entry(container="i", kind="init", vendor="ACME", grants=CARD_TEXT, lender="main")
+    assert used(live_use(cluster, loan)) == {uuid(0): 0, "ACME-0": 500}
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,10 @@ def test_call_for_any_resource_counts_the_holders_of_all(
     """A pod that was deleted by force holds its cards while kubelet lists any of its IDs."""
     cluster = FakeCluster(pod_of("gone", waiting=DONE))
     live, found = identities(cluster, FakeResources(listed("gone", held), listed("p")))
+    live.refresh()
     assert used(live) == {uuid(0): 1000, "ACME-0": 500}
     cluster.show(pod_of("p"))
-    found[resource].find(("x-1",))
+    found[resource].find(("z-1",), soon())
     assert used(live) == wanted
 
 
@@ -183,6 +184,7 @@ def kept(pod: Pod) -> bool:
         watched=cluster,
         live=live_use(cluster),
         vendors=VENDORS,
+        node_name=NODE,
     ).look()
     return names.NODE_LOCK in cluster.actual_node.annotations
 

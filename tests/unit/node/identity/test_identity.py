@@ -7,15 +7,18 @@ import pytest
 
 from hami_node.errors import KubeError, KubeletError, NoPendingPod
 from hami_node.model import ContainerKind, Pod
-from hami_node.node.allocate.identity import Identity, IdentitySources
+from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import HeldContainer
+from hami_node.record.ledger import Entry
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.cards import uuid
+from tests.fakes.clock import soon
+from tests.fakes.ledgers import a_ledger, an_entry
 from tests.fakes.live_kube import FakeCluster, FakeResources
 from tests.fakes.pods import NODE, Box, Generation, Part, pod_body, reserved_pod
-from tests.unit.node.allocate.uses import VENDOR, live_use
+from tests.unit.node.holdings.uses import VENDOR, live_use
 
 GPU = nvidia_names.RESOURCE_GPU
 INIT = ContainerKind.INIT
@@ -47,31 +50,27 @@ def served(pod: Pod) -> Pod:
 
 
 def identity(
-    cluster: FakeCluster,
-    resources: FakeResources,
-    *,
-    folders: frozenset[str] = frozenset(),
-    lock_owner: str = "",
+    cluster: FakeCluster, resources: FakeResources, *entries: Entry, lock_owner: str = ""
 ) -> Identity:
+    ledger = a_ledger(*entries)
     return Identity(
         vendor=VENDOR,
         resource=GPU,
-        served_resources=[GPU],
         sources=IdentitySources(
-            live=live_use(cluster, served=folders),
+            live=live_use(cluster, ledger=ledger),
+            ledger=ledger,
             kube=cluster,
             resources=resources,
-            lock_owner=lambda: lock_owner,
+            lock_owner=lambda _: lock_owner,
         ),
         node_name=NODE,
-        has_served=folders.__contains__,
     )
 
 
 def find(
     pods: tuple[Pod, ...], listed: tuple[HeldContainer, ...], ids: tuple[str, ...] = ("x-1",)
 ) -> str:
-    return identity(FakeCluster(*pods), FakeResources(*listed)).find(ids).name
+    return identity(FakeCluster(*pods), FakeResources(*listed)).find(ids, soon()).name
 
 
 NONE: tuple[str, ...] = ()
@@ -146,35 +145,37 @@ def test_find_pod_refused_before_is_no_candidate_again() -> None:
     cluster = FakeCluster(waiting("a"), waiting("b"))
     found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
     found.was_refused(cluster.actual["default", "a"])
-    assert found.find(("x-1",)).name == "default/b/main"
+    assert found.find(("x-1",), soon()).name == "default/b/main"
 
 
 def test_find_watch_lags_behind_ended_pods_both_are_read_anew() -> None:
     cluster = FakeCluster(waiting("a"), waiting("b"))
     cluster.actual["default", "a"] = waiting("a", phase="Failed")
     found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
-    assert found.find(("x-1",)).name == "default/b/main"
+    assert found.find(("x-1",), soon()).name == "default/b/main"
 
 
 def test_find_watch_shows_no_reservation_yet_the_pod_is_read() -> None:
     cluster = FakeCluster(waiting())
     cluster.shown["default", "p"] = waiting(annotations={})
-    assert identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",)).problem == ""
+    assert (
+        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon()).problem == ""
+    )
     assert cluster.reads == ["default/p"]
 
 
 def test_find_watch_shows_everything_nothing_is_read() -> None:
     cluster = FakeCluster(waiting())
-    identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+    identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
     assert cluster.reads == []
 
 
-def test_find_pod_can_not_be_read_is_an_error_of_the_api() -> None:
+def test_find_listed_pod_stays_unreadable_is_refused_by_name() -> None:
     cluster = FakeCluster(waiting())
     cluster.shown.clear()
-    cluster.fail_next(KubeError("down"))
-    with pytest.raises(KubeError, match="down"):
-        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+    cluster.fail_next(*[KubeError("down")] * 100)
+    with pytest.raises(NoPendingPod, match=r"lists default/p, .* can't be read \(down\)"):
+        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
 
 
 # -- containers in order ---------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class Turn:
 
     generation: Generation
     rest: tuple[str, ...]
-    folders: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     first: bool = False
     wanted: str
     lender: str
@@ -209,7 +210,7 @@ OLD = Generation.V2_7
         Turn(generation=NEW, rest=("a", "b"), first=True, wanted="a", lender="a"),
         Turn(generation=OLD, rest=("a", "b"), wanted="i", lender="a"),
         Turn(
-            generation=OLD, rest=("a", "b"), folders=("i", "s"), first=True, wanted="a", lender="a"
+            generation=OLD, rest=("a", "b"), recorded=("i", "s"), first=True, wanted="a", lender="a"
         ),
     ],
     ids=["new-init", "new-sidecar", "new-app", "old-init", "old-app"],
@@ -221,10 +222,10 @@ def test_find_containers_of_a_pod_come_in_kubelets_order(turn: Turn) -> None:
         ("".join(map(str, SLOT[box.name])) if box.name in turn.rest else "") + ";" for box in slots
     )
     listed = held("p", s=("x-0",) if turn.first else NONE, a=NONE, b=NONE)
-    folders = frozenset(f"uid-p_{name}" for name in turn.folders)
-    found = identity(
-        FakeCluster(noted(pod, rest=rest)), FakeResources(*listed), folders=folders
-    ).find(("x-1",))
+    entries = [an_entry(container=name, device_ids=("x-1",)) for name in turn.recorded]
+    found = identity(FakeCluster(noted(pod, rest=rest)), FakeResources(*listed), *entries).find(
+        ("x-1",), soon()
+    )
     assert (found.container.name, found.lender, found.problem) == (turn.wanted, turn.lender, "")
     assert found.is_borrowing == (turn.wanted != turn.lender)
 
@@ -233,7 +234,9 @@ def test_find_containers_of_a_pod_come_in_kubelets_order(turn: Turn) -> None:
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_find_ids_that_a_served_container_holds_are_a_repeat(phase: str) -> None:
     pod = replace(served(waiting()), phase=phase)
-    found = identity(FakeCluster(pod), FakeResources(*held("p", main=("x-1",)))).find(("x-1",))
+    found = identity(FakeCluster(pod), FakeResources(*held("p", main=("x-1",)))).find(
+        ("x-1",), soon()
+    )
     assert (found.name, found.is_repeat, found.problem) == ("default/p/main", True, "")
     assert [str(grant.uuid) for grant in found.grants] == [uuid(0)]
 
@@ -251,7 +254,7 @@ def test_find_ids_that_a_served_container_holds_are_a_repeat(phase: str) -> None
 def test_find_ids_that_nobody_holds_so_are_refused(pod: Pod, ids: tuple[str, ...]) -> None:
     found = identity(FakeCluster(pod), FakeResources(*held("p", main=("x-1",))))
     with pytest.raises(NoPendingPod):
-        found.find(ids)
+        found.find(ids, soon())
 
 
 def test_find_init_container_again_after_its_pod_runs_is_a_repeat() -> None:
@@ -259,60 +262,74 @@ def test_find_init_container_again_after_its_pod_runs_is_a_repeat() -> None:
     boxes = [Box(name="i", memory_mib=1000, kind=INIT), Box(name="main", memory_mib=1000)]
     pod = served(reserved_pod("p", boxes, {"i": ONE, "main": ONE}))
     resources = FakeResources(*held("p", main=("x-1",)))
-    found = identity(FakeCluster(pod), resources, folders=frozenset({"uid-p_i", "uid-p_main"}))
-    assert found.find(("x-1",)).is_repeat
+    found = identity(
+        FakeCluster(pod), resources, an_entry(container="i", kind="init", device_ids=("x-1",))
+    )
+    assert found.find(("x-1",), soon()).is_repeat
 
 
 # -- without kubelet's list ------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("pods", "owner", "count", "wanted"),
     [
-        ((waiting("a"),), "", 1, "default/a/main"),
-        ((waiting("a"), waiting("b")), "default/b", 1, "default/b/main"),
-        ((waiting("a"), waiting("b", 2)), "", 2, "default/b/main"),
-        ((waiting("a"), served(waiting("b"))), "", 1, "default/a/main"),
-        ((waiting("a"), waiting("b", phase="Failed")), "", 1, "default/a/main"),
+        ((waiting("a"),), "default/a", 1, "default/a/main"),
+        ((waiting("a"), waiting("b", 2)), "default/b", 2, "default/b/main"),
+        ((waiting("a"), served(waiting("b"))), "default/a", 1, "default/a/main"),
+        ((waiting("a"), waiting("b", phase="Failed")), "default/a", 1, "default/a/main"),
+        ((waiting("a"), waiting("b", phase="Running")), "default/a", 1, "default/a/main"),
     ],
-    ids=["only-one", "lock-owner", "by-count", "other-served", "other-failed"],
+    ids=["only-one", "by-count", "other-served", "other-failed", "other-runs"],
 )
-def test_find_list_unreadable_lock_owner_and_count_decide(
+def test_find_list_unreadable_the_lock_owner_is_served_if_no_other_could_be_meant(
     pods: tuple[Pod, ...], owner: str, count: int, wanted: str
 ) -> None:
     resources = FakeResources(error=KubeletError("gone"))
-    found = identity(FakeCluster(*pods), resources, lock_owner=owner)
-    assert found.find(tuple(f"x-{n}" for n in range(count))).name == wanted
+    cluster = FakeCluster(*pods)
+    cluster.shown.clear()  # the watch has no say in it
+    found = identity(cluster, resources, lock_owner=owner)
+    assert found.find(tuple(f"x-{n}" for n in range(count)), soon()).name == wanted
 
 
 @pytest.mark.parametrize(
     ("pods", "owner", "count"),
     [
-        ((waiting("a"), waiting("b")), "", 1),
+        ((waiting("a"),), "", 1),
+        ((waiting("a"), waiting("b")), "default/b", 1),
+        ((waiting("a", annotations={}), waiting("b")), "default/b", 1),
         ((waiting("a"),), "default/other", 1),
-        ((waiting("a"),), "", 2),
+        ((waiting("a"),), "default/a", 2),
         ((), "", 1),
-        ((served(waiting("a")),), "", 1),
+        ((served(waiting("a")),), "default/a", 1),
     ],
-    ids=["two", "owner-waits-not", "other-count", "nobody", "served"],
+    ids=[
+        "no-lock",
+        "two",
+        "other-without-reservation",
+        "owner-waits-not",
+        "other-count",
+        "nobody",
+        "served",
+    ],
 )
 def test_find_list_unreadable_and_doubt_refuses(
     pods: tuple[Pod, ...], owner: str, count: int
 ) -> None:
     resources = FakeResources(error=KubeletError("gone"))
     found = identity(FakeCluster(*pods), resources, lock_owner=owner)
-    with pytest.raises(NoPendingPod):
-        found.find(tuple(f"x-{n}" for n in range(count)))
+    with pytest.raises(NoPendingPod, match="can't be read"):
+        found.find(tuple(f"x-{n}" for n in range(count)), soon())
 
 
 def test_find_next_counts_without_ids() -> None:
     cluster = FakeCluster(waiting(cards=2))
-    found = identity(cluster, FakeResources(*held("p", main=NONE))).find_next(2)
+    found = identity(cluster, FakeResources(*held("p", main=NONE))).find_next(2, (), soon())
     assert len(found.grants) == 2
 
 
 def test_grants_of_a_candidate_without_slots_are_none() -> None:
     bare: Mapping[str, str] = {}
     cluster = FakeCluster(waiting(annotations=bare))
-    found = identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",))
+    found = identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
     assert found.grants == ()
     assert "did not come through the scheduler" in found.problem
 
@@ -328,14 +345,16 @@ def test_find_init_after_a_sidecar_that_runs_is_not_taken_for_the_app() -> None:
     rest = ";" + "".join(map(str, slots["i"])) + ";" + "".join(map(str, slots["a"])) + ";"
     pod = noted(pod, rest=rest)
     listed = held("p", s=("x-0",), a=NONE)
-    found = identity(FakeCluster(pod), FakeResources(*listed)).find(("x-1",))
+    found = identity(FakeCluster(pod), FakeResources(*listed)).find(("x-1",), soon())
     assert (found.container.name, found.lender) == ("i", "i")
 
 
 def test_find_sidecar_without_a_slot_is_never_lent_the_apps() -> None:
     boxes = [Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR), Box(name="a")]
     pod = reserved_pod("p", boxes, {"a": ONE}, Generation.V2_7)
-    found = identity(FakeCluster(pod), FakeResources(*held("p", s=NONE, a=NONE))).find(("x-1",))
+    found = identity(FakeCluster(pod), FakeResources(*held("p", s=NONE, a=NONE))).find(
+        ("x-1",), soon()
+    )
     assert found.container.name == "s"
     assert "reserved nothing for this sidecar" in found.problem
 
@@ -345,11 +364,25 @@ def test_find_new_pod_behind_an_ended_one_of_the_same_name() -> None:
     new = replace(waiting("web-0"), uid="uid-new")
     cluster = FakeCluster(new)
     cluster.shown = {("default", "web-0"): old}
-    found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",))
+    found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",), soon())
     assert found.pod.uid == "uid-new"
 
 
 # -- before a refusal ------------------------------------------------------------------------------
+def test_find_new_pod_behind_one_of_the_same_name_that_asks_for_nothing() -> None:
+    cluster = FakeCluster(waiting())
+    cluster.shown["default", "p"] = decode_pod(pod_body("p", [Box(cards=0)]))
+    others = [decode_pod(pod_body(f"q{n}", [Box(cards=0)])) for n in range(20)]
+    cluster.shown |= {("default", pod.name): pod for pod in others}
+    listed = [held(name, main=NONE)[0] for name in (*(pod.name for pod in others), "p")]
+    cluster.shown["default", "p"] = replace(
+        cluster.shown["default", "p"], is_being_deleted=True, phase="Running"
+    )
+    found = identity(cluster, FakeResources(*listed))
+    assert found.find(("x-1",), soon()).name == "default/p/main"
+    assert cluster.reads[0] == "default/p"
+
+
 @pytest.mark.parametrize(
     ("change", "is_noticed"),
     [
@@ -364,7 +397,7 @@ def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_notice
     holder = served(waiting("old", phase="Running"))
     cluster = FakeCluster(holder, waiting())
     found = identity(cluster, FakeResources(*held("p", main=NONE)))
-    found.find(("x-1",))
+    found.find(("x-1",), soon())
     key = (holder.namespace, holder.name)
     if change == "deleted":
         del cluster.actual[key]
@@ -374,13 +407,13 @@ def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_notice
         cluster.actual[key] = replace(holder, uid="uid-of-another")
     elif change == "unreadable":
         cluster.fail_next(KubeError("no answer", 500))
-    assert found.notice_ended() is is_noticed
+    assert found.notice_ended(soon()) is is_noticed
     assert cluster.reads[-1] == "default/old"
 
 
 def test_holder_that_kubelet_lists_is_not_asked_about() -> None:
     cluster = FakeCluster(served(waiting("old", phase="Running")), waiting())
     found = identity(cluster, FakeResources(*held("old", main=("y-1",)), *held("p", main=NONE)))
-    found.find(("x-1",))
-    assert not found.notice_ended()
+    found.find(("x-1",), soon())
+    assert not found.notice_ended(soon())
     assert cluster.reads == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hami_node.errors import NoPendingPod
+from hami_node.errors import NoPendingPod, WireError
 from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
-from hami_node.node.allocate.init_borrowing import lenders
+from hami_node.node.holdings.recorded import answer_of, grants_of
+from hami_node.node.identity.init_borrowing import lenders
+from hami_node.record.ledger import Entry
+from hami_node.vendors.answer import ContainerResponse
 from hami_node.vendors.protocol import HeldGrants, VendorProtocol
 from hami_node.wire.reservation import GrantKeys, count_of
 
@@ -23,7 +26,11 @@ class Candidate:
             a slot that of an app container, whose reservation stays. "" when there is none;
             `problem` is the reason then.
         is_repeat: the container was served before; it gets the same response again.
-        loan: what a container without a slot takes of its lender's grants.
+        loan: what it gets where that is not its own slot: what it takes of its lender's grants, or
+            what the ledger says it was given.
+        answer: the response that it was given before; None where that is unknown.
+        is_spent: it has started, or its slot is empty: a call can be for it only if no other
+            container waits.
         problem: why this container can't be served, for messages; "" when it can.
     """
 
@@ -34,6 +41,8 @@ class Candidate:
     lender: str = ""
     loan: ContainerGrants | None = None
     is_repeat: bool = False
+    answer: ContainerResponse | None = None
+    is_spent: bool = False
     problem: str = ""
 
     @property
@@ -79,11 +88,11 @@ def candidate_of(
         is_repeat: it was served before.
     """
     slots = held.slot_map
-    lender, problem = "", held.problem
+    lender, problem, is_spent = "", held.problem, pod.has_started
     if slots is not None and slots.grants_of(container.name) is not None:
         lender = container.name
         if not is_repeat and not slots.is_waiting(lender):
-            problem = "its reservation was used up before"
+            problem, is_spent = "its reservation was used up before", True
     elif slots is not None and container.kind is ContainerKind.SIDECAR:
         problem = (
             "the scheduler reserved nothing for this sidecar, which runs beside the others: "
@@ -100,6 +109,31 @@ def candidate_of(
         held=held,
         lender=lender,
         is_repeat=is_repeat,
+        is_spent=is_spent,
+        problem=problem,
+    )
+
+
+def repeat_of(
+    vendor: VendorProtocol, pod: Pod, container: Container, held: HeldGrants, entry: Entry
+) -> Candidate:
+    """A container that the ledger has: whatever its annotations say, it gets the same again."""
+    grants: ContainerGrants = ()
+    problem = ""
+    try:
+        grants = grants_of(vendor, entry)
+    except WireError as e:
+        problem = f"the record of its grants can't be read ({e})"
+    return Candidate(
+        pod=pod,
+        container=container,
+        vendor=vendor,
+        held=held,
+        lender=entry.lender,
+        loan=grants,
+        is_repeat=True,
+        answer=answer_of(entry),
+        is_spent=pod.has_started,
         problem=problem,
     )
 
@@ -132,4 +166,5 @@ def only_candidate(found: Sequence[Candidate], count: int, resource: str) -> Can
         f"{len(found)} containers could be meant ({listed}) and hami-node does not guess: "
         "delete and recreate the pods, one at a time",
         candidates=tuple(candidate.pod for candidate in found),
+        is_passing=True,
     )

@@ -28,9 +28,12 @@ class NewestPods:
     def patched(self, pod: Pod) -> None:
         """Our patch was answered with this pod."""
         self._patched[pod.uid] = (pod, self._clock.monotonic())
+        shown = self._watched.pod(pod.namespace, pod.name)
+        if shown is not None and shown.uid == pod.uid:
+            self._seen.add(pod.uid)
 
     def all(self) -> tuple[Pod, ...]:
-        """Every pod, in no order."""
+        """Every pod, in no order; of pods with the same name only the newest: no other is left."""
         pods = {pod.uid: pod for pod in self._watched.pods()}
         self._seen &= pods.keys() | self._patched.keys()
         self._seen |= pods.keys() & self._patched.keys()
@@ -44,4 +47,9 @@ class NewestPods:
                 del self._patched[uid]
             else:
                 pods[uid] = patched
-        return tuple(pods.values())
+        by_name: dict[tuple[str, str], Pod] = {}
+        for pod in pods.values():
+            known = by_name.get((pod.namespace, pod.name))
+            if known is None or known.version < pod.version:
+                by_name[pod.namespace, pod.name] = pod
+        return tuple(by_name.values())

@@ -1,0 +1,138 @@
+"""Which pods in the ledger have ended: by the API server, and by kubelet's list of device IDs.
+
+kubelet's list alone ends nobody: it is empty while kubelet starts, names no uid, and before 1.34
+holds ended pods. A pod has ended by its phase, or when its uid is gone from the API server and
+kubelet does not list its IDs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_node.model import Pod
+from hami_node.ports import HeldContainer
+from hami_node.record.ledger import Entry
+
+Name = tuple[str, str]
+"""(namespace, name) of a pod."""
+Id = tuple[str, str]
+"""A resource and a device ID of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod with entries in the ledger; the API server may not have it any more."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Endings:
+    """Not thread-safe: its owner holds a lock."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._seen: set[str] = set()
+        self._vanished: set[str] = set()  # from the watch, which may show them again
+        self._ended: set[str] = set()
+        self._gone: set[str] = set()
+        self._listed: Mapping[Name, Mapping[str, frozenset[Id]]] | None = None
+
+    def list_is(self, listed: Sequence[HeldContainer] | None) -> None:
+        """Take kubelet's list; None where it could not be read."""
+        if listed is None:
+            self._listed = None
+            return
+        found: dict[Name, dict[str, frozenset[Id]]] = {}
+        for item in listed:
+            ids = frozenset(
+                (resource, name) for resource, names in item.device_ids.items() for name in names
+            )
+            containers = found.setdefault((item.namespace, item.pod), {})
+            containers[item.container] = containers.get(item.container, frozenset()) | ids
+        self._listed = found
+
+    def look(self, pods: Mapping[str, Pod], entries: Iterable[Entry]) -> None:
+        """Take the pods that are known, by uid, beside all entries of the ledger."""
+        recorded = {entry.pod_uid for entry in entries}
+        self._vanished = (self._vanished | self._seen) & (recorded - pods.keys())
+        self._seen = pods.keys() & recorded
+        self._ended |= {uid for uid, pod in pods.items() if pod.is_over}
+        self._ended &= recorded | pods.keys()
+        self._gone &= recorded | pods.keys()
+
+    def ended(self, uid: str) -> None:
+        """The API server said that the pod has ended."""
+        self._ended.add(uid)
+
+    def gone(self, uid: str) -> None:
+        """The API server said that it has no such pod; the watch may lag behind."""
+        self._gone.add(uid)
+
+    def has_ended(self, uid: str) -> bool:
+        """True for a pod that has ended by its phase."""
+        return uid in self._ended
+
+    def counts(self, uid: str) -> bool:
+        """True for a pod whose annotations count: the API server has it, and it has not ended."""
+        return uid not in self._ended and uid not in self._gone
+
+    def is_over(self, holder: Holder, entries: Sequence[Entry]) -> bool:
+        """True when the pod holds nothing any more; `entries` are all of the ledger."""
+        if holder.uid in self._ended:
+            return True
+        is_gone = holder.uid in self._gone or holder.uid in self._vanished
+        return is_gone and self._listed is not None and not self.is_listed(holder, entries)
+
+    def is_listed(self, holder: Holder, entries: Sequence[Entry]) -> bool:
+        """True when kubelet's last list has device IDs of this very pod.
+
+        The list names no uid: IDs that are on record for a namesake are the namesake's.
+        """
+        there = frozenset[Id]().union(*self._under(holder.namespace, holder.name).values())
+        there -= _of_namesakes(holder, entries)
+        own = [entry for entry in entries if entry.pod_uid == holder.uid]
+        if not all(entry.device_ids for entry in own):
+            resources = {entry.resource for entry in own}
+            return any(resource in resources for resource, _ in there)
+        return bool(there & _ids(own))
+
+    def ids_of(
+        self, holder: Holder, container: str, resource: str, entries: Sequence[Entry]
+    ) -> tuple[str, ...]:
+        """The IDs of a resource that kubelet's last list has for a container of this very pod."""
+        there = self._under(holder.namespace, holder.name).get(container, frozenset())
+        there -= _of_namesakes(holder, entries)
+        return tuple(sorted(name for owner, name in there if owner == resource))
+
+    def _under(self, namespace: str, name: str) -> Mapping[str, frozenset[Id]]:
+        return (self._listed or {}).get((namespace, name), {})
+
+
+def holders_in(entries: Iterable[Entry]) -> tuple[Holder, ...]:
+    """The pods of these entries, each once."""
+    found = {
+        entry.pod_uid: Holder(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
+        for entry in entries
+    }
+    return tuple(found.values())
+
+
+def _of_namesakes(holder: Holder, entries: Iterable[Entry]) -> frozenset[Id]:
+    return _ids(
+        entry
+        for entry in entries
+        if (entry.namespace, entry.pod) == (holder.namespace, holder.name)
+        and entry.pod_uid != holder.uid
+    )
+
+
+def _ids(entries: Iterable[Entry]) -> frozenset[Id]:
+    return frozenset((entry.resource, name) for entry in entries for name in entry.device_ids)

@@ -1,0 +1,288 @@
+"""What containers on this node hold of each card, by the ledger, until their pods have ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.errors import WireError
+from hami_node.logs import kv
+from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid
+from hami_node.node.holdings.claims import Claims, entries_of
+from hami_node.node.holdings.endings import Endings, Holder, holders_in
+from hami_node.node.holdings.newest_pods import NewestPods
+from hami_node.node.holdings.recorded import grants_of
+from hami_node.ports import Clock, HeldContainer, Watched
+from hami_node.record.ledger import Entry, Ledger, Source
+from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire.reservation import are_inits_over
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """All that a pod's use is computed from: equal bases mean an equal use."""
+
+    entries: tuple[Entry, ...]
+    doubts: tuple[ContainerGrants, ...]
+    containers: tuple[str, ...]
+    are_inits_over: bool
+
+
+class LiveUse:
+    """The ledger decides; annotations count only where it has no entry for a container.
+
+    `settle` keeps the ledger up to date: it adds what other plugins have served and drops what has
+    ended. The ledger's file is written under a lock of its own, so reading never waits for a disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        watched: Watched,
+        vendors: Sequence[VendorProtocol],
+        ledger: Ledger,
+        clock: Clock,
+    ) -> None:
+        """Wire the sources. `vendors` are those served on this node."""
+        self._settling = threading.Lock()
+        self._lock = threading.Lock()
+        self._vendors = {vendor.cards.word: vendor for vendor in vendors}
+        self._newest, self._claims = NewestPods(watched, clock), Claims(vendors)
+        self._ledger, self._clock = ledger, clock
+        self._endings = Endings()
+        self._built: dict[str, tuple[_Basis, PodGrants]] = {}
+        self._usage = NodeUsage()
+        self._devices: tuple[Device, ...] = ()
+        self._counted: dict[str, PodGrants] = {}
+
+    # -- what happened -----------------------------------------------------------------------------
+    def patched(self, pod: Pod) -> None:
+        """Our patch was answered with this pod; an earlier pod of its name is gone."""
+        with self._lock:
+            self._newest.patched(pod)
+            for holder in holders_in(self._ledger.entries()):
+                if holder.key == pod.key and holder.uid != pod.uid:
+                    self._endings.gone(holder.uid)
+
+    def settle(self, listed: Sequence[HeldContainer] | None) -> bool:
+        """Apply kubelet's list, read just now; None where it could not be read.
+
+        Without it nobody is taken for gone, and what runs counts by the API server's word.
+        True if the ledger has changed.
+        """
+        with self._settling:
+            with self._lock:
+                self._endings.list_is(listed)
+            return self._bring_up_to_date(self._endings.is_over)
+
+    def refresh(self) -> bool:
+        """Apply what the watch shows, without kubelet's list. True if the ledger has changed."""
+        with self._settling:
+            return self._bring_up_to_date(lambda holder, _: self._endings.has_ended(holder.uid))
+
+    def ended_as(self, holder: Holder, now: Pod | None) -> bool:
+        """Apply what the API server has under a pod's name now; True if the pod holds no more."""
+        is_gone = now is None or now.uid != holder.uid
+        with self._lock:
+            if now is not None and not is_gone and now.is_over:
+                self._endings.ended(holder.uid)
+            elif is_gone:
+                self._endings.gone(holder.uid)
+            is_over = self._endings.is_over(holder, self._ledger.entries())
+        if is_over:
+            self._ledger.free({holder.uid})
+        return is_over
+
+    # -- what is held ------------------------------------------------------------------------------
+    def unlisted(self) -> tuple[Holder, ...]:
+        """Pods that hold something, but nothing in kubelet's last list: they may have ended."""
+        with self._lock:
+            entries = self._looked()[1]
+            return tuple(
+                holder
+                for holder in holders_in(entries)
+                if not self._endings.has_ended(holder.uid)
+                and not self._endings.is_listed(holder, entries)
+            )
+
+    def missing(self) -> tuple[Holder, ...]:
+        """Pods that hold something, but are not in the watch: they may be gone."""
+        with self._lock:
+            pods, entries = self._looked()
+            return tuple(holder for holder in holders_in(entries) if holder.uid not in pods)
+
+    def pods(self) -> tuple[Pod, ...]:
+        """The newest known state of every pod on this node."""
+        with self._lock:
+            return self._newest.all()
+
+    def cards(self, devices: tuple[Device, ...], leave_out: str = "") -> Mapping[Uuid, DeviceUsage]:
+        """Usage of each card by served containers of all pods but the one left out (by uid)."""
+        wanted = self.holders()
+        wanted.pop(leave_out, None)
+        with self._lock:
+            self._count(devices, wanted)
+            return self._usage.cards
+
+    def holders(self) -> dict[str, PodGrants]:
+        """What each pod holds now, by uid; pods that hold nothing are left out."""
+        with self._lock:
+            pods, entries = self._looked()
+            by_uid: dict[str, list[Entry]] = {}
+            for entry in (*entries, *self._unrecorded(pods.values(), entries)):
+                if not self._endings.has_ended(entry.pod_uid):
+                    by_uid.setdefault(entry.pod_uid, []).append(entry)
+            recorded = {(e.pod_uid, e.vendor) for found in by_uid.values() for e in found}
+            doubts = self._doubts(pods.values(), recorded)
+            self._built = {
+                uid: self._build(uid, by_uid.get(uid, ()), doubts.get(uid, ()), pods.get(uid))
+                for uid in (*by_uid, *(uid for uid in doubts if uid not in by_uid))
+            }
+            return {uid: grants for uid, (_, grants) in self._built.items()}
+
+    def of_pod(self, pod: Pod, vendor: VendorProtocol) -> PodGrants:
+        """What the containers of a pod were served of a vendor from slots of their own."""
+        word = vendor.cards.word
+        own = {
+            entry.container: self._read(entry)
+            for entry in self._ledger.of_pod(pod.uid)
+            if entry.vendor == word and entry.lender == entry.container
+        }
+        return PodGrants(
+            containers=tuple(own.get(container.name, ()) for container in pod.containers),
+            kinds=tuple(container.kind for container in pod.containers),
+            are_inits_over=are_inits_over(pod),
+        )
+
+    # -- the ledger --------------------------------------------------------------------------------
+    def _bring_up_to_date(self, is_over: Callable[[Holder, Sequence[Entry]], bool]) -> bool:
+        with self._lock:
+            pods, entries = self._looked()
+            over = {holder.uid for holder in holders_in(entries) if is_over(holder, entries)}
+            kept = [entry for entry in entries if entry.pod_uid not in over]
+            found = self._unrecorded(pods.values(), kept)
+            self._claims.keep(pods.keys())
+        freed = self._ledger.free(over)
+        for entry in freed:
+            log.info("grants_freed", extra=kv(container=entry.name, uid=entry.pod_uid))
+        now_s = self._clock.now()
+        self._ledger.adopt(replace(entry, time_s=now_s) for entry in found)
+        for entry in found:
+            fields = kv(container=entry.name, uid=entry.pod_uid, source=entry.source.value)
+            log.info("grants_adopted", extra=fields)
+        return bool(freed or found)
+
+    def _looked(self) -> tuple[dict[str, Pod], tuple[Entry, ...]]:
+        """The pods by uid and the entries, as they are now."""
+        pods, entries = {pod.uid: pod for pod in self._newest.all()}, self._ledger.entries()
+        self._endings.look(pods, entries)
+        return pods, entries
+
+    def _unrecorded(self, pods: Iterable[Pod], entries: Sequence[Entry]) -> list[Entry]:
+        """What pods that have not ended hold by their annotations, without an entry."""
+        recorded = {(entry.pod_uid, entry.vendor): set[str]() for entry in entries}
+        for entry in entries:
+            recorded[entry.pod_uid, entry.vendor].add(entry.container)
+        source = Source.REBUILT if self._ledger.was_lost else Source.ADOPTED
+        found: list[Entry] = []
+        for pod in pods:
+            if not self._endings.counts(pod.uid):
+                continue
+            for claim in self._claims.of(pod):
+                known = recorded.get((pod.uid, claim.word), set())
+                if known and ("" in known or known >= claim.held.by_container.keys()):
+                    continue  # all that it holds is on record
+                ids_of = partial(self._ids_of, entries)
+                for entry in entries_of(pod, claim, ids_of, source):
+                    if entry.container not in known:
+                        found.append(entry)
+        return found
+
+    def _ids_of(
+        self, entries: Sequence[Entry], pod: Pod, container: str, resource: str
+    ) -> tuple[str, ...]:
+        holder = Holder(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+        return self._endings.ids_of(holder, container, resource, entries)
+
+    def _doubts(
+        self, pods: Iterable[Pod], recorded: Collection[tuple[str, str]]
+    ) -> dict[str, tuple[ContainerGrants, ...]]:
+        """Everything that pods without an entry may hold, where it is unclear what was served.
+
+        Summed up: rather a refused pod than an overfull card.
+        """
+        found: dict[str, tuple[ContainerGrants, ...]] = {}
+        for pod in pods:
+            if not self._endings.counts(pod.uid):
+                continue
+            for claim in self._claims.of(pod):
+                if claim.is_unclear and (pod.uid, claim.word) not in recorded:
+                    found[pod.uid] = (*found.get(pod.uid, ()), *claim.held.slots)
+        return found
+
+    # -- sums --------------------------------------------------------------------------------------
+    def _build(
+        self,
+        uid: str,
+        entries: Sequence[Entry],
+        doubts: Sequence[ContainerGrants],
+        pod: Pod | None,
+    ) -> tuple[_Basis, PodGrants]:
+        basis = _Basis(
+            tuple(entries),
+            tuple(doubts),
+            tuple(item.name for item in pod.containers) if pod is not None else (),
+            pod is not None and are_inits_over(pod),
+        )
+        known = self._built.get(uid)
+        if known is not None and known[0] == basis:
+            return known
+        return basis, self._sum_up(basis)
+
+    def _sum_up(self, basis: _Basis) -> PodGrants:
+        """The grants in the order of the pod's containers, what belongs to none of them at last."""
+        held: dict[str, ContainerGrants] = dict.fromkeys(basis.containers, ())
+        kinds = dict.fromkeys(basis.containers, ContainerKind.APP)
+        for entry in basis.entries:
+            held[entry.container] = (*held.get(entry.container, ()), *self._read(entry))
+            kinds[entry.container] = _kind(entry)
+        return PodGrants(
+            containers=(*held.values(), *basis.doubts),
+            kinds=tuple(kinds.values()),
+            are_inits_over=basis.are_inits_over,
+        )
+
+    def _read(self, entry: Entry) -> ContainerGrants:
+        vendor = self._vendors.get(entry.vendor)
+        if vendor is None:
+            return ()
+        try:
+            return grants_of(vendor, entry)
+        except WireError:
+            log.exception("entry_unreadable", extra=kv(container=entry.name))
+            return ()
+
+    def _count(self, devices: tuple[Device, ...], wanted: Mapping[str, PodGrants]) -> None:
+        """Update the kept usage: only what changed since the last call is counted."""
+        if devices != self._devices:
+            self._devices = devices
+            self._usage.replace_devices(devices)
+        for uid in self._counted.keys() - wanted.keys():
+            self._usage.remove(uid)
+        for uid, grants in wanted.items():
+            if self._counted.get(uid) is not grants:
+                self._usage.add(uid, grants)
+        self._counted = dict(wanted)
+
+
+def _kind(entry: Entry) -> ContainerKind:
+    try:
+        return ContainerKind(entry.kind)
+    except ValueError:
+        return ContainerKind.APP

@@ -1,0 +1,107 @@
+"""Keeps the ledger up to date between the calls of kubelet: pods end without an Allocate too."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from hami_node.errors import KubeError, KubeletError, NotFound
+from hami_node.logs import kv
+from hami_node.node.holdings.endings import Holder
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.ports import Kube, PodResources
+from hami_node.record.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 5.0
+SETTLE_S: Final = 0.5
+MAX_ASKED: Final = 8
+"""Pods that are read from the API server in one pass."""
+
+
+class Settler:
+    """`run` is the thread's body."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveUse,
+        kube: Kube,
+        resources: PodResources,
+        on_settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wire the parts. `on_settled` is called after each pass that changed the ledger."""
+        self._live, self._kube, self._resources = live, kube, resources
+        self._on_settled = on_settled
+        self._wake = threading.Event()
+
+    def wake(self) -> None:
+        """A pod changed."""
+        self._wake.set()
+
+    def begin(self) -> None:
+        """Record what runs here already; to be called before the first Allocate is answered."""
+        try:
+            listed = self._resources.list()
+        except KubeletError as e:
+            log.warning("settled_without_list", extra=kv(error=str(e)))
+            self._live.settle(None)
+        else:
+            self._live.settle(listed)
+
+    def run(self, stop: threading.Event) -> None:
+        """Settle after changes and periodically until stopped."""
+        while not stop.is_set():
+            if self.settle():
+                self._on_settled()
+            if self._wake.wait(INTERVAL_S):
+                stop.wait(SETTLE_S)
+                self._wake.clear()
+
+    def settle(self) -> bool:
+        """One pass; True if the ledger has changed.
+
+        kubelet and the API server are asked only about pods that the watch lacks.
+        """
+        has_changed = self._live.refresh()
+        missing = {holder.uid for holder in self._live.missing()}
+        if not missing:
+            return has_changed
+        try:
+            has_changed = self._live.settle(self._resources.list()) or has_changed
+        except KubeletError as e:
+            log.debug("not_settled", extra=kv(error=str(e)))
+            return has_changed
+        unsure = [holder for holder in self._live.unlisted() if holder.uid in missing]
+        for holder in unsure[:MAX_ASKED]:
+            has_changed = self._ask(holder) or has_changed
+        return has_changed
+
+    def _ask(self, holder: Holder) -> bool:
+        """Read a pod; True if it has ended."""
+        try:
+            now = self._kube.read_pod(holder.namespace, holder.name)
+        except NotFound:
+            now = None
+        except KubeError as e:
+            log.debug("holder_not_read", extra=kv(pod=holder.key, error=str(e)))
+            return False
+        return self._live.ended_as(holder, now)
+
+
+def load_record(ledger: Ledger, settler: Settler, on_rebuilt: Callable[[str], None]) -> None:
+    """Read the ledger and add what it lacks, before the first Allocate is answered.
+
+    `on_rebuilt` is called with the state of a record that had to be rebuilt.
+    """
+    found = ledger.load()
+    settler.begin()
+    read, known = found.entries, len(ledger.entries())
+    if found.is_lost or (found.problem and known):
+        on_rebuilt(found.state.value)
+        log.warning("record_rebuilt", extra=kv(why=found.problem, read=read, added=known - read))
+    else:
+        log.info("record_read", extra=kv(read=read, added=known - read))

@@ -1,0 +1,164 @@
+"""Whose turn is it in a pod? kubelet serves the containers in order, one in each call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from hami_node.model import Container, ContainerKind, Pod
+from hami_node.node.identity.candidate import Candidate, candidate_of, repeat_of
+from hami_node.record.ledger import Ledger, Source
+from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.wire import names
+from hami_node.wire.reservation import count_of
+
+Held = Mapping[str, tuple[str, ...]]
+"""Device IDs of our resource by container name, of one pod, according to kubelet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What kubelet says about the container that it means.
+
+    Attributes:
+        count: how many devices it gets.
+        ids: their IDs; before the choice, those that have to be among them.
+        is_choice: true when kubelet asks which IDs to take; the call for them follows.
+    """
+
+    count: int
+    ids: frozenset[str]
+    is_choice: bool = False
+
+
+class Turns:
+    """Reads one pod at a time. Pure but for the ledger, which it only reads."""
+
+    def __init__(
+        self,
+        *,
+        vendor: VendorProtocol,
+        resource: str,
+        ledger: Ledger,
+        refused: Collection[str],
+        answered: Collection[tuple[str, str]],
+        node_name: str,
+    ) -> None:
+        """Look at containers that ask for `resource`.
+
+        `refused` are uids of pods; `answered` are pod uids and containers whose answer this
+        process gave to the kubelet that runs now.
+        """
+        self._vendor, self._resource = vendor, resource
+        self._ledger, self._refused, self._answered = ledger, refused, answered
+        self._node_name = node_name
+
+    def is_asking(self, pod: Pod) -> bool:
+        """True if any container asks for our resource."""
+        return any(count_of(container, self._resource) for container in pod.containers)
+
+    def is_out(self, pod: Pod) -> bool:
+        """True if no call can be for this pod any more."""
+        return (
+            pod.is_over
+            or pod.uid in self._refused
+            or pod.node_name not in ("", self._node_name)
+            or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED
+        )
+
+    def next_of(self, pod: Pod, held: Held, call: Call) -> Candidate | None:
+        """The first container that kubelet has not served yet; None if there is none."""
+        asking = [item for item in pod.containers if count_of(item, self._resource)]
+        if self.is_out(pod) or not asking or held.get(asking[-1].name):
+            return None  # kubelet serves in order: the last is served, so all are
+        grants = self._vendor.held_by(pod)
+        for i, container in enumerate(pod.containers):
+            count = count_of(container, self._resource)
+            if not count:
+                continue
+            if container.kind is ContainerKind.INIT:
+                # kubelet serves in order: if a later container holds something, this has ended
+                is_served = any(
+                    held.get(later.name) for later in pod.containers[i + 1 :]
+                ) or self._is_init_served(pod, container, grants, call)
+            else:
+                is_served = bool(held.get(container.name))
+            if not is_served:
+                return self._candidate(pod, container, grants, count)
+        return None
+
+    def next_by_reservation(self, pod: Pod, call: Call) -> Candidate | None:
+        """As `next_of`, when only slots and ledger show which containers were served."""
+        slots = self._vendor.held_by(pod).slot_map
+        granted = slots.granted if slots is not None else ()
+        served = {
+            name: ("served",)
+            for name in granted
+            if slots is not None and not slots.is_waiting(name)
+        }
+        return self.next_of(pod, served, call)
+
+    def repeated(self, pod: Pod, held: Held, call: Call) -> Candidate | None:
+        """The container of this pod that has these IDs already; None if none fits."""
+        for container in pod.containers:
+            if count_of(container, self._resource) != call.count:
+                continue
+            entry = self._ledger.find(pod.uid, container.name, self._vendor.cards.word)
+            grants = self._vendor.held_by(pod)
+            if container.kind is ContainerKind.INIT:
+                # kubelet does not list it; the containers after it hold its IDs
+                if entry is None or (entry.device_ids and set(entry.device_ids) != call.ids):
+                    continue
+            elif frozenset(held.get(container.name, ())) != call.ids:
+                continue
+            if entry is not None:
+                return repeat_of(self._vendor, pod, container, grants, entry)
+            candidate = candidate_of(
+                self._vendor, pod, container, grants, call.count, is_repeat=True
+            )
+            if not candidate.problem:
+                return candidate
+        return None
+
+    def _candidate(
+        self, pod: Pod, container: Container, grants: HeldGrants, count: int
+    ) -> Candidate:
+        """What a call for this container gets: the reservation, or what it was given before.
+
+        A container in the ledger without IDs may have been given an answer that kubelet never
+        received. Of what was adopted from annotations only a pod that runs is believed.
+        """
+        entry = self._ledger.find(pod.uid, container.name, self._vendor.cards.word)
+        is_sure = entry is not None and (entry.source is Source.SERVED or pod.has_started)
+        if entry is not None and is_sure and not grants.is_waiting(container.name):
+            is_known = (pod.uid, container.name) in self._answered
+            candidate = repeat_of(self._vendor, pod, container, grants, entry)
+            return replace(candidate, is_spent=candidate.is_spent or is_known)
+        return candidate_of(self._vendor, pod, container, grants, count)
+
+    def _is_init_served(
+        self, pod: Pod, container: Container, grants: HeldGrants, call: Call
+    ) -> bool:
+        """For containers that kubelet does not list (plain inits): slot, ledger and IDs show it.
+
+        kubelet gives the IDs of init containers to those after them. A call without any of them
+        is for the first init container once more: kubelet never received our answer.
+        """
+        slots = grants.slot_map
+        entry = self._ledger.find(pod.uid, container.name, self._vendor.cards.word)
+        if slots is not None and slots.grants_of(container.name) is not None:
+            if slots.is_waiting(container.name):
+                return False
+        elif entry is None:
+            return False
+        is_known = (pod.uid, container.name) in self._answered
+        if is_known or entry is None or not entry.device_ids or not call.ids:
+            return True
+        inits = {item.name for item in pod.containers if item.kind is ContainerKind.INIT}
+        given = {
+            name
+            for other in self._ledger.of_pod(pod.uid)
+            if other.vendor == entry.vendor and other.container in inits
+            for name in other.device_ids
+        }
+        return bool(given & call.ids)
