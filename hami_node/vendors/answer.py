@@ -20,11 +20,15 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerResponse:
-    """The response to kubelet for one container, sorted so that equal slices give equal bytes."""
+    """The response to kubelet for one container, sorted so that equal slices give equal bytes.
+
+    `limiter_version` is not part of what kubelet gets; "" for a container without a limiter.
+    """
 
     envs: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    limiter_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,8 @@ class Responder(Protocol):
     def warning(self, granted: Slice) -> str:
         """What people should know about this container, for an Event; "" for nothing."""
 
-    def has_served(self, folder_name: str) -> bool:
-        """True if the container with that `<uid>_<name>` was served on this node before."""
-
     def is_incomplete(self) -> bool:
-        """True while files that limit containers are missing on the node."""
+        """True while files that limit containers are missing or unusable on the node."""
+
+    def is_defective(self) -> bool:
+        """True while what limits containers here is known to leave some programs unlimited."""

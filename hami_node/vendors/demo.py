@@ -36,8 +36,8 @@ class SharedCards:
         config: the text of device-config.yaml that gives every card this many slots.
         limits_env: what a container gets in its environment for MiB and percent of cores.
         visible_env: the variable with the UUIDs of a container's cards.
-        limiter_files: the files that enforcing limits needs on the node.
-        limiter_folder: where the limiter keeps locks on this machine.
+        limiter_files: stand-ins of the files that enforcing limits needs, by their names below
+            this hook path.
     """
 
     protocol: VendorProtocol
@@ -46,8 +46,7 @@ class SharedCards:
     config: Callable[[int], str]
     limits_env: Callable[[int, int], Mapping[str, str]]
     visible_env: str
-    limiter_files: tuple[str, ...]
-    limiter_folder: Path
+    limiter_files: Callable[[Path], Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,10 @@ from hami_node.model import Container, ContainerGrants, Grant, Uuid
 from hami_node.vendors.answer import ContainerResponse, Mount, Slice
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+from hami_node.vendors.nvidia.node.limiter_files import Limiter
+from hami_node.vendors.nvidia.node.limiter_version import LimiterVersion
 from hami_node.vendors.nvidia.node.response import (
-    HookFolder,
-    Limiter,
     NvidiaResponder,
     ResponseStyle,
     build,
@@ -25,6 +26,7 @@ from hami_node.vendors.nvidia.settings import (
     NvidiaSettings,
 )
 from tests.fakes.cards import card, uuid
+from tests.fakes.limiter import lay_limiter
 
 CARDS = {item.uuid: item for item in (card(0), card(1), card(2), card(10))}
 LIMITER = Limiter(
@@ -61,11 +63,15 @@ def test_build_one_card_golden() -> None:
         ),
         mounts=(
             Mount(
-                container_path="/usr/local/vgpu",
-                host_path="/usr/local/vgpu/containers/u-1_main",
+                container_path="/usr/local/vgpu/u-1_main.cache",
+                host_path="/usr/local/vgpu/containers/u-1_main/u-1_main.cache",
                 is_read_only=False,
             ),
-            Mount(container_path="/tmp/vgpulock", host_path="/tmp/vgpulock", is_read_only=False),
+            Mount(
+                container_path="/tmp/vgpulock",
+                host_path="/usr/local/vgpu/lock",
+                is_read_only=False,
+            ),
             Mount(
                 container_path="/usr/local/vgpu/libvgpu.so",
                 host_path="/usr/local/vgpu/libvgpu.so",
@@ -77,7 +83,23 @@ def test_build_one_card_golden() -> None:
                 is_read_only=True,
             ),
         ),
+        limiter_version="unknown",
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "is_mounted"),
+    [
+        *((text, True) for text in ("", "latest", "v2.4.1", "2.8.0", "v2.8.0-0f3a")),
+        *((text, False) for text in ("v2.8.1", "v2.10.0", "v3.0")),
+    ],
+)
+def test_build_lock_folder_is_mounted_for_limiters_that_use_it(
+    version: str, is_mounted: bool
+) -> None:
+    limiter = replace(LIMITER, version=LimiterVersion(version))
+    mounts = build(part(grant(0)), limiter, ResponseStyle()).mounts
+    assert ("/tmp/vgpulock" in {mount.container_path for mount in mounts}) is is_mounted
 
 
 def test_build_limits_and_devices_stand_in_one_order_by_card_index() -> None:
@@ -128,7 +150,7 @@ def test_build_cdi_names_every_card_and_keeps_the_limits() -> None:
     ("limiter", "is_off", "missing"),
     [
         (LIMITER, True, {"/etc/ld.so.preload"}),
-        (Limiter(), False, {"/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so"}),
+        (Limiter(), False, {"/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "/tmp/vgpulock"}),
         (Limiter(library=LIMITER.library), False, {"/etc/ld.so.preload"}),
     ],
     ids=["control-disabled", "no-files", "no-preload"],
@@ -157,114 +179,6 @@ def test_build_licence_and_validator_are_mounted_when_there() -> None:
     }
     assert found["/tmp/license"].host_path == "/l/license"
     assert found["/usr/bin/vgpuvalidator"].is_read_only
-
-
-# -- the folder ------------------------------------------------------------------------------------
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "hook" / "vgpu"
-    folder.mkdir(parents=True)
-    return folder
-
-
-@pytest.fixture
-def hook(root: Path, tmp_path: Path) -> HookFolder:
-    return HookFolder(root.parent, tmp_path / "lock")
-
-
-def lay(root: Path, *files: str) -> None:
-    for name in files:
-        (root / name).write_text("x", encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("files", "is_complete", "library"),
-    [
-        ((), False, None),
-        (("libvgpu.so",), False, "libvgpu.so"),
-        (("ld.so.preload",), False, None),
-        (("libvgpu.so", "ld.so.preload"), True, "libvgpu.so"),
-        (("libvgpu.so.v2", "libvgpu.so.v1", "ld.so.preload"), True, "libvgpu.so.v2"),
-        (("libvgpu.so.v2", "libvgpu.so", "ld.so.preload"), True, "libvgpu.so"),
-    ],
-    ids=["none", "no-preload", "no-library", "both", "versions", "plain-wins"],
-)
-def test_limiter_files_on_the_node_decide(
-    root: Path, hook: HookFolder, files: tuple[str, ...], is_complete: bool, library: str | None
-) -> None:
-    lay(root, *files)
-    found = hook.limiter()
-    assert found.is_complete == is_complete
-    assert (found.library.name if found.library else None) == library
-
-
-@pytest.mark.parametrize("name", ["libvgpu.so", "ld.so.preload"])
-@pytest.mark.parametrize("kind", ["link", "folder", "dangling"])
-def test_limiter_that_is_no_regular_file_counts_as_missing(
-    root: Path, hook: HookFolder, name: str, kind: str
-) -> None:
-    lay(root, "libvgpu.so", "ld.so.preload", "real")
-    (root / name).unlink()
-    if kind == "folder":
-        (root / name).mkdir()
-    else:
-        (root / name).symlink_to(root / ("real" if kind == "link" else "nothing"))
-    assert not hook.limiter().is_complete
-
-
-def test_limiter_validator_counts_only_with_a_licence(root: Path, hook: HookFolder) -> None:
-    lay(root, "vgpuvalidator")
-    assert hook.limiter().validator is None
-    lay(root, "license")
-    assert hook.limiter().validator == root / "vgpuvalidator"
-
-
-def test_missing_limiter_names_the_files_and_the_remedy(root: Path, hook: HookFolder) -> None:
-    text = str(hook.missing_limiter())
-    assert f"{root}/libvgpu.so" in text
-    assert "--limiter optional" in text
-
-
-def test_prepare_makes_the_folders_writable_for_all_whatever_the_mask(
-    root: Path, hook: HookFolder, tmp_path: Path
-) -> None:
-    hook.prepare(part())
-    for folder in (root / "containers" / "u-1_main", tmp_path / "lock"):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o777
-    assert hook.has_served("u-1_main")
-    assert not hook.has_served("u-1_other")
-
-
-def test_prepare_folder_that_was_served_is_never_wiped(root: Path, hook: HookFolder) -> None:
-    hook.prepare(part())
-    cache = root / "containers" / "u-1_main" / "u-1_main.cache"
-    cache.write_text("shared region", encoding="utf-8")
-    hook.prepare(part())
-    assert cache.read_text(encoding="utf-8") == "shared region"
-
-
-@pytest.mark.parametrize("what", ["link", "file"])
-@pytest.mark.parametrize("where", ["cache", "lock"])
-def test_prepare_something_else_in_the_place_is_refused_and_not_followed(
-    root: Path, hook: HookFolder, tmp_path: Path, what: str, where: str
-) -> None:
-    target = tmp_path / "precious"
-    target.mkdir(mode=0o700)
-    (root / "containers").mkdir()
-    place = root / "containers" / "u-1_main" if where == "cache" else tmp_path / "lock"
-    if what == "link":
-        place.symlink_to(target)
-    else:
-        place.write_text("x", encoding="utf-8")
-    with pytest.raises(AllocationError, match="can't be made"):
-        hook.prepare(part())
-    assert stat.S_IMODE(target.stat().st_mode) == 0o700
-
-
-def test_has_served_a_link_in_the_place_is_no_proof(root: Path, hook: HookFolder) -> None:
-    (root / "containers").mkdir()
-    (root / "containers" / "u-1_main").symlink_to(root)
-    assert not hook.has_served("u-1_main")
 
 
 def test_folder_name_two_containers_never_share_one() -> None:
@@ -303,42 +217,89 @@ def test_response_style_follows_the_settings(
 
 
 # -- the responder ---------------------------------------------------------------------------------
-def test_responder_answers_and_makes_the_folder(root: Path, hook: HookFolder) -> None:
-    lay(root, "libvgpu.so", "ld.so.preload")
-    settings = NvidiaSettings(hook_path=root.parent, lib_cuda_log_level=3)
+@pytest.fixture
+def hook_path(tmp_path: Path) -> Path:
+    return tmp_path / "hook"
+
+
+@pytest.fixture
+def hook(hook_path: Path) -> HookFolder:
+    return HookFolder(hook_path)
+
+
+def test_responder_answers_and_makes_the_files(hook_path: Path, hook: HookFolder) -> None:
+    lay_limiter(hook_path, "v2.9.0")
+    settings = NvidiaSettings(hook_path=hook_path, lib_cuda_log_level=3)
     responder = NvidiaResponder(hook, lambda: settings)
 
     answer = responder.respond(part(grant(0)))
 
-    assert answer == build(part(grant(0)), hook.limiter(), response_style(settings))
-    assert responder.has_served("u-1_main")
+    own = hook_path / "vgpu" / "containers" / "u-1_main"
+    kept = replace(hook.limiter(), library=own / "libvgpu.so.v2.9.0")
+    assert answer == build(part(grant(0)), kept, response_style(settings))
+    assert answer.limiter_version == "v2.9.0"
+    assert own.is_dir()
     assert not responder.is_incomplete()
+    assert not responder.is_defective()
+    for mount in answer.mounts:
+        assert Path(mount.host_path).is_file()
+
+
+def test_responder_repeated_gives_the_same_answer_after_another_limiter_was_installed(
+    hook_path: Path, hook: HookFolder
+) -> None:
+    settings = NvidiaSettings(hook_path=hook_path)
+    responder = NvidiaResponder(hook, lambda: settings)
+    lay_limiter(hook_path, "v2.8.0")
+    first = responder.respond(part(grant(0)))
+    lay_limiter(hook_path, "v2.10.0")
+
+    assert responder.respond(part(grant(0))) == first
+    other = responder.respond(part(grant(0), container="other"))
+
+    assert (first.limiter_version, other.limiter_version) == ("v2.8.0", "v2.10.0")
+    assert "/tmp/vgpulock" in {mount.container_path for mount in first.mounts}
+    assert "/tmp/vgpulock" not in {mount.container_path for mount in other.mounts}
 
 
 @pytest.mark.parametrize("is_required", [True, False])
 def test_responder_without_limiter_refuses_unless_it_is_optional(
-    hook: HookFolder, is_required: bool
+    hook_path: Path, hook: HookFolder, is_required: bool
 ) -> None:
     limiter = LimiterMode.REQUIRED if is_required else LimiterMode.OPTIONAL
     settings = NvidiaSettings(limiter=limiter)
     responder = NvidiaResponder(hook, lambda: settings)
 
     assert responder.is_incomplete()
+    assert "libvgpu.so is not on this node" in responder.warning(part(grant(0)))
     if is_required:
-        with pytest.raises(AllocationError, match="without its limits"):
+        with pytest.raises(AllocationError, match=r"without its limits.*--limiter optional"):
             responder.respond(part(grant(0)))
     else:
-        responder.respond(part(grant(0)))
-    assert responder.has_served("u-1_main") is not is_required
+        assert responder.respond(part(grant(0))).limiter_version == ""
+    assert (hook_path / "vgpu" / "containers" / "u-1_main").is_dir() is not is_required
 
 
 @pytest.mark.parametrize(
     ("word", "is_off"), [("true", True), ("1", True), ("false", False), ("yes", False), ("", False)]
 )
 def test_responder_warns_of_a_container_that_switches_its_limiter_off(
-    hook: HookFolder, word: str, is_off: bool
+    hook_path: Path, hook: HookFolder, word: str, is_off: bool
 ) -> None:
+    lay_limiter(hook_path)
     warning = NvidiaResponder(hook, NvidiaSettings).warning(part(grant(0), disable_control=word))
 
     assert ("container main sets CUDA_DISABLE_CONTROL" in warning) is is_off
     assert bool(warning) is is_off
+
+
+@pytest.mark.parametrize(
+    ("version", "is_defective"), [("v2.8.0", False), ("v2.8.1", True), ("v2.8.2", False)]
+)
+def test_responder_warns_of_a_limiter_that_limits_only_the_first_program(
+    hook_path: Path, hook: HookFolder, version: str, is_defective: bool
+) -> None:
+    lay_limiter(hook_path, version)
+    responder = NvidiaResponder(hook, NvidiaSettings)
+    assert responder.is_defective() is is_defective
+    assert ("second program" in responder.warning(part(grant(0)))) is is_defective

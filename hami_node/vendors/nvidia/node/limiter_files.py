@@ -1,0 +1,253 @@
+"""The limiter's files on this node: which library is served, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from hami_node.logs import kv
+from hami_node.text import cut
+from hami_node.vendors.nvidia.node.elf import SHRINKS, Read, library_problem
+from hami_node.vendors.nvidia.node.handles import open_handle
+from hami_node.vendors.nvidia.node.limiter_version import LimiterVersion, version_of
+
+log = logging.getLogger(__name__)
+
+LIBRARY: Final = "libvgpu.so"
+PRELOAD: Final = "ld.so.preload"
+_MAX_PRELOAD_BYTES: Final = 4096
+_AGAIN: Final = (
+    "install it again, written under another name such as .new and then renamed, readable for all"
+)
+
+FileIdentity = tuple[int, int]
+"""Device and inode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limiter:
+    """The files of the in-container limiter on this node; None for a missing or unusable file.
+
+    Attributes:
+        identity: of the library that was checked.
+        problem: why a container can't be limited; "" if it can.
+        cure: what to do about the problem.
+    """
+
+    library: Path | None = None
+    preload: Path | None = None
+    license: Path | None = None
+    validator: Path | None = None
+    version: LimiterVersion = field(default_factory=LimiterVersion)
+    identity: FileIdentity | None = None
+    problem: str = ""
+    cure: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when a container can be limited."""
+        return self.library is not None and self.preload is not None
+
+    @property
+    def uses_lock(self) -> bool:
+        """True if a container needs the lock folder."""
+        return self.library is not None and self.version.uses_lock
+
+    @property
+    def defect(self) -> str:
+        """What it is known not to limit; "" for nothing."""
+        return self.version.defect if self.library is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What was found in a file, for as long as it stays the same.
+
+    Attributes:
+        content: size and time of the last write, and which file it is.
+        changed_ns: when anything of it changed, its number of names included; -1 to read it again.
+        problem: "" for a file that serves.
+    """
+
+    content: tuple[int, int, int, int]
+    changed_ns: int
+    problem: str
+
+    @property
+    def identity(self) -> FileIdentity:
+        return self.content[:2]
+
+    def is_of(self, status: os.stat_result) -> bool:
+        return (self.content, self.changed_ns) == (_content(status), status.st_ctime_ns)
+
+
+Check = Callable[[Read, int], str]
+"""Says what is wrong with a file's content, by its size; "" for nothing."""
+
+
+class LimiterFiles:
+    """Looks for the limiter's files in a folder. A file is read again only when it has changed."""
+
+    def __init__(self, folder: Path, inside: Path, check_library: Check | None = None) -> None:
+        """Look in `folder`; in a container the library is at `inside`."""
+        self._folder = folder
+        machine = os.uname().machine
+        self._checks: dict[str, Check] = {
+            LIBRARY: check_library or partial(_library_problem, machine),
+            PRELOAD: partial(_preload_problem, str(inside)),
+        }
+        self._preload_cure = f"write exactly the line {inside} to it, readable for all"
+        self._verdicts: dict[str, _Verdict] = {}
+        self._warned = ""
+
+    def find(self) -> Limiter:
+        """The plain library before versions, the newest version before others; never links."""
+        verdicts: dict[str, _Verdict] = {}
+        problems: list[str] = []
+        library = self._library(verdicts, problems)
+        preload = self._look(PRELOAD, PRELOAD, verdicts)
+        self._verdicts = verdicts
+        license_file = _regular(self._folder / "license")
+        version = library[1] if library else LimiterVersion()
+        problem, cure = self._trouble(library is not None, preload, problems)
+        limiter = Limiter(
+            library=self._folder / library[0] if library else None,
+            preload=None if preload is None or preload.problem else self._folder / PRELOAD,
+            license=license_file,
+            validator=_regular(self._folder / "vgpuvalidator") if license_file else None,
+            version=version,
+            identity=verdicts[library[0]].identity if library else None,
+            problem=problem,
+            cure=cure,
+        )
+        self._warn_of_defect(limiter.defect)
+        return limiter
+
+    def was_linked(self, name: str) -> None:
+        """The library `name` has got one more name: that changed its status, not its content."""
+        known = self._verdicts.get(name)
+        status = _status(self._folder / name)
+        if known is not None and status is not None and _content(status) == known.content:
+            self._verdicts[name] = _verdict(status, known.problem)
+
+    def library_problem(self, path: Path) -> str:
+        """What is wrong with another library, read anew; "" for nothing."""
+        status = _status(path)
+        return _checked(path, status, self._checks[LIBRARY]).problem if status else "is gone"
+
+    def _library(
+        self, verdicts: dict[str, _Verdict], problems: list[str]
+    ) -> tuple[str, LimiterVersion] | None:
+        """The library's name and version; what is wrong with better ones goes to `problems`."""
+        candidates = [(LIBRARY, LimiterVersion()), *self._versions()]
+        for name, version in candidates:
+            found = self._look(name, LIBRARY, verdicts)
+            if found is not None and not found.problem:
+                return name, version
+            if found is not None:
+                problems.append(f"{self._folder / name} {found.problem}")
+        return None
+
+    def _versions(self) -> list[tuple[str, LimiterVersion]]:
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return []
+        found = [(name, version_of(name, LIBRARY)) for name in names]
+        versions = [(name, version) for name, version in found if version is not None]
+        return sorted(versions, key=lambda item: item[1].key, reverse=True)
+
+    def _look(self, name: str, kind: str, verdicts: dict[str, _Verdict]) -> _Verdict | None:
+        """What is known of a file, checked again if it has changed; None if it is missing."""
+        path = self._folder / name
+        status = _status(path)
+        if status is None:
+            return None
+        known = self._verdicts.get(name)
+        if known is None or not known.is_of(status):
+            before = known.problem if known is not None else ""
+            known = _checked(path, status, self._checks[kind])
+            if known.problem and known.problem != before:
+                log.warning("limiter_file_refused", extra=kv(file=str(path), problem=known.problem))
+        verdicts[name] = known
+        return known
+
+    def _trouble(
+        self, has_library: bool, preload: _Verdict | None, problems: list[str]
+    ) -> tuple[str, str]:
+        """The first reason why containers can't be limited, and its cure."""
+        missing = "install the limiter's files there"
+        if not has_library:
+            if problems:
+                return problems[0], _AGAIN
+            return f"{self._folder / LIBRARY} is not on this node", missing
+        if preload is None:
+            return f"{self._folder / PRELOAD} is not on this node", missing
+        if preload.problem:
+            return f"{self._folder / PRELOAD} {preload.problem}", self._preload_cure
+        return "", ""
+
+    def _warn_of_defect(self, defect: str) -> None:
+        if defect and defect != self._warned:
+            log.warning("limiter_defective", extra=kv(defect=defect))
+        self._warned = defect
+
+
+def _library_problem(machine: str, read: Read, size: int) -> str:
+    return library_problem(read, size, machine)
+
+
+def _preload_problem(path: str, read: Read, size: int) -> str:
+    found, wanted = read(0, _MAX_PRELOAD_BYTES), path.encode()
+    if found in (wanted, wanted + b"\n") and size == len(found):
+        return ""
+    return f"has the content {cut(found.decode(errors='replace'), 120)!r} instead of {path!r}"
+
+
+def _checked(path: Path, status: os.stat_result, check: Check) -> _Verdict:
+    """Read a file. One that changes meanwhile is one that is being written."""
+    if not stat.S_ISREG(status.st_mode):
+        return _verdict(status, "is no regular file")
+    try:
+        with open_handle(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
+            before = os.fstat(handle)
+            problem = _mode_problem(before) or check(
+                lambda at, size: os.pread(handle, size, at), before.st_size
+            )
+            after = os.fstat(handle)
+    except OSError as e:
+        return replace(_verdict(status, f"can't be read ({e.strerror or e})"), changed_ns=-1)
+    return _verdict(before, problem if _content(before) == _content(after) else SHRINKS)
+
+
+def _mode_problem(status: os.stat_result) -> str:
+    if status.st_mode & stat.S_IROTH:
+        return ""
+    mode = stat.S_IMODE(status.st_mode)
+    return f"has the mode {mode:04o}, so not every user in a container can read it"
+
+
+def _verdict(status: os.stat_result, problem: str) -> _Verdict:
+    return _Verdict(content=_content(status), changed_ns=status.st_ctime_ns, problem=problem)
+
+
+def _content(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _regular(path: Path) -> Path | None:
+    status = _status(path)
+    return path if status is not None and stat.S_ISREG(status.st_mode) else None

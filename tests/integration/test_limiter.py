@@ -1,0 +1,120 @@
+"""The limiter's files on the node, and the files that containers get, over kubelet's own wire."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hami_node.vendors.nvidia import names as nvidia_names
+from tests.fakes.cards import uuid
+from tests.fakes.pods import Box, Part
+from tests.fakes.waiting import eventually
+from tests.integration.rig import Rig
+from tests.reliability import shows
+
+_SLICE = Part(uuid=uuid(0), memory_mib=1000)
+
+
+def place(rig: Rig, name: str) -> None:
+    rig.place(name, [Box(memory_mib=1000)], {"main": [_SLICE]})
+
+
+@shows(
+    "N7",
+    fault="the limiter's library is cut off by a copy in progress, later it is whole",
+    happens="pods are refused with file, reason and cure, the metric is 1; whole, it serves",
+)
+def test_half_a_library_refuses_pods_until_it_is_whole(rig: Rig) -> None:
+    library = rig.hook / "vgpu" / "libvgpu.so"
+    os.truncate(library, 700)
+    place(rig, "a")
+    refusal = rig.admit("a").refusal
+    assert f"{library} has 700 bytes" in refusal
+    assert "without its limits" in refusal
+    assert "install it again" in refusal
+    eventually(lambda: rig.metric("limiter_missing") == 1)
+    rig.lay_limiter()
+    place(rig, "b")
+    assert rig.admit("b").is_admitted
+
+
+@shows(
+    "N7",
+    fault="ld.so.preload was written for another hook path",
+    happens="pods are refused; the reason shows both paths and the line to write",
+)
+def test_preload_of_another_path_refuses_pods(rig: Rig) -> None:
+    preload = rig.hook / "vgpu" / "ld.so.preload"
+    preload.write_text("/usr/local/vgpu/libvgpu.so\n")
+    place(rig, "a")
+    refusal = rig.admit("a").refusal
+    assert f"{preload} has the content '/usr/local/vgpu/libvgpu.so" in refusal
+    assert f"write exactly the line {rig.hook}/vgpu/libvgpu.so" in refusal
+
+
+def test_newest_of_the_versions_is_served(node: Rig) -> None:
+    node.take_limiter()
+    for version in ("v2.10.0", "v2.9.0"):
+        node.lay_limiter(version)
+    (node.hook / "vgpu" / "libvgpu.so.v2.9.0.tmp").write_bytes(b"half")
+    node.start()
+    place(node, "a")
+    mounts = {m.container_path: m.host_path for m in node.admit("a").responses["main"].mounts}
+    assert mounts[f"{node.hook}/vgpu/libvgpu.so"].endswith("/libvgpu.so.v2.10.0")
+    assert "/tmp/vgpulock" not in mounts
+    eventually(lambda: node.metric("limiter_defective") == 0)
+
+
+@shows(
+    "N7",
+    fault="the node has limiter 2.8.1, which does not limit a container's second program",
+    happens="pods run, each with an Event that says so; the metric is 1",
+    lost="the limit of second programs, until limiter 2.8.2 is installed",
+)
+def test_leaky_limiter_is_reported_on_pod_and_node(node: Rig) -> None:
+    node.take_limiter()
+    node.lay_limiter("v2.8.1")
+    node.start()
+    place(node, "a")
+    assert node.admit("a").is_admitted
+    eventually(lambda: any("second program" in str(event) for event in node.api.list("events")))
+    eventually(lambda: node.metric("limiter_defective") == 1)
+    assert node.metric("limiter_missing") == 0
+
+
+def test_container_gets_files_of_its_own_and_the_lock_folder_below_the_hook_path(rig: Rig) -> None:
+    place(rig, "a")
+    response = rig.admit("a").responses["main"]
+    root, name = rig.hook / "vgpu", "uid-a_main"
+    mounts = {m.container_path: (m.host_path, m.read_only) for m in response.mounts}
+    own = root / "containers" / name
+    assert mounts == {
+        str(root / f"{name}.cache"): (str(own / f"{name}.cache"), False),
+        str(root / "libvgpu.so"): (str(own / "libvgpu.so"), True),
+        "/etc/ld.so.preload": (str(root / "ld.so.preload"), True),
+        "/tmp/vgpulock": (str(root / "lock"), False),
+    }
+    assert response.envs[nvidia_names.ENV_CACHE] == str(root / f"{name}.cache")
+    for path, mode in ((own / f"{name}.cache", 0o666), (own, 0o755), (root / "lock", 0o777)):
+        assert stat.S_IMODE(path.lstat().st_mode) == mode
+
+
+@shows(
+    "N8",
+    fault="a link stands where a container's folder or the lock folder would be",
+    happens="the pod is refused with the cure; what the link names is neither opened nor changed",
+)
+@pytest.mark.parametrize("where", ["containers/uid-a_main", "lock"])
+def test_link_in_the_place_refuses_the_pod(rig: Rig, tmp_path: Path, where: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    place_of_it = rig.hook / "vgpu" / where
+    place_of_it.parent.mkdir(exist_ok=True)
+    place_of_it.symlink_to(victim)
+    place(rig, "a")
+    assert "remove it" in rig.admit("a").refusal
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o700
+    assert list(victim.iterdir()) == []

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from hami_node.vendors.nvidia.node.elf import Read
+from hami_node.vendors.nvidia.node.limiter_files import LimiterFiles
+from tests.fakes.limiter import lay_limiter
+from tests.reliability import shows
+
+
+@pytest.fixture
+def hook_path(tmp_path: Path) -> Path:
+    (tmp_path / "hook" / "vgpu").mkdir(parents=True)
+    return tmp_path / "hook"
+
+
+@pytest.fixture
+def root(hook_path: Path) -> Path:
+    return hook_path / "vgpu"
+
+
+@pytest.fixture
+def files(root: Path) -> LimiterFiles:
+    return LimiterFiles(root, root / "libvgpu.so")
+
+
+def chosen(files: LimiterFiles) -> str | None:
+    library = files.find().library
+    return library.name if library else None
+
+
+def test_nothing_there_is_told_with_the_cure(root: Path, files: LimiterFiles) -> None:
+    found = files.find()
+    assert not found.is_complete
+    assert found.problem == f"{root}/libvgpu.so is not on this node"
+    assert "install" in found.cure
+
+
+def test_whole_files_serve(hook_path: Path, root: Path, files: LimiterFiles) -> None:
+    lay_limiter(hook_path)
+    found = files.find()
+    assert (found.library, found.preload) == (root / "libvgpu.so", root / "ld.so.preload")
+    assert (found.is_complete, found.problem, str(found.version)) == (True, "", "unknown")
+
+
+@shows(
+    "N7",
+    fault="the limiter's library is empty, half copied or no library",
+    happens="it does not pass as a limiter: containers are refused with file, reason and cure",
+)
+@pytest.mark.parametrize("size", [0, 100, 1023])
+def test_half_a_library_is_none(
+    hook_path: Path, root: Path, files: LimiterFiles, size: int
+) -> None:
+    lay_limiter(hook_path)
+    os.truncate(root / "libvgpu.so", size)
+    found = files.find()
+    assert not found.is_complete
+    assert f"{root}/libvgpu.so has {size} bytes" in found.problem
+    assert "install it again" in found.cure
+
+
+@shows(
+    "N7",
+    fault="ld.so.preload names another path than the library has in a container",
+    happens="containers are refused; the reason shows what it says and what it should say",
+)
+@pytest.mark.parametrize(
+    "content",
+    ["", "/usr/local/vgpu/libvgpu.so\n", "{path}\n\n", " {path}", "{path}:/x.so", "x" * 9000],
+)
+def test_preload_that_loads_something_else_is_refused(
+    hook_path: Path, root: Path, files: LimiterFiles, content: str
+) -> None:
+    lay_limiter(hook_path)
+    path = f"{root}/libvgpu.so"
+    text = content.format(path=path)
+    (root / "ld.so.preload").write_text(text)
+    found = files.find()
+    assert not found.is_complete
+    assert found.problem.startswith(f"{root}/ld.so.preload has the content ")
+    assert repr(text)[:100] in found.problem
+    assert found.problem.endswith(f"instead of {path!r}")
+    assert path in found.cure
+    assert len(found.problem) < 1000
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_preload_may_end_with_a_newline_or_without(
+    hook_path: Path, root: Path, files: LimiterFiles, ending: str
+) -> None:
+    lay_limiter(hook_path)
+    (root / "ld.so.preload").write_text(f"{root}/libvgpu.so{ending}")
+    assert files.find().is_complete
+
+
+@shows(
+    "N7",
+    fault="several versions of the limiter on the node, 2.9 and 2.10, and a temporary file",
+    happens="the newest by its numbers serves, the temporary file never",
+)
+def test_newest_version_serves_and_a_temporary_file_never(
+    hook_path: Path, root: Path, files: LimiterFiles
+) -> None:
+    for version in ("v2.9.0", "v2.10.0"):
+        lay_limiter(hook_path, version)
+    whole = (root / "libvgpu.so.v2.10.0").read_bytes()
+    for ending in (".v2.11.0.tmp", ".new", ".v2.9.0.tmp", "~"):
+        (root / f"libvgpu.so{ending}").write_bytes(whole)
+    assert chosen(files) == "libvgpu.so.v2.10.0"
+    assert str(files.find().version) == "v2.10.0"
+
+
+def test_version_that_is_half_copied_leaves_the_older_one_in_service(
+    hook_path: Path, root: Path, files: LimiterFiles
+) -> None:
+    lay_limiter(hook_path, "v2.9.0")
+    (root / "libvgpu.so.v2.10.0").write_bytes(b"\x7fELF")
+    assert chosen(files) == "libvgpu.so.v2.9.0"
+    lay_limiter(hook_path, "v2.10.0")
+    assert chosen(files) == "libvgpu.so.v2.10.0"
+
+
+def test_plain_name_comes_before_versions_unless_it_is_broken(
+    hook_path: Path, root: Path, files: LimiterFiles
+) -> None:
+    lay_limiter(hook_path, "v2.9.0")
+    lay_limiter(hook_path)
+    assert chosen(files) == "libvgpu.so"
+    (root / "libvgpu.so").write_bytes(b"")
+    assert chosen(files) == "libvgpu.so.v2.9.0"
+
+
+@pytest.mark.parametrize("name", ["libvgpu.so", "libvgpu.so.v2.9.0", "ld.so.preload"])
+@pytest.mark.parametrize("kind", ["link", "folder", "dangling", "fifo"])
+def test_what_is_no_regular_file_never_serves(
+    hook_path: Path, root: Path, files: LimiterFiles, name: str, kind: str
+) -> None:
+    lay_limiter(hook_path, name.removeprefix("libvgpu.so").removeprefix("."))
+    path = root / name
+    real = path.rename(root / "real")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(real if kind == "link" else root / "nothing")
+    found = files.find()
+    assert not found.is_complete
+    assert f"{path} is no regular file" in found.problem or name == "ld.so.preload"
+
+
+@pytest.mark.parametrize("name", ["libvgpu.so", "ld.so.preload"])
+def test_file_that_a_container_can_not_read_is_refused(
+    hook_path: Path, root: Path, files: LimiterFiles, name: str
+) -> None:
+    lay_limiter(hook_path)
+    (root / name).chmod(0o640)
+    found = files.find()
+    assert not found.is_complete
+    assert f"{root / name} has the mode 0640" in found.problem
+    assert "readable for all" in found.cure
+
+
+def test_validator_counts_only_with_a_licence(root: Path, files: LimiterFiles) -> None:
+    (root / "vgpuvalidator").write_text("x")
+    assert files.find().validator is None
+    (root / "license").write_text("x")
+    assert files.find().validator == root / "vgpuvalidator"
+
+
+def test_file_is_read_again_only_when_it_has_changed(hook_path: Path, root: Path) -> None:
+    looks: list[int] = []
+
+    def check(read: Read, size: int) -> str:
+        looks.append(size)
+        return "" if read(0, 4) == b"\x7fELF" else "is broken"
+
+    files = LimiterFiles(root, root / "libvgpu.so", check)
+    lay_limiter(hook_path)
+    for _ in range(3):
+        assert files.find().is_complete
+    os.link(root / "libvgpu.so", root / "kept")
+    files.was_linked("libvgpu.so")
+    assert files.find().is_complete
+    assert len(looks) == 1
+
+    status = (root / "libvgpu.so").stat()
+    with (root / "libvgpu.so").open("r+b") as file:  # in place, size and time as before
+        file.write(b"zzzz")
+    os.utime(root / "libvgpu.so", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not files.find().is_complete
+    assert len(looks) == 2
+
+
+@shows(
+    "N7",
+    fault="limiter 2.8.1 is installed, which does not limit a container's second program",
+    happens="a warning in the log, an Event on each pod that gets it, and a metric",
+    lost="the limit of second programs, until limiter 2.8.2 is installed",
+)
+def test_leaky_version_is_logged_once(
+    hook_path: Path, files: LimiterFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay_limiter(hook_path, "v2.8.1")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert "second program" in files.find().defect
+    assert [record.message for record in caplog.records] == ["limiter_defective"]
