@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hami_node.model import Device, Node, PairScores
+from hami_node.ports import OpenRecord
 
 
 class Publication(Protocol):
@@ -36,9 +37,11 @@ class CardSources:
         pair_scores: links between them.
         backend_error: why no card can be queried; "" while they can.
         on_unanswered: called with whether a handshake has waited too long.
+        records: opens the vendor's records on this node; None: nothing outlives the daemon.
     """
 
     cards: Callable[[], tuple[Device, ...]] = tuple
     pair_scores: Callable[[], PairScores] = dict
     backend_error: Callable[[], str] = str
     on_unanswered: Callable[[bool], None] = lambda _: None
+    records: OpenRecord | None = None

@@ -16,12 +16,20 @@ NODE_LOCK: Final = "hami.io/mutex.lock"
 NODE_CORDON: Final = "hami.io/device-cordon"
 # daemon -> extender: `pod-resources` where Allocate needs no lock to know its pod; ours
 NODE_IDENTITY: Final = "hami-node.io/allocate-identity"
+# people -> daemon, who removes it: UUIDs, or `all`, of cards that need no reset any more; ours
+NODE_CLEAR_ERRORS: Final = "hami-node.io/clear-card-errors"
+# extender -> daemon: `hami-node` where our extender reads the node's cards; ours
+NODE_READ_BY: Final = "hami-node.io/read-by"
 # daemon -> people: the cards of this node are simulated; ours
 NODE_SIMULATED: Final = "hami-node.io/simulated"
 
 # -- Values of node annotations --------------------------------------------------------------------
 # daemon -> extender: value of the identity annotation; ours
 IDENTITY_POD_RESOURCES: Final = "pod-resources"
+# extender -> daemon: value of the annotation that says who reads the node's cards; ours
+READ_BY_EXTENDER: Final = "hami-node"
+# people -> daemon: all cards, in place of their UUIDs; ours
+CLEAR_ALL: Final = "all"
 # daemon, plugin -> scheduler, extender: begins a handshake of the node; rm/register.go of 2.4-2.7
 HANDSHAKE_REPORTED: Final = "Reported"
 # scheduler, extender -> daemon, plugin: begins a question to the node; device/devices.go

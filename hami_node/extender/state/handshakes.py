@@ -17,8 +17,9 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Clock, Kube
-from hami_node.vendors.offer import is_selected
+from hami_node.vendors.offer import is_selected, registered_cards
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire import names
 from hami_node.wire.handshake import (
     Handshake,
     HandshakeKind,
@@ -41,12 +42,16 @@ class _Exchange:
 
     Attributes:
         text: the handshake annotation, unchanged since `since_s`.
+        said: what stands on the node that is not ours, when `given_up` was decided.
+        is_given_up: the vendor's cards are not offered because its daemon is silent.
         has_reported: a report of the node itself was seen.
         asked_s: when we last sent a request.
     """
 
     text: str = ""
     since_s: float = 0.0
+    said: tuple[str, ...] = ()
+    is_given_up: bool = False
     has_reported: bool = False
     asked_s: float | None = None
 
@@ -72,7 +77,10 @@ class HandshakeKeeper:
         labels = self._state.rules.node_labels
         nodes = [node for node in self._state.nodes() if is_selected(node, labels)]
         keys = [(node.name, vendor.keys.handshake) for node in nodes for vendor in self._vendors]
-        self._exchanges = {key: self._exchanges.get(key, _Exchange()) for key in keys}
+        former, self._exchanges = self._exchanges, {}
+        for key in keys:
+            self._exchanges[key] = former.pop(key) if key in former else _Exchange()
+        self._forget(former)
         left = MAX_WRITES
         for node in nodes:
             texts = {}
@@ -80,18 +88,36 @@ class HandshakeKeeper:
                 exchange = self._read(node, vendor)
                 if not vendor.asks_handshakes:
                     self._judge(node, vendor, exchange)
-                elif text := self._next_text(node, vendor, exchange, may_ask=left > 0):
+                    continue
+                if text := self._next_text(node, vendor, exchange, may_ask=left > 0):
                     texts[vendor.keys.handshake] = text
+                if left > 0 and self._is_unmarked(node, vendor, exchange):
+                    texts[names.NODE_READ_BY] = names.READ_BY_EXTENDER
             if texts and self._is_leading():
                 left -= 1
                 self._write(node, texts)
+
+    def _forget(self, exchanges: Mapping[tuple[str, str], _Exchange]) -> None:
+        """Nodes that are gone or no longer selected: judged anew if they come back."""
+        vendors = {vendor.keys.handshake: vendor.cards for vendor in self._vendors}
+        for (node, key), exchange in exchanges.items():
+            if exchange.is_given_up:
+                self._state.take_back(node, vendors[key])
 
     def _read(self, node: Node, vendor: VendorProtocol) -> _Exchange:
         key = vendor.keys.handshake
         exchange, text = self._exchanges[node.name, key], node.annotations.get(key, "")
         if text != exchange.text:
             exchange.text, exchange.since_s = text, self._clock.monotonic()
+        if exchange.is_given_up and exchange.said != _said(node, vendor):
+            # another plugin, another version of it, or none at all: judged anew
+            exchange.is_given_up = exchange.has_reported = False
+            self._state.take_back(node.name, vendor.cards)
         return exchange
+
+    def _give_up(self, node: Node, vendor: VendorProtocol, exchange: _Exchange, why: str) -> None:
+        exchange.is_given_up, exchange.said = True, _said(node, vendor)
+        self._state.give_up(node.name, vendor.cards, why)
 
     def _judge(self, node: Node, vendor: VendorProtocol, exchange: _Exchange) -> None:
         """Give up daemons that report without a request, and no longer do."""
@@ -100,9 +126,7 @@ class HandshakeKeeper:
         silent_s = self._clock.monotonic() - exchange.since_s
         if silent_s > vendor.silent_s:
             why = f"the node's daemon has not reported for {silent_s:.0f} s"
-            self._state.give_up(node.name, vendor.cards, why)
-        else:
-            self._state.take_back(node.name, vendor.cards)
+            self._give_up(node, vendor, exchange, why)
 
     def _next_text(
         self, node: Node, vendor: VendorProtocol, exchange: _Exchange, *, may_ask: bool
@@ -114,7 +138,6 @@ class HandshakeKeeper:
         now_s, is_judged = self._clock.monotonic(), vendor.is_judged(node)
         if handshake.kind is HandshakeKind.REPORTED:
             exchange.has_reported = True
-            self._state.take_back(node.name, vendor.cards)
             is_early = exchange.asked_s is not None and now_s - exchange.asked_s < ANSWER_EVERY_S
             if not is_judged and (is_early or not may_ask):
                 return ""
@@ -124,15 +147,32 @@ class HandshakeKeeper:
         if is_judged and exchange.has_reported and silent_s > vendor.silent_s:
             exchange.has_reported = False
             why = f"the node's plugin has not answered for {silent_s:.0f} s"
-            self._state.give_up(node.name, vendor.cards, why)
+            self._give_up(node, vendor, exchange, why)
             return encode_deleted(self._clock.now())
         return ""
+
+    def _is_unmarked(self, node: Node, vendor: VendorProtocol, exchange: _Exchange) -> bool:
+        """True for a daemon that reports cards and does not know yet that we read them."""
+        if names.NODE_READ_BY in node.annotations:
+            return False
+        handshake = _decoded(exchange.text, vendor.keys.handshake)
+        is_report = handshake is not None and handshake.kind is HandshakeKind.REPORTED
+        return is_report and bool(registered_cards(node, [vendor]))
 
     def _write(self, node: Node, texts: Mapping[str, str]) -> None:
         try:
             self._kube.merge_patch_node(node.name, texts)
         except KubeError as e:
             log.debug("handshake_not_written", extra=kv(node=node.name, error=str(e)))
+
+
+def _said(node: Node, vendor: VendorProtocol) -> tuple[str, ...]:
+    """What the node's side has written, and whether it is judged by that; not what we wrote."""
+    notes, key = node.annotations, vendor.keys.handshake
+    handshake = _decoded(notes.get(key, ""), key)
+    is_theirs = handshake is None or handshake.kind is HandshakeKind.REPORTED
+    spoken = notes.get(key, "") if is_theirs else "asked"
+    return (spoken, notes.get(vendor.keys.register, ""), str(vendor.is_judged(node)))
 
 
 def _decoded(text: str, key: str) -> Handshake | None:

@@ -18,6 +18,7 @@ from hami_node.vendors.nvidia.codec import (
     encode_csv9,
     encode_json,
 )
+from hami_node.vendors.nvidia.node.register_form import FormChoice
 from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
 from hami_node.vendors.publication import CardSources
 from hami_node.wire.handshake import Handshake, HandshakeKind, decode_handshake, encode_reported
@@ -40,7 +41,6 @@ ENCODERS: Final[Mapping[RegisterFormat, Callable[[tuple[Device, ...]], str]]] = 
 class _SchedulerState:
     """What is known of the scheduler from its handshakes so far."""
 
-    is_2_4: bool = False
     reported_since: float | None = None
     was_answered: bool = False
 
@@ -51,7 +51,9 @@ class NvidiaPublication:
     def __init__(self, sources: CardSources, settings: Callable[[], NvidiaSettings]) -> None:
         """Publish what `sources` return, in the form that the settings name."""
         self._sources, self._settings = sources, settings
-        self._scheduler: _SchedulerState | None = None
+        self._scheduler = _SchedulerState()
+        records = sources.records
+        self._choice = FormChoice(records("register-form") if records is not None else None)
 
     def desired(self, node: Node, now: float) -> Mapping[str, str | None]:
         """The register annotation in the form that the scheduler reads; scores if there are any."""
@@ -77,6 +79,7 @@ class NvidiaPublication:
         is_requested = handshake is not None and handshake.kind is not HandshakeKind.REPORTED
         if mode is HandshakeMode.ON_REQUEST and not is_requested:
             return {}
+        self._choice.asked(node, now)
         return {names.NODE_HANDSHAKE: encode_reported(now)}
 
     def shutdown(self, node: Node) -> Mapping[str, str | None]:
@@ -88,23 +91,18 @@ class NvidiaPublication:
 
     def _chosen_format(self) -> RegisterFormat:
         configured = self._settings().register_format
-        if configured is not RegisterFormat.AUTO:
-            return configured
-        is_2_4 = self._scheduler is not None and self._scheduler.is_2_4
-        return RegisterFormat.CSV7 if is_2_4 else RegisterFormat.JSON
+        return self._choice.form if configured is RegisterFormat.AUTO else configured
 
     def _observe_handshake(self, node: Node, now: float) -> None:
         """Remember the current handshake, because our own overwrites the scheduler's."""
-        if self._scheduler is None:
-            # A register text of 2.4 on the node was our choice before a restart.
-            is_2_4 = _is_csv7(node.annotations.get(names.NODE_REGISTER))
-            self._scheduler = _SchedulerState(is_2_4=is_2_4)
-        scheduler = self._scheduler
-        handshake = _handshake_of(node)
+        scheduler, handshake = self._scheduler, _handshake_of(node)
+        settings = self._settings()
+        if settings.register_format is RegisterFormat.AUTO:
+            may_try = settings.handshake is HandshakeMode.ALWAYS
+            self._choice.observe(node, handshake, now, may_try=may_try)
         if handshake is None:
             return
         if handshake.kind is not HandshakeKind.REPORTED:
-            scheduler.is_2_4 = handshake.is_mark_of_2_4
             scheduler.was_answered, scheduler.reported_since = True, None
             self._sources.on_unanswered(False)
             return
@@ -120,8 +118,8 @@ class NvidiaPublication:
             "handshake_unanswered",
             extra=kv(
                 annotation=names.NODE_HANDSHAKE,
-                hint="a HAMi scheduler of 2.5 to 2.7 reads only --register-format csv9; "
-                "without a HAMi scheduler use --handshake on-request",
+                hint="a HAMi scheduler of 2.5 to 2.7 reads only csv9, which --register-format auto "
+                "tries now and then; without a HAMi scheduler use --handshake on-request",
             ),
         )
 
@@ -135,12 +133,6 @@ def _handshake_of(node: Node) -> Handshake | None:
     except WireError as e:
         log.debug("handshake_unreadable", extra=kv(error=str(e)))
         return None
-
-
-def _is_csv7(text: str | None) -> bool:
-    if not text or text.startswith("["):
-        return False
-    return text.partition(":")[0].count(",") == 6
 
 
 def _all_unhealthy(text: str | None) -> tuple[Device, ...]:

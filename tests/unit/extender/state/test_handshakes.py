@@ -4,10 +4,13 @@ import pytest
 
 from hami_node.errors import KubeError
 from hami_node.extender.state.handshakes import ANSWER_EVERY_S, MAX_WRITES, HandshakeKeeper
+from hami_node.simulate.store import Json
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
+from hami_node.wire import names
 from hami_node.wire.objects import decode_node
+from tests.reliability import shows
 from tests.unit.extender.desk import Desk, card
 
 REPORTED = "Reported 2026-11-21 00:35:42.504460835 +0000 UTC m=+60.1"
@@ -16,8 +19,10 @@ REPORTED = "Reported 2026-11-21 00:35:42.504460835 +0000 UTC m=+60.1"
 class Talk:
     """One node that polls, of a csv generation unless said otherwise."""
 
-    def __init__(self, *, is_csv: bool = True, is_leading: bool = True) -> None:
-        self.desk = Desk("n1")
+    def __init__(
+        self, *, is_csv: bool = True, is_leading: bool = True, selector: tuple[str, ...] = ()
+    ) -> None:
+        self.desk = Desk("n1", values={"node_label_selector": selector})
         cards = (card("n1", 0),)
         self.note(nvidia_names.NODE_REGISTER, encode_csv9(cards) if is_csv else encode_json(cards))
         self.keeper = HandshakeKeeper(
@@ -160,3 +165,135 @@ def test_neuron_daemon_that_stops_reporting_is_given_up() -> None:
     talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:05:00Z")
     talk.look()
     assert "has not reported for" not in talk.desk.state.why_not_offered("n1")
+
+
+@pytest.mark.parametrize("is_csv", [True, False])
+def test_node_that_is_read_is_marked_once_with_the_first_question(is_csv: bool) -> None:
+    talk = Talk(is_csv=is_csv)
+    talk.say(REPORTED)
+    before = len(talk.desk.kube.calls)
+    assert talk.look() == "Requesting"
+    assert len(talk.desk.kube.calls) == before + 1
+    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
+    assert node.annotations[names.NODE_READ_BY] == names.READ_BY_EXTENDER
+
+
+@shows(
+    "N15",
+    fault="an operator or another program removes the mark of our extender from a node",
+    happens="it is written again at the next report; nothing is written for it while it stands",
+)
+def test_mark_is_written_once_and_again_when_it_is_gone() -> None:
+    talk = Talk(is_csv=False)
+    talk.say(REPORTED)
+    talk.look()
+    before = len(talk.desk.kube.calls)
+    for _ in range(20):
+        talk.say(REPORTED)
+        talk.look(1.0)
+    said = 20
+    assert len(talk.desk.kube.calls) == before + said
+    talk.desk.kube.merge_patch_node("n1", {names.NODE_READ_BY: None})
+    talk.desk.sync()
+    before = len(talk.desk.kube.calls)
+    for _ in range(20):
+        talk.look(1.0)
+    assert len(talk.desk.kube.calls) == before + 1
+
+
+@pytest.mark.parametrize("register", ["", "rubbish,", "[{"])
+def test_node_that_cant_be_read_is_not_marked(register: str) -> None:
+    talk = Talk()
+    talk.note(nvidia_names.NODE_REGISTER, register)
+    talk.say(REPORTED)
+    talk.look()
+    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
+    assert names.NODE_READ_BY not in node.annotations
+
+
+def test_replica_that_does_not_lead_marks_nothing() -> None:
+    talk = Talk(is_leading=False)
+    talk.say(REPORTED)
+    talk.look()
+    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
+    assert names.NODE_READ_BY not in node.annotations
+
+
+# -- given up, and judged anew ---------------------------------------------------------------------
+
+
+@shows(
+    "E6",
+    fault="a node was given up, and its plugin is upgraded to one that writes no handshake",
+    happens="the node is judged anew with the next change of its annotations",
+)
+def test_node_given_up_is_judged_anew_after_an_upgrade_of_its_plugin() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    for _ in range(8):
+        talk.look()
+    assert not talk.is_offered
+    talk.note(nvidia_names.NODE_REGISTER, encode_json((card("n1", 0),)))
+    talk.look()
+    assert talk.is_offered
+    for _ in range(20):
+        talk.look(60.0)
+    assert talk.is_offered
+
+
+def test_node_given_up_stays_so_while_only_we_write() -> None:
+    talk = Talk()
+    talk.say(REPORTED)
+    for _ in range(8):
+        talk.look()
+    for _ in range(20):
+        assert talk.look(60.0) == "Deleted"
+    assert not talk.is_offered
+
+
+@shows(
+    "E6",
+    fault="a Neuron daemon is uninstalled, and its annotations are removed",
+    happens="the node counts again by what AWS's plugin offers",
+)
+def test_neuron_node_given_up_is_taken_back_without_the_daemons_annotation() -> None:
+    talk = Talk()
+    neuron = {"aws.amazon.com/neuron": "6", "aws.amazon.com/neuroncore": "12"}
+
+    def offer(body: Json) -> Json:
+        body["metadata"]["labels"] = {neuron_names.INSTANCE_TYPE: "inf2.24xlarge"}
+        body["status"]["allocatable"] = neuron
+        return body
+
+    talk.desk.kube.store.change("nodes", "", "n1", offer)
+    talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:00:00Z")
+    talk.look()
+    talk.look(100.0)
+    assert "has not reported for" in talk.desk.state.why_not_offered("n1")
+    talk.desk.kube.merge_patch_node("n1", {neuron_names.NODE_NEURON_HANDSHAKE: None})
+    talk.desk.sync()
+    talk.look()
+    assert len(talk.desk.state.cards_of("n1")) == 6
+
+
+def test_node_that_was_not_selected_for_a_while_is_judged_anew() -> None:
+    talk = Talk(selector=("pool=gpu",))
+    label(talk, "gpu")
+    talk.say(REPORTED)
+    for _ in range(8):
+        talk.look()
+    assert not talk.is_offered
+    label(talk, "other")
+    talk.look()
+    label(talk, "gpu")
+    talk.look()
+    assert talk.is_offered
+
+
+def label(talk: Talk, pool: str) -> None:
+    def change(body: Json) -> Json:
+        body["metadata"]["labels"] = {"pool": pool}
+        return body
+
+    talk.desk.kube.store.change("nodes", "", "n1", change)
+    talk.desk.sync()
