@@ -11,9 +11,9 @@ from typing import Final
 
 from hami_node.engine.usage import PodGrants
 from hami_node.model import ContainerGrants, ContainerKind, Pod
-from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.reservation import SHARED_KEYS, are_inits_over
+from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of, counts_of
 
 UNBOUND_S: Final = 300.0
 """A reservation that stays unbound for this long is void, unless the settings change it."""
@@ -61,13 +61,14 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
     """What the pod holds; None for nothing. Never raises.
 
     A reservation that does not match the pod's containers counts in full once the pod is bound:
-    better to refuse a pod than to overcommit a card. Before that it counts for nothing.
+    better to refuse a pod than to overcommit a card. Before that it counts for nothing. So does
+    one whose containers request cards by a name that the settings have changed since.
     """
     node = node_of(pod)
     is_never_bound = pod.is_being_deleted and not pod.node_name
     if pod.is_over or is_never_bound or not node:
         return None
-    held = [_slots_of(pod, vendor.held_by(pod)) for vendor in vendors]
+    held = [_slots_of(pod, vendor, vendors) for vendor in vendors]
     if not any(any(slots) for slots in held):
         return None
     kinds = tuple(container.kind for container in pod.containers)
@@ -87,11 +88,33 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
     )
 
 
-def _slots_of(pod: Pod, held: HeldGrants) -> tuple[ContainerGrants, ...]:
+def _slots_of(
+    pod: Pod, vendor: VendorProtocol, vendors: Sequence[VendorProtocol]
+) -> tuple[ContainerGrants, ...]:
     """Grants by container; where that is unclear, as written if the pod is bound."""
+    if not pod.annotations.get(vendor.keys.grants.allocated):
+        return ()
+    if not counts_of(pod, vendor.counted_in(pod)):
+        is_holder = pod.node_name and _asks_unknown(pod, vendors)
+        return vendor.written_on(pod) if is_holder else ()
+    held = vendor.held_by(pod)
     if held.by_container:
         return tuple(held.by_container.get(container.name, ()) for container in pod.containers)
     return held.slots if pod.node_name else ()
+
+
+def _asks_unknown(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:
+    """True for a pod that requests a resource by a name that nobody knows now.
+
+    The settings may have renamed its resource while it was running. Without any such request no
+    annotation makes a pod a holder of cards: no plugin can have served it.
+    """
+    known = {resource for vendor in vendors for resource in vendor.resources}
+    return any(
+        "/" in resource and resource not in known and count_of(container, resource)
+        for container in pod.containers
+        for resource in container.limits
+    )
 
 
 def stamped_age_s(pod: Pod, now_s: float) -> float:

@@ -262,6 +262,15 @@ class VendorProtocol:
         owned = self._owned(pod, assign_slots(pod, counts, written, ()))
         return HeldGrants(by_container=owned, slots=slots, problem=problem)
 
+    def written_on(self, pod: Pod) -> tuple[ContainerGrants, ...]:
+        """The grants as written, slot by slot, whatever the pod requests; () if unreadable."""
+        keys = self.keys.grants
+        text = pod.annotations.get(keys.allocated, "")
+        try:
+            return self.with_parts(pod, decode_grants(text, keys.allocated, keys.vendor))
+        except WireError:
+            return ()
+
     def _owned(
         self, pod: Pod, solved: SlotMap | AmbiguousSlots | SlotMismatch
     ) -> Mapping[str, ContainerGrants]:
@@ -290,6 +299,11 @@ class VendorProtocol:
         """The written grants with the parts of divided cards that they name."""
         del pod
         return tuple(containers)
+
+    def parts_text(self, containers: Sequence[ContainerGrants]) -> str:
+        """The annotation that names the parts of divided cards; "" where the grants name none."""
+        del containers
+        return ""
 
     # -- what a scheduler writes -------------------------------------------------------------------
     def annotations_of(

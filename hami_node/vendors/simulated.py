@@ -27,7 +27,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -158,6 +158,11 @@ class SimulatedBackend:
         """A file has no driver whose errors could be counted."""
         return {}
 
+    def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
+        """A fault lasts for as long as it is in the file."""
+        del uuids
+        return ()
+
     def last_pass_age_s(self) -> float:
         """A file never hangs."""
         return 0.0
@@ -194,7 +199,7 @@ def read_state(path: Path, node_name: str, style: SimulatedCards) -> _StateFile:
         content = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
     except OSError as e:
         raise ConfigError(str(path), "file", e.strerror, "give a readable file of cards") from e
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, ValueError, RecursionError) as e:  # a value may be no date, or too deep
         mark, why = getattr(e, "problem_mark", None), getattr(e, "problem", None)
         line = f"line {mark.line + 1}" if mark else "file"
         raise ConfigError(str(path), line, why or str(e), "this must be YAML") from e

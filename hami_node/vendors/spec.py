@@ -15,7 +15,7 @@ from hami_node.setting_types import SettingsBlock
 if TYPE_CHECKING:  # the list of vendors is read before the registration: it loads only settings
     from hami_node.config.settings import Settings
     from hami_node.model import Device, Node, Pod
-    from hami_node.ports import Backend, Clock, CounterSpec, EventNote
+    from hami_node.ports import Backend, Clock, CounterSpec, EventNote, OpenRecord
     from hami_node.vendors.admission import VendorAdmission
     from hami_node.vendors.answer import Responder
     from hami_node.vendors.demo import VendorDemo
@@ -44,7 +44,8 @@ class ServedResource(Generic[S]):
 
     Attributes:
         name: the extended resource.
-        make_backend: makes the backend that finds the cards. Raises ConfigError.
+        make_backend: makes the backend that finds the cards, with records of its own. Raises
+            ConfigError.
         apply: applies new settings to a backend.
         offered: physical cards as the settings offer them, sorted by (index, uuid).
         options: how kubelet is served.
@@ -54,7 +55,7 @@ class ServedResource(Generic[S]):
     """
 
     name: Callable[[S], str]
-    make_backend: Callable[[Settings, Clock], Backend]
+    make_backend: Callable[[Settings, Clock, OpenRecord], Backend]
     apply: Callable[[Backend, Settings], None]
     offered: Callable[[tuple[Device, ...], S], tuple[Device, ...]]
     options: Callable[[S], PluginOptions]

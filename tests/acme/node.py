@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,10 @@ class AcmeBackend:
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return {}
+
+    def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
+        del uuids
+        return ()
 
     def pair_scores(self) -> PairScores:
         return {}
@@ -73,11 +77,10 @@ class AcmeResponder:
         del part
         return ""
 
-    def has_served(self, folder_name: str) -> bool:
-        del folder_name
+    def is_incomplete(self) -> bool:
         return False
 
-    def is_incomplete(self) -> bool:
+    def is_defective(self) -> bool:
         return False
 
 

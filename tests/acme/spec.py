@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hami_node.config.settings import Settings
-from hami_node.ports import Backend, Clock
+from hami_node.ports import Backend, Clock, OpenRecord
 from hami_node.vendors.admission import VendorAdmission
 from hami_node.vendors.spec import PluginOptions, ServedResource, VendorSpec
 from tests.acme.node import AcmeBackend, AcmePublication, AcmeResponder, offered
@@ -13,8 +13,8 @@ from tests.acme.protocol import AcmeProtocol, acme_protocol
 from tests.acme.settings import ACME_SETTINGS, AcmeSettings
 
 
-def _backend(settings: Settings, clock: Clock) -> Backend:
-    del clock
+def _backend(settings: Settings, clock: Clock, records: OpenRecord) -> Backend:
+    del clock, records
     return AcmeBackend(settings.of(AcmeSettings).acme_cards_file)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from hami_node.errors import BackendError
 from hami_node.model import Device, PairScores, Uuid
 
 
@@ -17,7 +16,8 @@ class FakeBackend:
 
     def __init__(self, *cards: Device) -> None:
         self.cards = cards
-        self.error: BackendError | None = None
+        self.error: Exception | None = None
+        self.cleared: list[Collection[Uuid] | None] = []
         self.is_closed = False
         self.pass_age_s = 0.0
         self.errors: dict[tuple[Uuid, int], int] = {}
@@ -41,6 +41,10 @@ class FakeBackend:
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return self.errors
+
+    def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
+        self.cleared.append(uuids)
+        return tuple(card.uuid for card in self.cards if uuids is None or card.uuid in uuids)
 
     def last_pass_age_s(self) -> float:
         return self.pass_age_s

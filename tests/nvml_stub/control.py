@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 UUIDS = tuple(f"GPU-{i:08d}-0000-4000-8000-00000000000{i}" for i in range(8))
 MODEL = "NVIDIA A100-SXM4-40GB"
 MEMORY_MIB = 40960
+sequence: Iterator[int] = count(1)
+"""Numbers of events, which only grow within one process."""
 
 
 def bus(index: int) -> str:
@@ -42,7 +46,7 @@ class Stub:
     def write(self, *lines: str) -> None:
         """Exactly these lines."""
         fresh = self.file.with_suffix(".new")
-        fresh.write_text("\n".join(lines) + "\n")
+        fresh.write_text("\n".join(lines) + "\n", errors="surrogateescape")
         os.replace(fresh, self.file)
 
     def calls(self, function: str) -> int:

@@ -17,6 +17,7 @@
  *   links <card> <count> <card>         NVLinks between two cards (both directions)
  *   fail <function|*> <card|*> <nvmlReturn>
  *   hang <function|*> <card|*> <seconds>    ends early once the line is gone
+ *   garbage <function|*> <card|*> <byte>    answers with success, every byte of the answer being that
  *   xid <sequence> <card> <number>      delivered once; sequence numbers only grow
  *
  * Build: tests/nvml_stub/build.py. Calls are counted: nvmlStubCalls("nvmlInitWithFlags").
@@ -81,10 +82,10 @@ struct rule { char function[64]; int card; double value; };
 struct xid { unsigned long long sequence; int card; unsigned long long number; };
 struct state {
     char driver[80], nvml[80];
-    int generation, card_count, fail_count, hang_count, xid_count;
+    int generation, card_count, fail_count, hang_count, garbage_count, xid_count;
     struct card cards[MAX_CARDS];
     int level[MAX_CARDS][MAX_CARDS];
-    struct rule fails[MAX_RULES], hangs[MAX_RULES];
+    struct rule fails[MAX_RULES], hangs[MAX_RULES], garbage[MAX_RULES];
     struct xid xids[MAX_XIDS];
 };
 
@@ -207,6 +208,7 @@ static void read_line(struct state *s, char *line) {
     else if (!strcmp(word, "links")) read_links(s, rest);
     else if (!strcmp(word, "fail")) read_rule(s->fails, &s->fail_count, rest);
     else if (!strcmp(word, "hang")) read_rule(s->hangs, &s->hang_count, rest);
+    else if (!strcmp(word, "garbage")) read_rule(s->garbage, &s->garbage_count, rest);
     else if (!strcmp(word, "xid")) read_xid(s, rest);
     else if (!(value = next_word(&rest))) return;
     else if (!strcmp(word, "driver")) snprintf(s->driver, sizeof s->driver, "%s", value);
@@ -296,6 +298,13 @@ static nvmlReturn_t leave(nvmlReturn_t result) {
     return result;
 }
 
+/* Replaces the bytes of an answer where a garbage line asks for it. Call with the lock held. */
+static nvmlReturn_t spoil(const char *function, int card, nvmlReturn_t result, void *out, size_t size) {
+    const struct rule *r = rule_of(now.garbage, now.garbage_count, function, card);
+    if (result == OK && r) memset(out, (int)r->value, size);
+    return result;
+}
+
 static int number_of(nvmlDevice_t device) {
     return device >= handles && device < handles + MAX_CARDS ? (int)(device - handles) : ANY;
 }
@@ -310,6 +319,7 @@ static nvmlReturn_t enter_card(const char *function, nvmlDevice_t device) {
 static nvmlReturn_t copy_text(char *to, unsigned size, const char *text) {
     if (strlen(text) >= size) return INSUFFICIENT_SIZE;
     strcpy(to, text);
+    to[size - 1] = 0; /* what spoil() leaves */
     return OK;
 }
 
@@ -368,7 +378,7 @@ API nvmlReturn_t nvmlSystemGetNVMLVersion(char *to, unsigned size) {
 static nvmlReturn_t card_total(const char *function, unsigned *count) {
     nvmlReturn_t result = enter(function, ANY);
     if (result == OK) *count = (unsigned)now.card_count;
-    return leave(result);
+    return leave(spoil(function, ANY, result, count, sizeof *count));
 }
 
 API nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return card_total(__func__, count); }
@@ -414,12 +424,14 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t 
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *to, unsigned size) {
     nvmlReturn_t result = enter_card(__func__, device);
-    return leave(result ? result : copy_text(to, size, CARD.uuid));
+    if (result == OK) result = copy_text(to, size, CARD.uuid);
+    return leave(spoil(__func__, number_of(device), result, to, size - 1));
 }
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *to, unsigned size) {
     nvmlReturn_t result = enter_card(__func__, device);
-    return leave(result ? result : copy_text(to, size, CARD.name));
+    if (result == OK) result = copy_text(to, size, CARD.name);
+    return leave(spoil(__func__, number_of(device), result, to, size - 1));
 }
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
@@ -441,7 +453,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memo
         memory->used = CARD.used_mib << 20;
         memory->free = memory->total - memory->used;
     }
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, memory, sizeof *memory));
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
@@ -465,7 +477,7 @@ static void fill_pci(nvmlPciInfo_t *pci, const char *bus) {
 static nvmlReturn_t pci_info(const char *function, nvmlDevice_t device, nvmlPciInfo_t *pci) {
     nvmlReturn_t result = enter_card(function, device);
     if (result == OK) fill_pci(pci, CARD.bus);
-    return leave(result);
+    return leave(spoil(function, number_of(device), result, pci, sizeof *pci));
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) {
@@ -479,7 +491,7 @@ API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, un
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK && CARD.mig < 0) result = NOT_SUPPORTED;
     if (result == OK) *current = *pending = (unsigned)CARD.mig;
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, current, sizeof *current));
 }
 
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable,
@@ -493,7 +505,7 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
         *pending = CARD.remapped == 1;
         *failure = CARD.remapped == 2;
     }
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, failure, sizeof *failure));
 }
 
 API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
@@ -506,6 +518,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
             values[i].value.u = (unsigned)CARD.recovery;
             values[i].result = OK;
         }
+        spoil(__func__, number_of(device), values[i].result, &values[i].value, sizeof values[i].value);
     }
     return leave(result);
 }
@@ -523,7 +536,7 @@ API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDe
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK && number_of(other) == ANY) result = INVALID_ARGUMENT;
     if (result == OK) *level = now.level[number_of(device)][number_of(other)];
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, level, sizeof *level));
 }
 
 API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, int index, int *status) {
@@ -544,13 +557,13 @@ static nvmlReturn_t enter_link(const char *function, nvmlDevice_t device, unsign
 API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active) {
     nvmlReturn_t result = enter_link(__func__, device, link);
     if (result == OK) *active = 1;
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, active, sizeof *active));
 }
 
 API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, int *type) {
     nvmlReturn_t result = enter_link(__func__, device, link);
     if (result == OK) *type = CARD.link_kind[link] == LINK_SWITCH ? 2 : 0;
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, type, sizeof *type));
 }
 
 static nvmlReturn_t remote_pci(const char *function, nvmlDevice_t device, unsigned link,
@@ -560,7 +573,7 @@ static nvmlReturn_t remote_pci(const char *function, nvmlDevice_t device, unsign
         int is_card = CARD.link_kind[link] == LINK_GPU;
         fill_pci(pci, is_card ? now.cards[CARD.link_peer[link]].bus : "00000000:C0:00.0");
     }
-    return leave(result);
+    return leave(spoil(function, number_of(device), result, pci, sizeof *pci));
 }
 
 API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link,
@@ -648,6 +661,8 @@ static nvmlReturn_t wait_event(const char *function, nvmlEventSet_t set, nvmlEve
             if (r) result = (nvmlReturn_t)r->value;
         }
     }
+    spoil(function, ANY, result, &data->device, sizeof data->device);
+    spoil(function, ANY, result, &data->data, sizeof data->data);
     return leave(result);
 }
 

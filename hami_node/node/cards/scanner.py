@@ -10,7 +10,7 @@ from typing import Final
 
 from hami_node.errors import BackendError, DriverChanged
 from hami_node.logs import kv
-from hami_node.model import Device
+from hami_node.model import Device, Uuid
 from hami_node.node.cards.inventory import Inventory, InventoryChange
 from hami_node.ports import Backend, Clock
 
@@ -50,6 +50,7 @@ class Scanner:
         self._clock = clock
         self._on_change = on_change
         self._physical: tuple[Device, ...] = ()
+        self._refused: set[Uuid] = set()
         self._failures = 0
         self._pass = threading.Lock()
         self.state = ScanState()
@@ -74,6 +75,10 @@ class Scanner:
                 self.needs_new_process = isinstance(e, DriverChanged)
                 self._fail(str(e))
                 return
+            except Exception as e:  # whatever a driver's reading does, the daemon lives
+                log.debug("scan_failed", exc_info=True)
+                self._fail(f"the cards can't be read: {type(e).__name__}")
+                return
             if self.state.error:
                 log.info("backend_recovered", extra=kv(backend=self._backend.name))
             self._failures = 0
@@ -87,13 +92,20 @@ class Scanner:
             if self.state.error:
                 wait_s = RETRY_S[min(self._failures, len(RETRY_S)) - 1]
             began_s = self._clock.monotonic()
-            self._backend.wait_for_event(wait_s)
+            self._wait(wait_s, stop)
             if self.state.error:
                 # A backend that fails at once must not be queried in a busy loop.
                 stop.wait(max(RETRY_S[0] - (self._clock.monotonic() - began_s), 0.0))
             if not stop.is_set():
                 self.scan_once()
         self._backend.close()
+
+    def _wait(self, wait_s: float, stop: threading.Event) -> None:
+        try:
+            self._backend.wait_for_event(wait_s)
+        except Exception:
+            log.warning("wait_for_cards_failed", exc_info=True)
+            stop.wait(RETRY_S[0])
 
     def _fail(self, error: str) -> None:
         self._failures += 1
@@ -111,8 +123,29 @@ class Scanner:
             replace(card, healthy=False, unhealthy_reason=error) for card in self._physical
         )
 
+    def _shaped(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
+        """The cards to offer; a card with values that can't be offered costs itself alone."""
+        try:
+            return self._shape(physical)
+        except Exception:
+            log.debug("offer_failed", exc_info=True)
+        before = {card.uuid: card for card in self._inventory.cards}
+        offered: list[Device] = []
+        for card in physical:
+            try:
+                offered += self._shape((card,))
+            except Exception as e:  # noqa: BLE001  its card pays
+                reason = f"the card's values can't be offered: {type(e).__name__}"
+                last = before.get(card.uuid)
+                if last is not None:
+                    offered.append(replace(last, healthy=False, unhealthy_reason=reason))
+                elif card.uuid not in self._refused:
+                    self._refused.add(card.uuid)
+                    log.error("card_not_offered", extra=kv(uuid=card.uuid, reason=reason))  # noqa: TRY400
+        return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
+
     def _offer(self, physical: tuple[Device, ...]) -> None:
-        change = self._inventory.replace(self._shape(physical))
+        change = self._inventory.replace(self._shaped(physical))
         if not change:
             return
         cards = {card.uuid: card for card in self._inventory.cards}

@@ -27,4 +27,5 @@ NEURON_SETTINGS: Final = SettingsBlock(
     groups={"neuron_resource": Group.REQUESTS},
     section="awsneuron",
     resources=("neuron_resource", "neuron_core_resource"),
+    fixed=("neuron_resource", "neuron_core_resource"),
 )

@@ -131,6 +131,10 @@ class NvidiaProtocol(VendorProtocol):
         """MIG instances; unreadable ones are left out, which contradicts their card."""
         return mig_codec.with_parts(containers, _allocations_of(pod))
 
+    def parts_text(self, containers: Sequence[ContainerGrants]) -> str:
+        """The MIG instances in the form of 2.10; those up to 2.9 are part of the UUID."""
+        return mig_codec.encode_mig_allocations(mig_codec.allocations_of(containers)) or ""
+
     def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
         """MIG instances that exist; those that a plugin has still to make have no UUID."""
         return tuple(

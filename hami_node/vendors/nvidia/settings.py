@@ -46,7 +46,7 @@ class HandshakeMode(StrEnum):
 
 
 class LimiterMode(StrEnum):
-    """What happens to a limited container while the limiter's files are missing on the node."""
+    """What happens to a limited container while the node's limiter is missing or broken."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
@@ -215,8 +215,8 @@ class NvidiaSettings:
     )
     limiter: LimiterMode = setting(
         LimiterMode.REQUIRED,
-        "Refuse limited containers while the limiter's files are missing, or let them run "
-        "unlimited.",
+        "Refuse limited containers while the limiter's files are missing or broken, or let them "
+        "run unlimited.",
     )
     device_list_strategy: DeviceListStrategy = setting(
         DeviceListStrategy.ENVVAR,
@@ -273,6 +273,14 @@ def _problems(values: NvidiaSettings, role: Role) -> tuple[ConfigError, ...]:
     return (ConfigError("command line", "--simulated-file", "", hint),)
 
 
+_RESOURCES: Final = (
+    "resource_count",
+    "resource_memory",
+    "resource_memory_percent",
+    "resource_cores",
+    "resource_priority",
+)
+
 NVIDIA_SETTINGS: Final = SettingsBlock(
     kind=NvidiaSettings,
     groups={
@@ -284,14 +292,8 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "register_format": Group.REPORTS,
     },
     section="nvidia",
-    resources=(
-        "resource_count",
-        "resource_memory",
-        "resource_memory_percent",
-        "resource_cores",
-        "resource_priority",
-    ),
-    fixed=("backend", "simulated_file", "resource_count", "hook_path"),
+    resources=_RESOURCES,
+    fixed=("backend", "simulated_file", *_RESOURCES, "hook_path"),
     ignored_flags=(
         "cdi-annotation-prefix",
         "cdi-enabled",

@@ -11,7 +11,7 @@ from hami_node.vendors.spec import PluginOptions, ServedResource, VendorSpec
 if TYPE_CHECKING:
     from hami_node.config.settings import Settings
     from hami_node.model import Device
-    from hami_node.ports import Backend, Clock
+    from hami_node.ports import Backend, Clock, OpenRecord
     from hami_node.vendors.demo import SharedCards
     from hami_node.vendors.nvidia.admission import NvidiaAdmission
     from hami_node.vendors.nvidia.node.publication import NvidiaPublication
@@ -44,14 +44,14 @@ def _publication(sources: CardSources, settings: Callable[[], NvidiaSettings]) -
     return NvidiaPublication(sources, settings)
 
 
-def _backend(settings: Settings, clock: Clock) -> Backend:
+def _backend(settings: Settings, clock: Clock, records: OpenRecord) -> Backend:
     if settings.of(NvidiaSettings).backend is BackendKind.SIMULATED:
         from hami_node.vendors.nvidia.node.simulated import simulated_backend
 
         return simulated_backend(settings)
     from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, nvml_settings
 
-    return NvmlBackend(clock, nvml_settings(settings))
+    return NvmlBackend(clock, nvml_settings(settings), records("cards"))
 
 
 def _apply(backend: Backend, settings: Settings) -> None:
@@ -68,7 +68,8 @@ def _offered(cards: tuple[Device, ...], settings: NvidiaSettings) -> tuple[Devic
 
 
 def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:
-    from hami_node.vendors.nvidia.node.response import HookFolder, NvidiaResponder
+    from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+    from hami_node.vendors.nvidia.node.response import NvidiaResponder
 
     return NvidiaResponder(HookFolder(settings().hook_path), settings)
 

@@ -141,7 +141,11 @@ def test_file_rewritten_with_the_same_meaning_wakes_nobody(rig: CardsFile) -> No
     assert not backend.wait_for_event(0.1)
 
 
-@pytest.mark.parametrize("text", ["cards: 5", ": :", "cards: [{model: x}]"])
+@pytest.mark.parametrize(
+    "text",
+    ["cards: 5", ": :", "cards: [{model: x}]", "cards: 2020-13-45", "cards: " + "[" * 5000],
+    ids=["a number", "no YAML", "no memory", "no date", "too deep"],
+)
 def test_wrong_file_later_keeps_the_last_cards_and_says_so(
     rig: CardsFile, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

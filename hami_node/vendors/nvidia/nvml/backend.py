@@ -6,24 +6,31 @@ Every NVML call runs on a thread of this backend; no caller ever waits for the d
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from hami_node.config.settings import Settings
 from hami_node.errors import BackendError, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import Device, PairScores, Uuid
-from hami_node.ports import Clock
+from hami_node.ports import Clock, Record
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 from hami_node.vendors.nvidia.nvml.cards import HostSources, Reading, Roster, enlist, read_card
-from hami_node.vendors.nvidia.nvml.health import XidLedger, XidPolicy, XidWatch
+from hami_node.vendors.nvidia.nvml.health import XidWatch
 from hami_node.vendors.nvidia.nvml.links import LinkedCard, read_pair_scores
 from hami_node.vendors.nvidia.nvml.session import NvmlSession
 from hami_node.vendors.nvidia.nvml.worker import PassWorker
+from hami_node.vendors.nvidia.nvml.xid_ledger import BOOT_ID, XidLedger, XidPolicy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 
 log = logging.getLogger(__name__)
+
+MAX_CARDS: Final = 256
+"""More than this is no number of cards: a driver that counts them is not asked for each."""
+LINKS_RETRY_S: Final = 60.0
+"""Longest pause between two readings of the links while a card does not answer about its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,7 @@ class NvmlSettings:
         call_limit_s: an NVML call that takes longer counts as hung.
         scan_limit_s: the longest that `scan` waits for a pass.
         event_wait_s: longest wait for an event inside NVML; what `close` may have to wait for.
+        boot_id: the kernel's file with a new text for each boot.
     """
 
     library: Path | None = None
@@ -47,6 +55,7 @@ class NvmlSettings:
     call_limit_s: float = 5.0
     scan_limit_s: float = 6.0
     event_wait_s: float = 1.0
+    boot_id: Path = BOOT_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +86,14 @@ class NvmlBackend:
     name = "nvml"
     is_simulated = False
 
-    def __init__(self, clock: Clock, settings: NvmlSettings | None = None) -> None:
+    def __init__(
+        self, clock: Clock, settings: NvmlSettings | None = None, record: Record | None = None
+    ) -> None:
+        """Wire the parts. `record` keeps which cards have to be reset."""
+        self._clock = clock
         self._settings = settings or NvmlSettings()
         self._session = NvmlSession(clock, self._settings.library)
-        self._xids = XidLedger(clock)
+        self._xids = XidLedger(clock, record, self._settings.boot_id)
         self._watch = XidWatch(
             clock,
             self._xids,
@@ -92,7 +105,7 @@ class NvmlBackend:
             clock,
             self._one_pass,
             self._session.close,
-            interval_s=self._settings.interval_s,
+            interval_s=lambda: self._settings.interval_s,
             call_limit_s=self._settings.call_limit_s,
         )
         self._handed_out: _Pass | str | None = None
@@ -101,6 +114,7 @@ class NvmlBackend:
         self._nameless: tuple[str, ...] = ()
         self._armed: Mapping[Uuid, object] = {}
         self._linked: tuple[LinkedCard, ...] = ()
+        self._links_due_s = self._links_pause_s = 0.0
         self._is_first_pass = True
         self._memory_sources: dict[Uuid, str] = {}
         self._pair_scores: PairScores = {}
@@ -136,8 +150,14 @@ class NvmlBackend:
             log.warning("nvml_left_open", extra=kv(reason="an NVML call has not returned"))
 
     def apply(self, settings: NvmlSettings) -> None:
-        """Apply changed memory and XID settings, from the next pass on."""
-        self._settings = replace(self._settings, sources=settings.sources, xids=settings.xids)
+        """Apply changed memory, XID and interval settings, from the next pass on."""
+        self._settings = replace(
+            self._settings,
+            sources=settings.sources,
+            xids=settings.xids,
+            interval_s=settings.interval_s,
+        )
+        self._worker.request()  # ends a wait by the old interval
 
     def pair_scores(self) -> PairScores:
         """Scores of all pairs of cards; empty before they are known. Never waits."""
@@ -153,6 +173,12 @@ class NvmlBackend:
         """How often each (card, XID) has occurred, ignored XIDs included."""
         return self._xids.counts()
 
+    def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
+        """Take an operator's word that these cards (None: all) need no reset any more."""
+        cleared = self._xids.clear(uuids)
+        self._worker.request()
+        return cleared
+
     def last_pass_age_s(self) -> float:
         """Seconds since a pass over the cards last ended; liveness depends on it."""
         return self._worker.age_s()
@@ -165,6 +191,7 @@ class NvmlBackend:
     # -- on the worker's thread -------------------------------------------------------------------
 
     def _one_pass(self, calls: NvmlCalls) -> _Pass:
+        self._xids.open()
         self._session.ensure_open(calls)
         readings = self._read_all(calls)
         if any(r.is_driver_fault for r in readings) and self._may_reopen():
@@ -173,7 +200,11 @@ class NvmlBackend:
         if not any(r.is_lost for r in readings):
             self._session.proved_good()
         roster = enlist(self._known, readings)
+        self._xids.note_gone(roster.gone)
+        if all(r.uuid for r in readings):
+            self._xids.note_listed([r.uuid for r in readings if r.uuid])
         devices = tuple(self._judged(device, readings) for device in roster.devices)
+        self._xids.keep()
         self._remember(devices, readings)
         self._listen(readings)
         self._report(roster, readings)
@@ -186,12 +217,12 @@ class NvmlBackend:
     def _read_all(self, calls: NvmlCalls) -> list[Reading]:
         """Raises DriverUnavailable when the cards can't even be counted."""
         try:
-            count = int(calls.ask("nvmlDeviceGetCount"))
+            count = _count(calls)
         except DriverUnavailable:
             if not self._may_reopen():
                 raise
             self._session.reopen(calls)
-            count = int(calls.ask("nvmlDeviceGetCount"))
+            count = _count(calls)
         hung = self._worker.hung()
         limit_s = self._settings.call_limit_s
         return [
@@ -264,13 +295,22 @@ class NvmlBackend:
             if r.uuid and not r.is_lost
         )
         positions = [(c.index, c.uuid) for c in cards]
-        if positions != [(c.index, c.uuid) for c in self._linked]:
-            try:
-                self._pair_scores = read_pair_scores(calls, cards)
-            except BackendError as e:
-                log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
-                return self._pair_scores
-            self._linked = cards
+        is_known = positions == [(c.index, c.uuid) for c in self._linked]
+        if is_known or self._clock.monotonic() < self._links_due_s:
+            return self._pair_scores
+        try:
+            found = read_pair_scores(calls, cards)
+        except DriverUnavailable as e:
+            log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
+            return self._pair_scores
+        self._pair_scores = found.scores
+        if not found.faults:
+            self._linked, self._links_pause_s = cards, 0.0
+            return self._pair_scores
+        if not self._links_pause_s:
+            log.warning("nvml_links_unknown", extra=kv(reason="; ".join(found.faults)))
+        self._links_due_s = self._clock.monotonic() + self._links_pause_s
+        self._links_pause_s = min(max(self._links_pause_s * 2, 1.0), LINKS_RETRY_S)
         return self._pair_scores
 
     def _on_event(self) -> None:
@@ -288,3 +328,11 @@ class NvmlBackend:
             return self._worker.last()
         except DriverUnavailable:
             return None
+
+
+def _count(calls: NvmlCalls) -> int:
+    """Raises DriverUnavailable: the driver does not answer, or with no number of cards."""
+    answer = calls.ask("nvmlDeviceGetCount")
+    if not isinstance(answer, int) or not 0 <= answer <= MAX_CARDS:
+        raise DriverUnavailable("NVML call nvmlDeviceGetCount: the answer is no number of cards")
+    return answer

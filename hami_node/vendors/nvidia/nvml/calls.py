@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from hami_node.errors import DeviceLost, DriverChanged, DriverUnavailable
+from hami_node.errors import BackendError, DeviceLost, DriverChanged, DriverUnavailable
+from hami_node.logs import kv
 from hami_node.ports import Clock
+
+log = logging.getLogger(__name__)
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 HINT: Final = (
@@ -27,14 +33,19 @@ DRIVER_NOT_LOADED: Final = 9
 TIMEOUT: Final = 10
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
+GPU_IS_LOST: Final = 15
 VERSION_MISMATCH: Final = 18
 ARGUMENT_VERSION_MISMATCH: Final = 25
 DEPRECATED: Final = 26
+GPU_NOT_FOUND: Final = 28
 
 NOT_OFFERED: Final = frozenset(
     {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
 )
 """Codes of a card or an older driver that has no such reading."""
+
+GONE_CODES: Final = frozenset({GPU_IS_LOST, GPU_NOT_FOUND})
+"""Codes of a card that was there and is not any more."""
 
 SESSION_CODES: Final = frozenset(
     {UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH}
@@ -42,8 +53,15 @@ SESSION_CODES: Final = frozenset(
 """Codes that concern the driver, whichever card was queried."""
 
 
-class Abandoned(Exception):
-    """The caller's thread was abandoned while its call hung: it must end and change nothing."""
+class Abandoned(BaseException):
+    """The caller's thread was abandoned while its call hung: it must end and change nothing.
+
+    Not an `Exception`: whoever survives every failure must not survive this.
+    """
+
+
+class CardGone(DeviceLost):
+    """The driver says that the card is no longer there; it is back only after a reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +157,9 @@ class NvmlCalls:
                 answer = None
             else:
                 raise _mapped(f"NVML call {function}: {e} (code {e.value})", card, e.value) from e
+        except Exception as e:
+            # pynvml decodes and converts what the driver answers, and that may be anything.
+            raise _mapped(f"NVML call {function}: {_unreadable(e)}", card, 0) from e
         finally:
             self._end()
         return answer
@@ -165,4 +186,26 @@ def _mapped(text: str, card: int | None, code: int) -> DriverUnavailable | Devic
         return DriverUnavailable(f"{text}: load the driver on the node (modprobe nvidia)")
     if card is None or code in SESSION_CODES:
         return DriverUnavailable(text)
-    return DeviceLost(text)
+    return CardGone(text) if code in GONE_CODES else DeviceLost(text)
+
+
+def _unreadable(error: Exception) -> str:
+    """Stable text, whatever the answer was: it becomes the card's reason."""
+    log.debug("nvml_answer_unreadable", extra=kv(error=f"{type(error).__name__}: {error}"))
+    return f"the answer can't be read ({type(error).__name__})"
+
+
+@contextmanager
+def of_one_card() -> Iterator[None]:
+    """Read the answers of one card: whatever goes wrong inside is the fault of that card alone.
+
+    Raises:
+        DeviceLost: an answer can't be made sense of.
+        DriverUnavailable: as `NvmlCalls.ask`.
+    """
+    try:
+        yield
+    except BackendError:
+        raise
+    except Exception as e:
+        raise DeviceLost(f"NVML: {_unreadable(e)}") from e

@@ -13,12 +13,28 @@ from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.nvml.calls import INVALID_ARGUMENT, NOT_OFFERED, NvmlCalls
+from hami_node.vendors.nvidia.nvml.calls import (
+    INVALID_ARGUMENT,
+    NOT_OFFERED,
+    CardGone,
+    NvmlCalls,
+    of_one_card,
+)
 from hami_node.vendors.nvidia.nvml.mig import is_mig_enabled
 
 UNKNOWN_MODEL: Final = "NVIDIA GPU"
 """Model of a card that failed after its UUID and before its name was ever read."""
 FELL_OFF: Final = "the driver no longer lists this card (nvidia-smi -L; dmesg shows why)"
+
+_UUID: Final = re.compile(r"[A-Za-z0-9-]{1,48}", re.ASCII)
+"""Longer ones would not fit into kubelet's device IDs."""
+_NAME_CHARS: Final = 96
+_NOT_IN_NAMES: Final = frozenset(',:;"')
+"""Separators of the annotations."""
+_MAX_MEMORY_MIB: Final = 2**24
+"""16 TiB. Schedulers read sizes as 32-bit numbers, and drop a whole node for one that is larger."""
+_MAX_NUMA: Final = 1023
+"""Linux numbers its nodes up to here."""
 
 _FIELD_RECOVERY_ACTION: Final = 230
 _RECOVERY_ACTIONS: Final = {
@@ -53,6 +69,7 @@ class Reading:
         fault: why the card may not be used; "" when every query was answered and none is bad.
         is_lost: a query failed (`fault` is more than a bad answer).
         is_driver_fault: the failure concerns the driver, not the card.
+        is_gone: the driver says that the card is no longer there.
         handle: NVML's handle; None when even that query failed.
         memory_source: where the memory's size comes from if not from the card; else "".
     """
@@ -69,25 +86,36 @@ class Reading:
     fault: str = ""
     is_lost: bool = False
     is_driver_fault: bool = False
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
-    """All cards of a pass, and the faults of cards that could not be identified."""
+    """All cards of a pass, and the faults of cards that could not be identified.
+
+    `gone` are those that the driver no longer has.
+    """
 
     devices: tuple[Device, ...]
     nameless_faults: tuple[str, ...] = ()
+    gone: frozenset[Uuid] = frozenset()
 
 
 def read_card(calls: NvmlCalls, index: int, sources: HostSources) -> Reading:
     """Query everything of a card; a failing query ends the card's queries, not the pass."""
     facts: dict[str, Any] = {}
     try:
-        for name, value in _answers(calls, index, sources):
-            if name != "fault" or value:
-                facts.setdefault(name, value)
+        with of_one_card():
+            for name, value in _answers(calls, index, sources):
+                if name != "fault" or value:
+                    facts.setdefault(name, value)
     except BackendError as e:
-        facts.update(fault=str(e), is_lost=True, is_driver_fault=isinstance(e, DriverUnavailable))
+        facts.update(
+            fault=str(e),
+            is_lost=True,
+            is_driver_fault=isinstance(e, DriverUnavailable),
+            is_gone=isinstance(e, CardGone),
+        )
     return Reading(index=index, **facts)
 
 
@@ -98,8 +126,8 @@ def _answers(calls: NvmlCalls, index: int, sources: HostSources) -> Iterator[tup
     pci_bus = _text(calls.ask("nvmlDeviceGetPciInfo", handle, card=index).busId)
     yield "pci_bus", pci_bus
     yield "numa", numa_node(sources.sysfs_root, pci_bus)
-    yield "uuid", Uuid(_text(calls.ask("nvmlDeviceGetUUID", handle, card=index)))
-    yield "model", _text(calls.ask("nvmlDeviceGetName", handle, card=index))
+    yield "uuid", _uuid(calls.ask("nvmlDeviceGetUUID", handle, card=index))
+    yield "model", _name(calls.ask("nvmlDeviceGetName", handle, card=index))
     is_mig = is_mig_enabled(calls, handle, index)
     yield "mode", Mode.MIG if is_mig else Mode.HAMI_CORE
     memory_mib, source = _memory(calls, handle, index, sources)
@@ -114,15 +142,33 @@ def _text(answer: str | bytes) -> str:
     return answer if isinstance(answer, str) else answer.decode(errors="replace")
 
 
+def _uuid(answer: str | bytes) -> Uuid:
+    """Raises DeviceLost: no card can have such a UUID."""
+    text = _text(answer)
+    if not _UUID.fullmatch(text):
+        raise DeviceLost("the driver reports a UUID that can't be one (nvidia-smi -L)")
+    return Uuid(text)
+
+
+def _name(answer: str | bytes) -> str:
+    """Raises DeviceLost: no card has such a name; in an annotation it would hide the others."""
+    text = _text(answer)
+    is_sound = text.isprintable() and _NOT_IN_NAMES.isdisjoint(text)
+    if not text.strip() or len(text) > _NAME_CHARS or not is_sound:
+        raise DeviceLost("the driver reports a name that can't be one (nvidia-smi -L)")
+    return text
+
+
 def _memory(calls: NvmlCalls, handle: object, card: int, sources: HostSources) -> tuple[int, str]:
     """Memory in MiB, and where it is from. Check: nvidia-smi --query-gpu=memory.total.
 
     Raises:
-        DeviceLost: unified memory, and neither a configured nor the system's size is known.
+        DeviceLost: unified memory, and neither a configured nor the system's size is known; or a
+            size that no card has.
     """
     info = calls.ask("nvmlDeviceGetMemoryInfo", handle, card=card, absent=NOT_OFFERED)
     if info is not None and info.total:
-        return int(info.total) >> 20, ""
+        return _sound_memory_mib(int(info.total) >> 20), ""
     if sources.preconfigured_memory_mib:
         return sources.preconfigured_memory_mib, "preConfiguredDeviceMemory"
     memory_mib = system_memory_mib(sources.meminfo)
@@ -131,7 +177,16 @@ def _memory(calls: NvmlCalls, handle: object, card: int, sources: HostSources) -
             "the card does not report its memory (unified memory) and the system's is unreadable: "
             "set nvidia.preConfiguredDeviceMemory (MiB)"
         )
-    return memory_mib, "system memory"
+    return _sound_memory_mib(memory_mib), "system memory"
+
+
+def _sound_memory_mib(memory_mib: int) -> int:
+    if not 0 < memory_mib <= _MAX_MEMORY_MIB:
+        raise DeviceLost(
+            "the driver reports a size of memory that can't be right "
+            "(nvidia-smi --query-gpu=memory.total)"
+        )
+    return memory_mib
 
 
 def _recovery_fault(calls: NvmlCalls, handle: object, card: int) -> str:
@@ -177,16 +232,17 @@ def numa_node(sysfs_root: Path, pci_bus: str) -> int | None:
         return None
     folder = f"{int(parts[1], 16):04x}:{parts[2].lower()}"
     try:
-        text = (sysfs_root / "bus/pci/devices" / folder / "numa_node").read_text().strip()
+        raw = (sysfs_root / "bus/pci/devices" / folder / "numa_node").read_bytes().strip()
     except OSError:
         return None
-    return int(text) if text.isascii() and text.isdigit() else None
+    is_number = raw.isdigit() and len(raw) <= len(str(_MAX_NUMA))
+    return int(raw) if is_number and int(raw) <= _MAX_NUMA else None
 
 
 def system_memory_mib(meminfo: Path) -> int | None:
     """The node's memory in MiB, None when unreadable. Check: grep MemTotal /proc/meminfo."""
     try:
-        found = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+        found = re.search(rb"^MemTotal:\s+(\d{1,18}) kB$", meminfo.read_bytes(), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) // 1024 if found else None
@@ -199,29 +255,42 @@ def enlist(known: Mapping[Uuid, Device], readings: Sequence[Reading]) -> Roster:
         known: every card as it last answered.
         readings: a reading for every index that the driver counts.
     """
-    devices: dict[Uuid, Device] = {}
-    nameless = []
-    for reading in readings:
-        if reading.uuid is None:
-            continue
-        if reading.uuid in devices:
-            other = devices[reading.uuid].index
-            nameless.append(f"card {reading.index}: has the UUID of card {other}")
-            continue
-        devices[reading.uuid] = _device(reading.uuid, reading, known.get(reading.uuid))
+    devices, nameless = _identified(known, readings)
+    gone = {reading.uuid for reading in readings if reading.uuid and reading.is_gone}
     for reading in readings:
         if reading.uuid is not None:
             continue
         owner = _owner(reading, [card for uuid, card in known.items() if uuid not in devices])
         if owner is None:
             nameless.append(f"card {reading.index}: {reading.fault}")
-        else:
-            devices[owner.uuid] = replace(owner, healthy=False, unhealthy_reason=reading.fault)
-    for uuid, card in known.items():
-        if uuid not in devices:
-            devices[uuid] = replace(card, healthy=False, unhealthy_reason=FELL_OFF)
+            continue
+        devices[owner.uuid] = replace(owner, healthy=False, unhealthy_reason=reading.fault)
+        if reading.is_gone:
+            gone.add(owner.uuid)
+    missing = [card for uuid, card in known.items() if uuid not in devices]
+    for card in missing:
+        devices[card.uuid] = replace(card, healthy=False, unhealthy_reason=FELL_OFF)
+    if not nameless:  # or a missing card may be the one that can't be identified
+        gone.update(card.uuid for card in missing)
     ordered = sorted(devices.values(), key=lambda card: (card.index, card.uuid))
-    return Roster(devices=tuple(ordered), nameless_faults=tuple(nameless))
+    return Roster(devices=tuple(ordered), nameless_faults=tuple(nameless), gone=frozenset(gone))
+
+
+def _identified(
+    known: Mapping[Uuid, Device], readings: Sequence[Reading]
+) -> tuple[dict[Uuid, Device], list[str]]:
+    """The cards whose UUID was read, and the faults of those that share another's."""
+    devices: dict[Uuid, Device] = {}
+    faults = []
+    for reading in readings:
+        if reading.uuid is None:
+            continue
+        if reading.uuid in devices:
+            other = devices[reading.uuid].index
+            faults.append(f"card {reading.index}: has the UUID of card {other}")
+        else:
+            devices[reading.uuid] = _device(reading.uuid, reading, known.get(reading.uuid))
+    return devices, faults
 
 
 def _device(uuid: Uuid, reading: Reading, last: Device | None) -> Device:

@@ -5,116 +5,24 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from hami_node.errors import BackendError
 from hami_node.logs import kv
 from hami_node.model import Uuid
 from hami_node.ports import Clock
-from hami_node.vendors.nvidia.nvml.calls import NOT_OFFERED, TIMEOUT, NvmlCalls
+from hami_node.vendors.nvidia.nvml.calls import (
+    NOT_OFFERED,
+    TIMEOUT,
+    NvmlCalls,
+    of_one_card,
+)
+from hami_node.vendors.nvidia.nvml.xid_ledger import UNKNOWN_CARD, XidLedger, XidPolicy
 
 log = logging.getLogger(__name__)
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes, not a faulty card. Source: HAMi 2.9."""
-
-XID_MEANINGS: Final = {
-    48: "double bit ECC error",
-    61: "microcontroller breakpoint or warning",
-    62: "microcontroller halt",
-    63: "row remapping or page retirement",
-    64: "row remapping or page retirement failed",
-    74: "NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "high single-bit ECC error rate",
-    94: "contained ECC error",
-    95: "uncontained ECC error",
-    119: "GSP does not answer",
-    120: "GSP error",
-    140: "unrecovered ECC error",
-}
-
 _XID_EVENT: Final = 8
-_UNKNOWN_CARD: Final = Uuid("")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidPolicy:
-    """Which XIDs make a card unhealthy, and when it is healthy again.
-
-    Attributes:
-        is_on: whether events are received.
-        ignored: XIDs that are counted and change nothing.
-        critical: XIDs that make a card unhealthy; None: all that are not ignored.
-        clean_passes: passes in a row that the card must answer in full,
-        quiet_s: and seconds since its last critical XID, before it is healthy again.
-    """
-
-    is_on: bool = True
-    ignored: frozenset[int] = APPLICATION_XIDS
-    critical: frozenset[int] | None = None
-    clean_passes: int = 3
-    quiet_s: float = 10.0
-
-    def is_critical(self, xid: int) -> bool:
-        """True when that XID makes a card unhealthy."""
-        return xid not in self.ignored and (self.critical is None or xid in self.critical)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fault:
-    xid: int
-    at_s: float
-    clean_passes: int = 0
-
-
-class XidLedger:
-    """Which cards are unhealthy because of an XID, and how often each XID occurred. One lock."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._faults: dict[Uuid, _Fault] = {}
-        self._counts: Counter[tuple[Uuid, int]] = Counter()
-
-    def enter(self, uuid: Uuid, xid: int, policy: XidPolicy) -> bool:
-        """Count an event. True when it makes the card unhealthy."""
-        with self._lock:
-            self._counts[uuid, xid] += 1
-            is_critical = uuid != _UNKNOWN_CARD and policy.is_critical(xid)
-            if is_critical:
-                self._faults[uuid] = _Fault(xid=xid, at_s=self._clock.monotonic())
-            return is_critical
-
-    def fault_text(self, uuid: Uuid, *, has_answered: bool, policy: XidPolicy) -> str:
-        """Judge a card once a pass: why it is unhealthy; "" when it is not, or has recovered.
-
-        Args:
-            uuid: the card.
-            has_answered: every query of this pass was answered, with nothing bad in it.
-            policy: when a card has recovered.
-        """
-        with self._lock:
-            fault = self._faults.get(uuid)
-            if fault is None:
-                return ""
-            clean = fault.clean_passes + 1 if has_answered else 0
-            quiet_s = self._clock.monotonic() - fault.at_s
-            if clean >= policy.clean_passes and quiet_s >= policy.quiet_s:
-                del self._faults[uuid]
-                log.info("xid_recovered", extra=kv(uuid=uuid, xid=fault.xid))
-                return ""
-            self._faults[uuid] = _Fault(xid=fault.xid, at_s=fault.at_s, clean_passes=clean)
-            meaning = XID_MEANINGS.get(fault.xid)
-            return f"critical XID {fault.xid}" + (f": {meaning}" if meaning else "")
-
-    def counts(self) -> Mapping[tuple[Uuid, int], int]:
-        """How often each (card, XID) has occurred since start; "" is an unknown card."""
-        with self._lock:
-            return dict(self._counts)
 
 
 class XidWatch:
@@ -206,10 +114,10 @@ class XidWatch:
                 data = self._calls.ask(
                     "nvmlEventSetWait_v2", events, wait_ms, absent=frozenset({TIMEOUT})
                 )
-                if data is not None and data.eventType == _XID_EVENT:
-                    self._take(
-                        owners.get(_address(data.device), _UNKNOWN_CARD), int(data.eventData)
-                    )
+                with of_one_card():
+                    if data is not None and data.eventType == _XID_EVENT:
+                        owner = owners.get(_address(data.device), UNKNOWN_CARD)
+                        self._take(owner, int(data.eventData))
         finally:
             self._calls.ask("nvmlEventSetFree", events)
 
@@ -226,6 +134,7 @@ class XidWatch:
         is_critical = self._ledger.enter(uuid, xid, self._policy())
         level = logging.ERROR if is_critical else logging.INFO
         log.log(level, "xid", extra=kv(uuid=uuid, xid=xid, is_critical=is_critical))
+        self._ledger.keep()
         self._on_event()
 
     def _is_current(self, this_round: int) -> bool:

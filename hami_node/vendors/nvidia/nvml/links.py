@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hami_node.errors import DeviceLost
 from hami_node.model import PairScores, Uuid
 from hami_node.vendors.nvidia.nvml.calls import (
     INVALID_ARGUMENT,
     NOT_FOUND,
     NOT_OFFERED,
     NvmlCalls,
+    of_one_card,
 )
 
 NVLINK_SCORE: Final = 100
@@ -40,27 +42,52 @@ class _Links:
     to_bus: Mapping[str, int]
 
 
-def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> PairScores:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReading:
+    """The scores of all pairs that answered, and why others did not."""
+
+    scores: PairScores
+    faults: tuple[str, ...] = ()
+
+
+def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> LinkReading:
     """For every card the score of every other: 10 (across sockets) to 60 (same board) + 100 a link.
 
-    Every pair is queried. Links through an NVSwitch count for every card on the switches.
+    A card that does not answer about its links has no scores; the others have theirs. Links
+    through an NVSwitch count for every card on the switches.
 
     Check: nvidia-smi topo -m (NV# is the number of links). Source: HAMi's scores, P2P
     level 10 to 60 plus 100 per NVLink.
 
     Raises:
-        DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.
+        DriverUnavailable: see `NvmlCalls.ask`.
     """
-    links = {card.uuid: _read_links(calls, card) for card in cards}
-    scores: dict[Uuid, dict[Uuid, int]] = {card.uuid: {} for card in cards}
+    links: dict[Uuid, _Links] = {}
+    faults: dict[Uuid, str] = {}
+    for card in cards:
+        try:
+            with of_one_card():
+                links[card.uuid] = _read_links(calls, card)
+        except DeviceLost as e:
+            faults[card.uuid] = f"card {card.index}: {e}"
+    scores: dict[Uuid, dict[Uuid, int]] = {}
     for i, card in enumerate(cards):
         for other in cards[i + 1 :]:
+            if card.uuid in faults or other.uuid in faults:
+                continue
             here, there = links[card.uuid], links[other.uuid]
             direct = max(here.to_bus.get(other.pci_bus, 0), there.to_bus.get(card.pci_bus, 0))
             switched = min(here.to_switch, there.to_switch)
-            score = _level_score(calls, card, other) + NVLINK_SCORE * (direct + switched)
-            scores[card.uuid][other.uuid] = scores[other.uuid][card.uuid] = score
-    return scores
+            try:
+                with of_one_card():
+                    level = _level_score(calls, card, other)
+            except DeviceLost as e:
+                faults[card.uuid] = f"card {card.index}: {e}"
+                continue
+            score = level + NVLINK_SCORE * (direct + switched)
+            scores.setdefault(card.uuid, {})[other.uuid] = score
+            scores.setdefault(other.uuid, {})[card.uuid] = score
+    return LinkReading(scores=scores, faults=tuple(faults.values()))
 
 
 def _level_score(calls: NvmlCalls, card: LinkedCard, other: LinkedCard) -> int:
@@ -72,7 +99,9 @@ def _level_score(calls: NvmlCalls, card: LinkedCard, other: LinkedCard) -> int:
         card=card.index,
         absent=_NO_LINK,
     )
-    return 0 if level is None else max(_BEST_LEVEL_SCORE - int(level), 0)
+    if level is None or not 0 <= level <= _BEST_LEVEL_SCORE:
+        return 0
+    return _BEST_LEVEL_SCORE - int(level)
 
 
 def _read_links(calls: NvmlCalls, card: LinkedCard) -> _Links:
@@ -94,6 +123,8 @@ def _read_links(calls: NvmlCalls, card: LinkedCard) -> _Links:
                 "nvmlDeviceGetNvLinkRemotePciInfo", *args, card=card.index, absent=_NO_LINK
             )
             if pci is not None:
-                bus = pci.busId if isinstance(pci.busId, str) else pci.busId.decode()
+                bus = (
+                    pci.busId if isinstance(pci.busId, str) else pci.busId.decode(errors="replace")
+                )
                 to_bus[bus] = to_bus.get(bus, 0) + 1
     return _Links(to_switch=to_switch, to_bus=to_bus)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from hami_node.errors import DriverUnavailable
+from hami_node.errors import BackendError, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.ports import Clock
 from hami_node.vendors.nvidia.nvml.calls import Abandoned, Call, NvmlCalls
@@ -33,7 +33,7 @@ class PassWorker(Generic[T]):
         one_pass: Callable[[NvmlCalls], T],
         on_stop: Callable[[NvmlCalls], None],
         *,
-        interval_s: float,
+        interval_s: Callable[[], float],
         call_limit_s: float,
     ) -> None:
         """The first thread starts with the first request.
@@ -42,7 +42,7 @@ class PassWorker(Generic[T]):
             clock: measures how long calls take.
             one_pass: runs on the worker's thread; every NVML call goes through its argument.
             on_stop: runs last on the worker's thread, when no call hangs.
-            interval_s: time between passes without a request.
+            interval_s: time between passes without a request; asked before each wait.
             call_limit_s: a call that takes longer counts as hung.
         """
         self._clock = clock
@@ -57,7 +57,7 @@ class PassWorker(Generic[T]):
         self._requested = 0
         self._done = 0
         self._result: T | None = None
-        self._error: BaseException | None = None
+        self._error: BackendError | None = None
         self._error_at: TracebackType | None = None
         self._finished_s = clock.monotonic()
         self._is_stopped = False
@@ -161,13 +161,15 @@ class PassWorker(Generic[T]):
         try:
             while (ticket := self._next_ticket()) is not None:
                 result: T | None = None
-                error: BaseException | None = None
+                error: BackendError | None = None
                 try:
                     result = self._one_pass(calls)
-                except Abandoned:
-                    raise
-                except BaseException as e:  # noqa: BLE001  handed to the caller by last()
+                except BackendError as e:
                     error = e
+                except Exception as e:
+                    error = DriverUnavailable(f"a pass over the cards failed: {type(e).__name__}")
+                    error.__cause__ = e
+                    log.debug("nvml_pass_failed", exc_info=True)
                 self._finish(ticket, result, error)
             if not self.hung():
                 self._on_stop(calls)
@@ -177,11 +179,11 @@ class PassWorker(Generic[T]):
     def _next_ticket(self) -> int | None:
         with self._state:
             self._state.wait_for(
-                lambda: self._is_stopped or self._requested > self._done, self._interval_s
+                lambda: self._is_stopped or self._requested > self._done, self._interval_s()
             )
             return None if self._is_stopped else self._requested
 
-    def _finish(self, ticket: int, result: T | None, error: BaseException | None) -> None:
+    def _finish(self, ticket: int, result: T | None, error: BackendError | None) -> None:
         with self._state:
             self._done, self._error = ticket, error
             self._error_at = error.__traceback__ if error else None

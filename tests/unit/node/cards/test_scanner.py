@@ -3,6 +3,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
+import pytest
+
 from hami_node.errors import DriverChanged, DriverUnavailable
 from hami_node.model import Device
 from hami_node.node.cards.inventory import Inventory, InventoryChange
@@ -11,6 +13,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
 
 GONE = DriverUnavailable("libnvidia-ml.so.1 is not there")
 
@@ -111,3 +114,73 @@ def test_run_scans_on_every_event_and_closes_the_backend() -> None:
     thread.join(10.0)
     assert not thread.is_alive()
     assert backend.is_closed
+
+
+UNEXPECTED = [ZeroDivisionError(), ValueError("rubbish"), TypeError(), UnicodeError(), KeyError(1)]
+
+
+@shows(
+    "N11",
+    fault="a vendor's reading of the cards ends with an error that nobody expected",
+    happens="the cards are unhealthy with the reason, and read again; the daemon runs on",
+)
+@pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
+def test_scan_that_fails_in_any_way_is_made_again(error: Exception) -> None:
+    backend, stop = FakeBackend(card(0), card(1)), threading.Event()
+    scanner, inventory = make(backend)
+    scanner.scan_once()
+    thread = threading.Thread(target=scanner.run, args=(stop,))
+    thread.start()
+    try:
+        backend.error = error
+        backend.signal()
+        eventually(lambda: [given.healthy for given in inventory.cards] == [False, False])
+        assert type(error).__name__ in inventory.cards[0].unhealthy_reason
+        backend.error = None
+        eventually(lambda: all(given.healthy for given in inventory.cards))
+    finally:
+        stop.set()
+        backend.signal()
+        thread.join(10.0)
+    assert not thread.is_alive()
+
+
+class DeafBackend(FakeBackend):
+    """Its wait for an event fails."""
+
+    def wait_for_event(self, timeout_s: float) -> bool:
+        super().wait_for_event(0.01)
+        raise ArithmeticError
+
+
+def test_wait_that_fails_is_a_pause() -> None:
+    backend, stop = DeafBackend(card(0)), threading.Event()
+    scanner, inventory = make(backend)
+    thread = threading.Thread(target=scanner.run, args=(stop,))
+    thread.start()
+    eventually(lambda: inventory.cards)
+    assert thread.is_alive()
+    stop.set()
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
+def picky(cards: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Offers, as a vendor does that divides by a card's memory."""
+    return tuple(replace(given, cores=100 * 1024 // given.memory_mib) for given in cards)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_card_that_cant_be_offered_costs_itself(is_known: bool) -> None:
+    bad = replace(card(1), memory_mib=0)
+    backend, inventory = FakeBackend(card(0), card(1) if is_known else bad, card(2)), Inventory()
+    scanner = Scanner(backend=backend, inventory=inventory, offer=picky, clock=RealClock())
+    scanner.scan_once()
+    backend.cards = (card(0), bad, card(2))
+    scanner.scan_once()
+    health = {given.uuid: given.healthy for given in inventory.cards}
+    assert health == {uuid(0): True, uuid(2): True} | ({uuid(1): False} if is_known else {})
+    scanner.offer_again()
+    backend.cards = (card(0), card(1), card(2))
+    scanner.scan_once()
+    assert [given.healthy for given in inventory.cards] == [True] * 3

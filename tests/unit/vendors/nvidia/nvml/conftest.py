@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,8 @@ import pytest
 
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import HostSources
-from hami_node.vendors.nvidia.nvml.health import XidPolicy
+from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from tests.fakes.clock import RealClock
-from tests.nvml_stub.build import NoCompiler, build
 from tests.nvml_stub.control import Stub
 
 Open = Callable[..., NvmlBackend]
@@ -30,19 +28,6 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self.at_s
-
-
-@pytest.fixture(scope="session")
-def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Stub:
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        library = build(folder)
-    except NoCompiler as e:
-        pytest.skip(str(e))
-    stub = Stub(library, folder / "cards")
-    stub.show()
-    os.environ["NVML_STUB_FILE"] = str(stub.file)  # the stand-in reads it at every call
-    return stub
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import FELL_OFF, UNKNOWN_MODEL
 from tests.fakes.clock import RealClock
 from tests.nvml_stub.control import MEMORY_MIB, MODEL, UUIDS, Stub, bus, card
+from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import Open
 
 BAD = 1
@@ -318,6 +319,22 @@ def test_second_card_with_the_same_uuid_is_reported(start: Open, stub: Stub) -> 
 def test_new_card_wakes_the_waiter(start: Open, stub: Stub) -> None:
     backend = start(interval_s=0.02)
     backend.scan()
+    stub.show(cards=4)
+    assert backend.wait_for_event(10)
+    assert health(backend.scan()) == good(0, 1, 2, 3)
+
+
+@shows(
+    "N12",
+    fault="scan-interval-s is changed while the old interval has an hour to go",
+    happens="the next scan comes at once, and the ones after it by the new interval",
+)
+def test_interval_applied_later_ends_the_wait_by_the_old_one(
+    start: Open, stub: Stub, settings: NvmlSettings
+) -> None:
+    backend = start(interval_s=3600.0)
+    backend.scan()
+    backend.apply(replace(settings, interval_s=0.02))
     stub.show(cards=4)
     assert backend.wait_for_event(10)
     assert health(backend.scan()) == good(0, 1, 2, 3)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from itertools import count
 
 import pytest
 
 from hami_node.model import Uuid
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
-from hami_node.vendors.nvidia.nvml.health import APPLICATION_XIDS, XidLedger, XidPolicy
-from tests.nvml_stub.control import UUIDS, Stub
+from hami_node.vendors.nvidia.nvml.xid_ledger import APPLICATION_XIDS, XidLedger, XidPolicy
+from tests.nvml_stub.control import UUIDS, Stub, sequence
+from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import ManualClock, Open
 
 CARD = Uuid("GPU-1")
 POLICY = XidPolicy(clean_passes=3, quiet_s=10)
 AT_ONCE = XidPolicy(clean_passes=1, quiet_s=0)
 NEVER = XidPolicy(clean_passes=1, quiet_s=3600)
-sequence: Iterator[int] = count(1)
-"""Numbers of events only grow, within one process."""
 
 
 def judge(ledger: XidLedger, *, has_answered: bool = True) -> str:
@@ -50,20 +47,30 @@ def test_lists_decide_which_xids_are_critical(policy: XidPolicy, critical: set[i
 
 def test_critical_xid_names_its_meaning() -> None:
     ledger = XidLedger(ManualClock())
-    assert ledger.enter(CARD, 79, POLICY)
-    assert judge(ledger) == "critical XID 79: the GPU has fallen off the bus"
+    assert ledger.enter(CARD, 61, POLICY)
+    assert judge(ledger) == (
+        "critical XID 61: microcontroller breakpoint or warning; "
+        "healthy again after 10 s without another"
+    )
 
 
 def test_critical_xid_without_known_meaning_is_named() -> None:
     ledger = XidLedger(ManualClock())
     ledger.enter(CARD, 997, POLICY)
-    assert judge(ledger) == "critical XID 997"
+    assert judge(ledger).startswith("critical XID 997; ")
+
+
+@pytest.mark.parametrize("number", [-1, 65536, 2**64 - 1])
+def test_number_that_no_xid_has_is_counted_as_one(number: int) -> None:
+    ledger = XidLedger(ManualClock())
+    ledger.enter(CARD, number, POLICY)
+    assert ledger.counts() == {(CARD, 0): 1}
 
 
 def test_card_returns_after_clean_passes_and_quiet_time() -> None:
     clock = ManualClock()
     ledger = XidLedger(clock)
-    ledger.enter(CARD, 79, POLICY)
+    ledger.enter(CARD, 61, POLICY)
     assert [bool(judge(ledger)) for _ in range(5)] == [True] * 5
     clock.at_s += 10
     assert judge(ledger) == ""
@@ -73,7 +80,7 @@ def test_card_returns_after_clean_passes_and_quiet_time() -> None:
 def test_card_does_not_return_before_it_has_answered_often_enough() -> None:
     clock = ManualClock()
     ledger = XidLedger(clock)
-    ledger.enter(CARD, 79, POLICY)
+    ledger.enter(CARD, 61, POLICY)
     clock.at_s += 100
     assert judge(ledger)
     assert judge(ledger)
@@ -84,13 +91,49 @@ def test_card_does_not_return_before_it_has_answered_often_enough() -> None:
 def test_another_xid_starts_the_quiet_time_again() -> None:
     clock = ManualClock()
     ledger = XidLedger(clock)
-    ledger.enter(CARD, 79, POLICY)
+    ledger.enter(CARD, 61, POLICY)
     for _ in range(3):
         judge(ledger)
     clock.at_s += 9
-    ledger.enter(CARD, 48, POLICY)
+    ledger.enter(CARD, 92, POLICY)
     clock.at_s += 9
-    assert judge(ledger).startswith("critical XID 48")
+    assert judge(ledger).startswith("critical XID 92")
+
+
+def seconds_out(ledger: XidLedger, clock: ManualClock, policy: XidPolicy = POLICY) -> int:
+    """How long the card is out while it answers, judged each second."""
+    for second in range(100_000):
+        if not ledger.fault_text(CARD, has_answered=True, policy=policy):
+            return second
+        clock.at_s += 1
+    pytest.fail("the card never came back")
+
+
+@shows(
+    "N9",
+    fault="a card has the same error again each time that it is back",
+    happens="it comes back after 10 s, 20 s, 40 s and so on up to an hour; after a quiet day after "
+    "10 s again",
+)
+def test_card_that_fails_again_and_again_stays_out_longer() -> None:
+    clock = ManualClock()
+    ledger, out = XidLedger(clock), list[int]()
+    for _ in range(11):
+        ledger.enter(CARD, 61, POLICY)
+        out.append(seconds_out(ledger, clock))
+        clock.at_s += 60
+    assert out == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
+    clock.at_s += 24 * 3600
+    ledger.enter(CARD, 61, POLICY)
+    assert seconds_out(ledger, clock) == 10
+
+
+def test_burst_of_one_error_is_one_failure() -> None:
+    clock = ManualClock()
+    ledger = XidLedger(clock)
+    for _ in range(100):
+        ledger.enter(CARD, 61, POLICY)
+    assert seconds_out(ledger, clock) == 10
 
 
 def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
@@ -128,8 +171,8 @@ def test_critical_xid_takes_its_card_out_at_once(start: Open, stub: Stub) -> Non
 def test_card_with_xid_is_back_once_it_answers_again(start: Open, stub: Stub) -> None:
     backend = start(xids=AT_ONCE, interval_s=0.05)
     wait_listening(backend, stub)
-    event = f"xid {next(sequence)} 1 79"
-    stub.show(event, "fail * 1 15")
+    event = f"xid {next(sequence)} 1 61"
+    stub.show(event, "fail * 1 999")
     assert wait_healthy(backend, [True, False, True])
     stub.show(event)
     assert wait_healthy(backend, [True, True, True])

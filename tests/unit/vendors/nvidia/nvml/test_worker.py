@@ -9,6 +9,9 @@ import pytest
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
+from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
+from hami_node.vendors.nvidia.nvml.worker import PassWorker
+from tests.fakes.clock import RealClock
 from tests.nvml_stub.control import UUIDS, Stub
 from tests.unit.vendors.nvidia.nvml.conftest import Open
 
@@ -161,8 +164,21 @@ def test_driver_is_not_opened_again_under_a_call_that_hangs(start: Open, stub: S
     assert stub.calls("nvmlShutdown") == given_back
 
 
-def test_bug_in_a_pass_reaches_the_caller_each_time(start: Open) -> None:
-    backend = start(sources=None)
-    for _ in range(2):
-        with pytest.raises(AttributeError):
-            backend.scan()
+def test_bug_in_a_pass_reaches_the_caller_each_time() -> None:
+    passes: list[NvmlCalls] = []
+
+    def one_pass(calls: NvmlCalls) -> None:
+        passes.append(calls)
+        raise TypeError("a bug")
+
+    worker = PassWorker(
+        RealClock(), one_pass, lambda _: None, interval_s=lambda: 3600.0, call_limit_s=5.0
+    )
+    try:
+        for number in (1, 2):
+            assert worker.wait(worker.request(), 5.0)
+            with pytest.raises(DriverUnavailable, match="TypeError"):
+                worker.last()
+            assert len(passes) == number
+    finally:
+        assert worker.stop(5.0)
