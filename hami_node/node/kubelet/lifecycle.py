@@ -1,9 +1,10 @@
-"""Stay registered with kubelet: serve a socket, register it, watch both sockets; again on change.
+"""Stay registered with kubelet: serve a socket, register it, watch sockets and stream; then again.
 
 Seen on real kubelets: at its start it empties the plugin folder, and a socket recreated under its
 old name can vanish after registration. So every registration has a socket name of its own, and
-the file is watched as long as it serves. A slow plugin harms running pods: every wait here is
-short.
+the file is watched as long as it serves. kubelet counts our devices only while its ListAndWatch
+stream is open, and ends it at times without a word: also when an older plugin of the resource stops
+after a new one has registered. A slow plugin harms running pods: every wait here is short.
 """
 
 from __future__ import annotations
@@ -38,15 +39,22 @@ log = logging.getLogger(__name__)
 VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 CONNECT_RETRY_S: Final = 0.003
+HASTE_S: Final = 1.0
+"""How long connections to a new socket are tried in such haste."""
 REGISTER_TIMEOUT_S: Final = 5.0
-LIST_TIMEOUT_S: Final = 10.0
-"""How long kubelet may take from registration to its first ListAndWatch."""
+LIST_TIMEOUTS_S: Final = (0.8, 3.0, 10.0)
+"""How long kubelet may take from registration to its first ListAndWatch; longer after it took too
+long."""
+STEADY_S: Final = 30.0
+"""A stream that was open for so long ends a series of streams that kubelet ended."""
 LIST_CHECK_S: Final = 0.02
 CHECK_INTERVAL_S: Final = 1.0
 """How often the sockets are checked even if the folder watch reports nothing."""
 BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SWITCH_S: Final = 0.2
 """After its first list kubelet needs a moment to send its calls to the new server."""
+RETIREMENT_S: Final = 1.0
+"""When an old server stops, kubelet drops the newest one of that resource, within this time."""
 DRAIN_S: Final = 5.0
 """How long a call in flight may take while its server is replaced."""
 THREADS: Final = 16
@@ -115,8 +123,14 @@ class Lifecycle:
         self._restart = threading.Event()
         self._check_s = CHECK_INTERVAL_S
         self._retiring: list[threading.Thread] = []
+        self._unheeded = 0
+        self._retired_s = -RETIREMENT_S
         self.registered = threading.Event()
-        """Set while kubelet has accepted the current socket and called ListAndWatch."""
+        """Set while kubelet has accepted the current socket and keeps its stream open."""
+        self.problem = ""
+        """Why it is not registered, if that is known."""
+        self.registrations = 0
+        """How often kubelet has accepted a registration."""
 
     def restart(self) -> None:
         """Register again now (SIGHUP)."""
@@ -140,6 +154,7 @@ class Lifecycle:
                     failures = 0
                 except (KubeletError, OSError) as e:
                     failures += 1
+                    self.problem = str(e)
                     self._on_failed(str(e))
                     pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
                     log.warning("register_failed", extra=kv(error=str(e), retry_s=pause_s))
@@ -183,6 +198,7 @@ class Lifecycle:
             _retire(new, 0)
             raise
         took_s = self._clock.monotonic() - began
+        self.registrations += 1
         self._on_registered(took_s)
         log.info(
             "kubelet_registered",
@@ -197,18 +213,21 @@ class Lifecycle:
 
     def _retire_after(self, old: _Serving, new: _Serving) -> None:
         """Let the old server answer until kubelet has switched to the new server."""
-        deadline = self._clock.monotonic() + LIST_TIMEOUT_S
+        deadline = self._clock.monotonic() + LIST_TIMEOUTS_S[-1]
         while not new.plugin.listed.wait(LIST_CHECK_S) and self._clock.monotonic() < deadline:
             if self._stop.is_set():
                 break
         self._stop.wait(SWITCH_S)
+        if old.plugin.has_stream():
+            self._retired_s = self._clock.monotonic()
         _retire(old, DRAIN_S)
 
     def _wait_for_kubelet(self) -> _SocketId:
         """kubelet.sock's identity, once kubelet listens on it."""
         path = self._dir / KUBELET_SOCKET
-        is_logged = False
+        is_logged, tried, in_haste_until_s = False, None, 0.0
         while not self._stop.is_set():
+            found = None
             try:
                 found = _socket_id(path)
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -219,15 +238,19 @@ class Lifecycle:
                 if not is_logged:
                     log.info("kubelet_awaited", extra=kv(socket=path, error=e.strerror or str(e)))
                     is_logged = True
-                # bind() comes before listen(): an existing socket may refuse for a moment
-                self._pause(CONNECT_RETRY_S if path.exists() else self._check_s)
+                    self.problem = f"kubelet does not answer on {path}: {e.strerror or e}"
+                if found != tried:
+                    tried, in_haste_until_s = found, self._clock.monotonic() + HASTE_S
+                # bind() comes before listen(): a new socket may refuse for a moment
+                is_hasty = found is not None and self._clock.monotonic() < in_haste_until_s
+                self._pause(CONNECT_RETRY_S if is_hasty else self._check_s)
         raise KubeletError("stopped while waiting for kubelet")
 
     def _serve(self, kubelet: _SocketId) -> _Serving:
-        name = self._resource.replace("/", "-").replace(".", "-")
-        path = self._dir / f"hami-{name}-{secrets.token_hex(4)}.sock"
+        path = self._dir / f"{_socket_prefix(self._resource)}{secrets.token_hex(4)}.sock"
         path.unlink(missing_ok=True)
         plugin = self._make_plugin()
+        plugin.on_stream_end(self.wake)
         server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="plugin"))
         add_DevicePluginServicer_to_server(plugin, server)
         try:
@@ -253,19 +276,42 @@ class Lifecycle:
 
     def _hold(self, serving: _Serving) -> None:
         """Return when the registration has to be repeated."""
-        listed_by_s = self._clock.monotonic() + LIST_TIMEOUT_S
+        began_s = self._clock.monotonic()
+        patience_s = LIST_TIMEOUTS_S[min(self._unheeded, len(LIST_TIMEOUTS_S) - 1)]
         while not self._stop.is_set():
-            is_listed = serving.plugin.listed.is_set()
-            if is_listed:
-                self.registered.set()
+            age_s, is_open = self._clock.monotonic() - began_s, serving.plugin.has_stream()
             why = self._lost(serving)
-            if not why and not is_listed and self._clock.monotonic() > listed_by_s:
-                why = "kubelet never called ListAndWatch"
             if why:
-                self.registered.clear()
-                log.info("registration_lost", extra=kv(resource=self._resource, why=why))
+                self._unheeded = 0
+                self._lose(why)
                 return
-            self._pause(self._check_s if is_listed else LIST_CHECK_S)
+            if is_open:
+                self.problem = ""
+                self.registered.set()
+                if age_s > STEADY_S:
+                    self._unheeded = 0
+            elif serving.plugin.listed.is_set() or age_s > patience_s:
+                verb = "has ended" if serving.plugin.listed.is_set() else "never opened"
+                self._lose(f"kubelet {verb} the ListAndWatch stream of {self._resource}")
+                if self._clock.monotonic() - self._retired_s > RETIREMENT_S:
+                    self._unheeded += 1
+                    self._hold_back(serving)
+                return
+            self._pause(self._check_s if is_open else LIST_CHECK_S)
+
+    def _lose(self, why: str) -> None:
+        self.problem = f"{why}; registering again"
+        self.registered.clear()
+        log.info("registration_lost", extra=kv(resource=self._resource, why=why))
+
+    def _hold_back(self, serving: _Serving) -> None:
+        """Wait before registering again, unless something changed: kubelet may only be ending."""
+        pause_s = BACK_OFF_S[min(self._unheeded, len(BACK_OFF_S)) - 1]
+        until_s = self._clock.monotonic() + pause_s
+        while (left_s := until_s - self._clock.monotonic()) > 0 and not self._stop.is_set():
+            if self._lost(serving):
+                return
+            self._pause(min(left_s, self._check_s))
 
     def _lost(self, serving: _Serving) -> str:
         if self._restart.is_set():
@@ -281,7 +327,7 @@ class Lifecycle:
         return "" if found == serving.kubelet else "kubelet created a new socket"
 
     def _pause(self, timeout_s: float) -> None:
-        """Wait for a folder event, a restart request, stop or the timeout."""
+        """Wait for a folder event, the end of a stream, a request, stop or the timeout."""
         self._wake.wait(timeout_s)
         self._wake.clear()
 
@@ -298,10 +344,18 @@ def _retire(serving: _Serving, drain_s: float) -> None:
     serving.path.unlink(missing_ok=True)
 
 
+def own_sockets(plugin_dir: Path, resource: str) -> list[Path]:
+    """The sockets of a resource that this product has made."""
+    return list(plugin_dir.glob(f"{_socket_prefix(resource)}*.sock"))
+
+
 def remove_stale_sockets(plugin_dir: Path, resource: str) -> int:
     """Remove sockets that a killed daemon left behind; returns their number."""
-    name = resource.replace("/", "-").replace(".", "-")
-    stale = list(plugin_dir.glob(f"hami-{name}-*.sock"))
+    stale = own_sockets(plugin_dir, resource)
     for path in stale:
         path.unlink(missing_ok=True)
     return len(stale)
+
+
+def _socket_prefix(resource: str) -> str:
+    return f"hami-{resource.replace('/', '-').replace('.', '-')}-"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import grpc
 
+from hami_node.clock import Deadline
 from hami_node.errors import AllocationError, HamiError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
 from hami_node.logs import kv
 from hami_node.node.cards.inventory import Inventory, kubelet_list
+from hami_node.ports import Clock
 from hami_node.vendors.answer import ContainerResponse
 from hami_node.vendors.spec import PluginOptions
 
@@ -21,44 +23,63 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 3600.0
 """How long a quiet ListAndWatch stream waits before it checks its context again."""
-ALLOCATOR_WAIT_S = 20.0
-"""How long an Allocate right after the start waits until the pods have been listed."""
+BUDGET_S: Final = 9.5
+"""How long an Allocate, or a question about preferred IDs, may take with all its waits: kubelet is
+answered within 10 s."""
 
 
 class Allocator(Protocol):
     """Decides what a container gets. Raises AllocationError to refuse."""
 
-    def allocate(self, device_ids: Sequence[Sequence[str]]) -> list[ContainerResponse]:
+    def allocate(
+        self, device_ids: Sequence[Sequence[str]], deadline: Deadline
+    ) -> list[ContainerResponse]:
         """One response per container, in order."""
 
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """The device IDs that kubelet should take. Never raises."""
+    def prefer(
+        self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
+    ) -> list[str]:
+        """The device IDs that kubelet should take. Raises HamiError where that is unknown."""
+
+    def renew(self) -> None:
+        """We have registered anew: kubelet may be another one than before."""
 
 
 class AllocatorSlot:
-    """Holds the allocator once it is ready; earlier calls wait for a bounded time."""
+    """Holds the allocator once it is ready, and gives each call its deadline."""
 
-    def __init__(self, wait_s: float = ALLOCATOR_WAIT_S) -> None:
+    def __init__(
+        self, clock: Clock, stop: threading.Event | None = None, budget_s: float = BUDGET_S
+    ) -> None:
         self._ready = threading.Event()
         self._allocator: Allocator | None = None
-        self._wait_s = wait_s
+        self._clock, self._stop, self._budget_s = clock, stop, budget_s
 
     def put(self, allocator: Allocator) -> None:
         """From now on calls are answered."""
         self._allocator = allocator
         self._ready.set()
 
-    def take(self, wait_s: float | None = None) -> Allocator:
-        """The allocator; `wait_s` None waits as long as an Allocate may.
+    def renew(self) -> None:
+        """We have registered anew."""
+        if self._allocator is not None:
+            self._allocator.renew()
+
+    def deadline(self) -> Deadline:
+        """The deadline of a call that begins now."""
+        return Deadline.after(self._budget_s, self._clock.monotonic, self._stop)
+
+    def take(self, wait_s: float) -> Allocator:
+        """The allocator; a call right after the start waits for it.
 
         Raises:
             AllocationError: the daemon could not list its pods in time.
         """
-        self._ready.wait(self._wait_s if wait_s is None else wait_s)
+        self._ready.wait(wait_s)
         if self._allocator is None:
             raise AllocationError(
                 "hami-node has just started and the API server has not answered for "
-                f"{self._wait_s:.0f} s, so the pod's reservation is unknown: delete and recreate "
+                f"{wait_s:.0f} s, so the pod's reservation is unknown: delete and recreate "
                 "the pod"
             )
         return self._allocator
@@ -68,7 +89,7 @@ DEFAULT_OPTIONS: Final = PluginOptions()
 
 
 class DevicePlugin(DevicePluginServicer):
-    """One resource's device plugin. Holds no state of its own."""
+    """One resource's device plugin. Its only state is which of kubelet's streams are open."""
 
     def __init__(
         self,
@@ -81,8 +102,30 @@ class DevicePlugin(DevicePluginServicer):
         self._allocator = allocator
         self._options = options
         self._is_over = False
+        self._lock = threading.Lock()
+        self._open_streams = 0
+        self._on_stream_end: Callable[[], None] = lambda: None
         self.listed = threading.Event()
         """Set once kubelet has called ListAndWatch."""
+
+    def has_stream(self) -> bool:
+        """True while kubelet keeps a ListAndWatch stream open."""
+        with self._lock:
+            return self._open_streams > 0
+
+    def on_stream_end(self, call: Callable[[], None]) -> None:
+        """Call this whenever a stream of kubelet's has ended. Set it before the server starts."""
+        self._on_stream_end = call
+
+    def _count_stream(self, change: int) -> None:
+        with self._lock:
+            self._open_streams += change
+
+    def _end_stream(self) -> None:
+        """Called by gRPC, whoever ended the stream and however."""
+        self._count_stream(-1)
+        self._inventory.wake()
+        self._on_stream_end()
 
     def close(self) -> None:
         """End the streams: the server is about to stop."""
@@ -105,7 +148,9 @@ class DevicePlugin(DevicePluginServicer):
     ) -> Iterator[api.ListAndWatchResponse]:
         """Send the list now and after every change, until kubelet or the server ends the stream."""
         del request
-        context.add_callback(self._inventory.wake)
+        self._count_stream(+1)
+        if not context.add_callback(self._end_stream):
+            self._end_stream()  # it has ended already
         sent = -1
 
         def is_over() -> bool:
@@ -124,18 +169,21 @@ class DevicePlugin(DevicePluginServicer):
     ) -> api.PreferredAllocationResponse:
         """Prefer IDs on the reserved cards; any IDs without a known reservation."""
         del context
+        deadline = self._allocator.deadline()
         answers = []
         for asked in request.container_requests:
             must = list(asked.must_include_deviceIDs)
             available = list(asked.available_deviceIDs)
             try:
                 chosen = self._allocator.take(wait_s=0).prefer(
-                    available, must, asked.allocation_size
+                    available, must, asked.allocation_size, deadline
                 )
             except HamiError as e:
                 log.info("preference_unknown", extra=kv(error=str(e)))
-                rest = [name for name in available if name not in must]
-                chosen = (must + rest)[: asked.allocation_size]
+                chosen = _any_of(available, must, asked.allocation_size)
+            except Exception:  # any bug: kubelet would fail the pod for an error here
+                log.exception("preference_broken")
+                chosen = _any_of(available, must, asked.allocation_size)
             answers.append(api.ContainerPreferredAllocationResponse(deviceIDs=chosen))
         return api.PreferredAllocationResponse(container_responses=answers)
 
@@ -144,8 +192,9 @@ class DevicePlugin(DevicePluginServicer):
     ) -> api.AllocateResponse:
         """Answer with exactly the reserved slice, or refuse in one sentence."""
         ids = [list(asked.devices_ids) for asked in request.container_requests]
+        deadline = self._allocator.deadline()
         try:
-            responses = self._allocator.take().allocate(ids)
+            responses = self._allocator.take(deadline.left_s()).allocate(ids, deadline)
         except AllocationError as e:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
         except HamiError as e:
@@ -160,6 +209,10 @@ class DevicePlugin(DevicePluginServicer):
         """Nothing to do; the options disable this call."""
         del request, context
         return api.PreStartContainerResponse()
+
+
+def _any_of(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+    return [*must, *(name for name in available if name not in must)][:size]
 
 
 def _message(response: ContainerResponse) -> api.ContainerAllocateResponse:

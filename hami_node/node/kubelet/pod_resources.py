@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from hami_node.clock import Deadline
 from hami_node.errors import KubeletError
 from hami_node.kubelet_api import podresources_pb2 as api
 from hami_node.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
@@ -33,18 +36,32 @@ class KubeletPodResources:
         self._inode: int | None = None
         self._answered: int | None = None
 
-    def list(self) -> tuple[HeldContainer, ...]:
+    def list(self, deadline: Deadline | None = None) -> tuple[HeldContainer, ...]:
         """Every container that kubelet lists, in its order.
+
+        Args:
+            deadline: when the caller's time is over; the usual limit applies as well.
 
         Raises:
             KubeletError: the socket can't be read.
         """
-        with self._one_at_a_time:
-            return self._list()
+        with self._turn(deadline):
+            return self._list(deadline)
 
-    def _list(self) -> tuple[HeldContainer, ...]:
+    @contextmanager
+    def _turn(self, deadline: Deadline | None) -> Iterator[None]:
+        """Hold the channel, as soon as the other calls are done with it."""
+        wait_s = -1 if deadline is None else deadline.left_s()
+        if not self._one_at_a_time.acquire(timeout=wait_s):
+            raise KubeletError(f"pod-resources socket {self._socket}: other calls take too long")
         try:
-            answer = self._answer()
+            yield
+        finally:
+            self._one_at_a_time.release()
+
+    def _list(self, deadline: Deadline | None) -> tuple[HeldContainer, ...]:
+        try:
+            answer = self._answer(deadline)
         except (grpc.RpcError, OSError) as e:
             self._drop()
             code = e.code().name if isinstance(e, grpc.Call) else str(e)
@@ -81,12 +98,15 @@ class KubeletPodResources:
         self._channel = None
         self._answered = None
 
-    def _answer(self) -> api.ListPodResourcesResponse:
+    def _answer(self, deadline: Deadline | None) -> api.ListPodResourcesResponse:
         """One list; a call that kubelet refuses only for its rate is retried."""
         for tries_left in reversed(range(RATE_TRIES)):
+            limit_s = self._timeout_s
+            if deadline is not None:
+                limit_s = min(limit_s, deadline.left_s())
             try:
                 answer: api.ListPodResourcesResponse = self._stub().List(
-                    api.ListPodResourcesRequest(), timeout=self._timeout_s
+                    api.ListPodResourcesRequest(), timeout=limit_s
                 )
             except grpc.RpcError as e:
                 is_rate = isinstance(e, grpc.Call) and e.code() is _RATE_LIMITED

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from hami_node.clock import Deadline
 from hami_node.errors import AllocationError, HamiError, KubeError, NoPendingPod
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
@@ -16,12 +21,18 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from hami_node.node.cards.inventory import Inventory
-from hami_node.node.kubelet.lifecycle import Lifecycle, remove_stale_sockets
+from hami_node.node.kubelet.lifecycle import (
+    BACK_OFF_S,
+    LIST_TIMEOUTS_S,
+    Lifecycle,
+    remove_stale_sockets,
+)
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
 from hami_node.vendors.answer import ContainerResponse, Mount
 from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
 
 GPU = "nvidia.com/gpu"
 LIMIT_S = 10.0
@@ -31,7 +42,7 @@ class Registry(RegistrationServicer):
     """A kubelet that only registers, or refuses; it requests the list only if wanted."""
 
     def __init__(self, folder: Path, *, lists: bool = True, socket: Path | None = None) -> None:
-        self._folder, self._lists = folder, lists
+        self._folder, self.listing = folder, lists
         self.requests: list[api.RegisterRequest] = []
         self.refusals = 0
         self._server = grpc.server(ThreadPoolExecutor(4))
@@ -39,20 +50,31 @@ class Registry(RegistrationServicer):
         self._server.add_insecure_port(f"unix:{socket or folder / 'kubelet.sock'}")
         self._server.start()
         self._channels: list[grpc.Channel] = []
-        self._streams: list[object] = []
+        self._streams: list[grpc.Call] = []
+        self.at_s: list[float] = []
+        self.ends_at_once = False
 
     def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:  # noqa: N802 - the name is kubelet's
+        self.at_s.append(time.monotonic())
         self.requests.append(request)
         if self.refusals:
             self.refusals -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-        if self._lists:
+        if self.listing:
             self.follow(request.endpoint)
         return api.Empty()
 
+    def end_streams(self) -> None:
+        """Cancel all streams, as a kubelet that drops its client does."""
+        while self._streams:
+            self._streams.pop().cancel()  # type: ignore[no-untyped-call] # grpc's types
+
     def follow(self, endpoint: str) -> None:
         """Ask for the list and keep the stream: one that is dropped is cancelled."""
-        self._streams.append(self.stub(endpoint).ListAndWatch(api.Empty()))
+        stream = self.stub(endpoint).ListAndWatch(api.Empty())
+        self._streams.append(stream)
+        if self.ends_at_once:
+            threading.Thread(target=_end_after_one, args=(stream,)).start()
 
     def stub(self, endpoint: str) -> DevicePluginStub:
         channel = grpc.insecure_channel(f"unix:{self._folder / endpoint}")
@@ -65,6 +87,12 @@ class Registry(RegistrationServicer):
         self._server.stop(0).wait(LIMIT_S)
 
 
+def _end_after_one(stream: Any) -> None:
+    with suppress(grpc.RpcError):
+        next(stream, None)  # the plugin may have ended it first
+    stream.cancel()
+
+
 class RunningLifecycle:
     """A life cycle in its thread."""
 
@@ -74,7 +102,7 @@ class RunningLifecycle:
         self.inventory.replace((card(slots=2),))
         self.failures: list[str] = []
         self.took_s: list[float] = []
-        self.slot = slot or AllocatorSlot(0.05)
+        self.slot = slot or AllocatorSlot(RealClock(), budget_s=0.05)
         self.lifecycle = Lifecycle(
             plugin_dir=folder,
             resource=GPU,
@@ -204,22 +232,83 @@ def test_stale_sockets_of_the_same_resource_only_are_removed(short_folder: Path)
     assert len(list(short_folder.iterdir())) == 3
 
 
+# -- kubelet's stream ------------------------------------------------------------------------------
+@shows(
+    "N10",
+    fault="kubelet ends its ListAndWatch stream; both sockets stay as they are",
+    happens="not ready, with the reason; registered again within a second",
+)
+def test_stream_that_kubelet_ends_is_noticed_and_registered_again(
+    running: RunningLifecycle, registry: Registry
+) -> None:
+    assert running.lifecycle.registered.wait(LIMIT_S)
+    registry.listing = False
+    registry.end_streams()
+    eventually(lambda: not running.lifecycle.registered.is_set())
+    assert "kubelet has ended the ListAndWatch stream of" in running.lifecycle.problem
+    registry.listing = True
+    eventually(lambda: len(registry.requests) >= 2)
+    assert running.lifecycle.registered.wait(LIMIT_S)
+    assert running.lifecycle.problem == ""
+    assert BACK_OFF_S[0] < 1.0
+
+
+@shows(
+    "N10",
+    fault="kubelet accepts a registration and never opens the stream",
+    happens="not ready, with the reason; registered again within a second, then less often",
+)
+def test_stream_that_kubelet_never_opens_is_asked_for_again(short_folder: Path) -> None:
+    registry = Registry(short_folder, lists=False)
+    running = RunningLifecycle(short_folder)
+    try:
+        eventually(lambda: len(registry.requests) == 2)
+        assert LIST_TIMEOUTS_S[0] + BACK_OFF_S[0] < 1.0
+        assert "kubelet never opened the ListAndWatch stream" in running.lifecycle.problem
+        assert not running.lifecycle.registered.is_set()
+        assert running.lifecycle._unheeded == 1
+        registry.listing = True
+        assert running.lifecycle.registered.wait(LIMIT_S)
+    finally:
+        running.close()
+        registry.close()
+
+
+@shows(
+    "N10",
+    fault="kubelet ends every stream as soon as it has opened it",
+    happens="registrations become rarer, and never a burst",
+)
+def test_streams_that_kubelet_keeps_ending_are_answered_more_and_more_slowly(
+    running: RunningLifecycle, registry: Registry
+) -> None:
+    registry.ends_at_once = True
+    registry.end_streams()
+    eventually(lambda: len(registry.requests) == 5, 20.0)
+    gaps_s = [late - early for early, late in pairwise(registry.at_s[1:])]
+    assert gaps_s[-1] > gaps_s[0]
+    assert gaps_s[-1] > 0.9
+
+
 # -- the service -----------------------------------------------------------------------------------
 class Answers:
     """An allocator that answers or raises as configured."""
 
-    def __init__(self, error: HamiError | None = None) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
-    def allocate(self, device_ids: object) -> list[ContainerResponse]:
-        del device_ids
+    def allocate(self, device_ids: object, deadline: Deadline) -> list[ContainerResponse]:
+        del device_ids, deadline
         if self.error is not None:
             raise self.error
         mount = Mount(container_path="/in", host_path="/out", is_read_only=True)
         return [ContainerResponse(envs=(("A", "1"),), mounts=(mount,), cdi_devices=("k=v",))]
 
-    def prefer(self, available: object, must: object, size: int) -> list[str]:
-        del available, must
+    def renew(self) -> None:
+        """Nothing is remembered."""
+
+    def prefer(self, available: object, must: object, size: int, deadline: Deadline) -> list[str]:
+        del available, must, deadline
         if self.error is not None:
             raise self.error
         return ["b", "c"][:size]
@@ -278,10 +367,13 @@ def test_allocate_before_the_daemon_is_ready_waits_then_refuses(
         served(running, registry).Allocate(request("a"), timeout=LIMIT_S)
 
 
-def test_preference_of_an_unknown_pod_is_any_with_what_must_be(
-    running: RunningLifecycle, registry: Registry
+@pytest.mark.parametrize(
+    "error", [NoPendingPod("who?"), RuntimeError("a bug")], ids=["unknown", "broken"]
+)
+def test_preference_without_an_answer_is_any_with_what_must_be(
+    running: RunningLifecycle, registry: Registry, error: Exception
 ) -> None:
-    running.slot.put(Answers(NoPendingPod("who?")))
+    running.slot.put(Answers(error))
     (answer,) = (
         served(running, registry)
         .GetPreferredAllocation(preference(), timeout=LIMIT_S)
