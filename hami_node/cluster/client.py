@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hami_node import __version__
+from hami_node.clock import Deadline
 from hami_node.cluster.calls import JSON_PATCH, MERGE_PATCH, PLAIN_JSON, ApiCall, Query
 from hami_node.cluster.events import EventOrigin, event_body
 from hami_node.cluster.paths import (
@@ -22,11 +23,11 @@ from hami_node.cluster.paths import (
 from hami_node.cluster.transport.connection import Connection, OnRequest, Timeouts
 from hami_node.cluster.transport.credentials import load_configuration
 from hami_node.cluster.transport.sender import Sender
-from hami_node.cluster.watching.frames import read_mapping
+from hami_node.cluster.watching.frames import read_list, read_mapping
 from hami_node.errors import Conflict, KubeError, WireError
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
-from hami_node.ports import Clock, EventNote, JsonPatch
+from hami_node.ports import Clock, EventNote, Fence, JsonPatch
 from hami_node.wire.objects import decode_node, decode_pod
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,24 @@ class KubeClient:
         """
         return KubeClient(
             self.sender.with_attempts(attempts),
+            component=self._component,
+            host_name=self._host_name,
+            clock=self._clock,
+        )
+
+    def fenced(self, fence: Fence) -> KubeClient:
+        """The same client; `fence` is checked right before every attempt to write."""
+        return KubeClient(
+            self.sender.fenced(fence),
+            component=self._component,
+            host_name=self._host_name,
+            clock=self._clock,
+        )
+
+    def within(self, deadline: Deadline) -> KubeClient:
+        """The same client, but all its calls end by the deadline; each is tried once."""
+        return KubeClient(
+            self.sender.within(deadline),
             component=self._component,
             host_name=self._host_name,
             clock=self._clock,
@@ -109,6 +128,16 @@ class KubeClient:
         """LIST pods, of one node or of all; pods that can't be decoded are left out."""
         query = () if node_name is None else (("fieldSelector", f"spec.nodeName={node_name}"),)
         return tuple(_decoded(self.sender.list_items(f"{CORE}/pods", "pods", query), decode_pod))
+
+    def pods_now(self, node_name: str) -> tuple[Pod, ...]:
+        """LIST the pods of a node as they are now, not as a cache of the API server has them.
+
+        Raises:
+            KubeError: also when one of them can't be decoded.
+        """
+        query = (("fieldSelector", f"spec.nodeName={node_name}"),)
+        answer = read_list(self.sender.list_page(f"{CORE}/pods", "pods", query))
+        return tuple(map(_pod, answer.items))
 
     def patch_pod_exactly(
         self,

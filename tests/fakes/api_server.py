@@ -50,6 +50,13 @@ class FaultyApiServer(ApiServer):
             self.store._history.clear()
         self.drop_watches()
 
+    def restore_backup(self) -> None:
+        """Come back with today's objects, but with versions from long ago, and another history."""
+        with self.store.condition:
+            self.store.version = self.store.oldest = 10
+            self.store._history.clear()
+        self.drop_watches()
+
     def forget_requests(self) -> None:
         """Empty the list of requests."""
         self.state.requests = RequestLog()

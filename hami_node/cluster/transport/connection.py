@@ -16,7 +16,9 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
+from hami_node.clock import Deadline
 from hami_node.cluster.calls import PLAIN_JSON, ApiCall
+from hami_node.cluster.transport.bounded_reads import POOL_CLASSES, all_reads_by
 from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS
 from hami_node.cluster.transport.failures import decode_status, failure_of, foreign_errors
 from hami_node.cluster.transport.light_import import import_light
@@ -125,6 +127,7 @@ class Connection:
         configuration.connection_pool_maxsize = 8
         self._configuration = configuration
         self._pool: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager
+        self._pool.pool_classes_by_scheme = POOL_CLASSES
         self._user_agent = user_agent
         self._timeouts = timeouts or Timeouts()
         self._on_request = on_request or (lambda _verb, _resource, _status: None)
@@ -135,15 +138,22 @@ class Connection:
         """The API server's address: `https://10.0.0.1:443`."""
         return str(self._configuration.host)
 
-    def send(self, call: ApiCall) -> bytes:
+    def send(self, call: ApiCall, deadline: Deadline | None = None) -> bytes:
         """Send a call and read its whole response.
+
+        Args:
+            call: the request.
+            deadline: when the caller's own time is over; the usual limits apply as well.
 
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        deadline = self._monotonic() + self._timeouts.total_s
-        response = self._open(call, self._timeouts.read_s)
-        body = self._read_all(response, call, deadline)
+        limit = Deadline.after(self._timeouts.total_s, self._monotonic)
+        if deadline is not None:
+            limit = limit.at_most(deadline.left_s())
+        with all_reads_by(limit):
+            response = self._open(call, self._timeouts.read_s, limit)
+            body = self._read_all(response, call, limit)
         _check(call, response, body)
         return body
 
@@ -154,12 +164,15 @@ class Connection:
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        response = self._open(call, self._timeouts.read_s)
+        limit = Deadline.after(self._timeouts.total_s, self._monotonic)
+        with all_reads_by(limit):
+            response = self._open(call, self._timeouts.read_s, limit)
         stream = Stream(response, call, self.host)
         try:
             if response.status >= 300:
-                deadline = self._monotonic() + self._timeouts.total_s
-                _check(call, response, self._read_all(response, call, deadline))
+                with all_reads_by(limit):
+                    body = self._read_all(response, call, limit)
+                _check(call, response, body)
             stream.allow_silence(silence_s)
             yield stream
         finally:
@@ -169,15 +182,18 @@ class Connection:
         """Close all idle connections."""
         self._pool.clear()
 
-    def _open(self, call: ApiCall, read_s: float) -> urllib3.BaseHTTPResponse:
+    def _open(self, call: ApiCall, read_s: float, limit: Deadline) -> urllib3.BaseHTTPResponse:
         """Send a call; retry it once when it was refused and the credentials were rotated."""
-        response = self._request(call, read_s)
+        response = self._request(call, read_s, limit)
         if response.status == 401 and self._renew_credentials():
             response.close()
-            response = self._request(call, read_s)
+            response = self._request(call, read_s, limit)
         return response
 
-    def _request(self, call: ApiCall, read_s: float) -> urllib3.BaseHTTPResponse:
+    def _request(self, call: ApiCall, read_s: float, limit: Deadline) -> urllib3.BaseHTTPResponse:
+        left_s = limit.left_s()
+        if not left_s:
+            raise KubeError(f"can't {call}: no time is left for it")
         url = self.host + call.path + (f"?{urlencode(call.query)}" if call.query else "")
         body = None if call.body is None else msgspec.json.encode(call.body)
         status = 0
@@ -188,7 +204,9 @@ class Connection:
                     url,
                     body=body,
                     headers=self._headers(call),
-                    timeout=urllib3.Timeout(connect=self._timeouts.connect_s, read=read_s),
+                    timeout=urllib3.Timeout(
+                        connect=self._timeouts.connect_s, read=read_s, total=left_s
+                    ),
                     retries=False,
                     redirect=False,
                     preload_content=False,
@@ -220,18 +238,17 @@ class Connection:
         return bool(configuration.api_key != before)
 
     def _read_all(
-        self, response: urllib3.BaseHTTPResponse, call: ApiCall, deadline: float
+        self, response: urllib3.BaseHTTPResponse, call: ApiCall, limit: Deadline
     ) -> bytes:
-        """The body; the deadline also ends a response that trickles in without end."""
         chunks: list[bytes] = []
         try:
             with foreign_errors(call, self.host):
                 while chunk := response.read1(_READ_BYTES):
                     chunks.append(chunk)
-                    if self._monotonic() > deadline:
-                        raise TimeoutError(f"answer not complete after {self._timeouts.total_s} s")
-        except KubeError:
+        except KubeError as e:
             response.close()
+            if not limit.left_s():
+                raise KubeError(f"can't {call}: the answer is not complete in time") from e
             raise
         response.release_conn()
         return b"".join(chunks)

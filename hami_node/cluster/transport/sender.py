@@ -9,10 +9,12 @@ from typing import Final
 
 import tenacity
 
+from hami_node.clock import Deadline
 from hami_node.cluster.calls import ApiCall, Query
 from hami_node.cluster.transport.connection import Connection, Stream
 from hami_node.cluster.watching.frames import read_list
 from hami_node.errors import KubeError
+from hami_node.ports import Fence
 
 PAGE_LIMIT: Final = 500
 _JITTERED: Final = tenacity.wait_random_exponential(multiplier=0.2, max=5.0)
@@ -22,7 +24,13 @@ class Sender:
     """Sends requests; their responses are bytes. Thread-safe."""
 
     def __init__(
-        self, connection: Connection, *, stop: threading.Event | None = None, attempts: int = 1
+        self,
+        connection: Connection,
+        *,
+        stop: threading.Event | None = None,
+        attempts: int = 1,
+        fence: Fence | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Send through a connection.
 
@@ -30,13 +38,24 @@ class Sender:
             connection: where requests go.
             stop: ends waits between attempts.
             attempts: the most attempts for a request that fails transiently.
+            fence: raises where a write must not be sent any more; checked before each attempt.
+            deadline: when the caller's time is over; None for the usual limits of each request.
         """
         self._connection, self._attempts = connection, attempts
+        self._fence, self._deadline = fence, deadline
         self._stop = stop or threading.Event()
 
     def with_attempts(self, attempts: int) -> Sender:
         """The same connection with another number of attempts."""
-        return Sender(self._connection, stop=self._stop, attempts=attempts)
+        return Sender(self._connection, stop=self._stop, attempts=attempts, fence=self._fence)
+
+    def fenced(self, fence: Fence) -> Sender:
+        """The same connection; `fence` is checked before each attempt to write."""
+        return Sender(self._connection, stop=self._stop, attempts=self._attempts, fence=fence)
+
+    def within(self, deadline: Deadline) -> Sender:
+        """The same connection, for calls that all end by the deadline and are tried once."""
+        return Sender(self._connection, stop=self._stop, deadline=deadline)
 
     def close(self) -> None:
         """Close the connections."""
@@ -45,7 +64,7 @@ class Sender:
     def send(self, call: ApiCall) -> bytes:
         """Send a call and read its whole response. Raises KubeError or one of its kinds."""
         if self._attempts == 1:
-            return self._connection.send(call)
+            return self._attempt(call)
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._attempts)
             | tenacity.stop_when_event_set(self._stop),
@@ -54,7 +73,12 @@ class Sender:
             sleep=tenacity.sleep_using_event(self._stop),
             reraise=True,
         )
-        return retrying(self._connection.send, call)
+        return retrying(self._attempt, call)
+
+    def _attempt(self, call: ApiCall) -> bytes:
+        if self._fence is not None and call.method != "GET":
+            self._fence()
+        return self._connection.send(call, self._deadline)
 
     def patch(
         self, path: str, resource: str, subject: str, body: object, content_type: str

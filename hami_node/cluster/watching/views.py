@@ -6,7 +6,7 @@ import threading
 
 from hami_node.cluster.client import KubeClient
 from hami_node.cluster.kinds import NODES, PODS
-from hami_node.cluster.watching.watch_health import WatchTimes
+from hami_node.cluster.watching.watch_health import OF_FEW, WatchTimes
 from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, Listener
@@ -40,7 +40,7 @@ class WatchedCluster:
 
     @classmethod
     def of_cluster(
-        cls, kube: KubeClient, clock: Clock, times: WatchTimes | None = None
+        cls, kube: KubeClient, clock: Clock, times: WatchTimes = OF_FEW
     ) -> WatchedCluster:
         """All nodes and pods, listed in pages: what the extender needs."""
         return cls(

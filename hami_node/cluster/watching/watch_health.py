@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 from dataclasses import dataclass
+from typing import Final
 
 from hami_node.errors import Gone, KubeError
 from hami_node.logs import kv
@@ -22,14 +23,20 @@ class WatchTimes:
         server_timeout_s: the server ends a watch after this time, up to a tenth less at random.
         grace_s: a silent watch that lasts this much longer is dead. (TCP detects a dead peer
             earlier.)
-        first_wait_s: after a failure; doubled with each further failure, half of it at random.
+        first_wait_s: the wait after a failure is random: from a tenth of this to three times the
+            wait before, which is this at first. So the daemons of a large cluster come back spread
+            over seconds, the first time too.
         longest_wait_s: the upper limit of a wait.
     """
 
     server_timeout_s: float = 120.0
     grace_s: float = 10.0
-    first_wait_s: float = 0.2
+    first_wait_s: float = 1.0
     longest_wait_s: float = 15.0
+
+
+OF_FEW: Final = WatchTimes(first_wait_s=0.2, longest_wait_s=2.0)
+"""For the few watches of an extender: their load is small, and pods wait for them."""
 
 
 class WatchHealth:
@@ -41,7 +48,7 @@ class WatchHealth:
 
     def __init__(self, resource: str, clock: Clock, times: WatchTimes) -> None:
         """Start without a response; `resource` is for the log."""
-        self.failures_in_a_row = 0
+        self.failures_in_a_row, self._last_wait_s = 0, times.first_wait_s
         self._resource, self._clock, self._times = resource, clock, times
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._has_warned = False
@@ -65,19 +72,20 @@ class WatchHealth:
         if self._has_warned:
             fields = kv(resource=self._resource, failures=self.failures_in_a_row)
             log.info("watch_recovered", extra=fields)
-        self.failures_in_a_row, self._has_warned = 0, False
+        self._has_warned = False
+        self.reset()
 
     def reset(self) -> None:
         """Make the next wait after a failure short again."""
-        self.failures_in_a_row = 0
+        self.failures_in_a_row, self._last_wait_s = 0, self._times.first_wait_s
 
     def failed(self, error: KubeError) -> float:
         """Note a failure and return how long to wait, seconds; only the first is a warning."""
         self.failures_in_a_row += 1
-        longest_s = self._times.first_wait_s * 2.0 ** min(self.failures_in_a_row - 1, 20)
-        longest_s = min(longest_s, self._times.longest_wait_s)
-        wait_s = longest_s * self._random.uniform(0.5, 1.0)
-        wait_s = max(wait_s, min(error.retry_after_s or 0.0, self._times.longest_wait_s))
+        times = self._times
+        longest_s = min(3 * self._last_wait_s, times.longest_wait_s)
+        self._last_wait_s = self._random.uniform(min(times.first_wait_s / 10, longest_s), longest_s)
+        wait_s = self._last_wait_s + min(error.retry_after_s or 0.0, times.longest_wait_s)
         level = logging.DEBUG
         if not self._has_warned and not isinstance(error, Gone):
             self._has_warned, level = True, logging.WARNING

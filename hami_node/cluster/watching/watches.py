@@ -1,7 +1,9 @@
 """Objects of the API server, kept current by one LIST and then WATCH.
 
-A watch is resumed where it broke; only a history that is gone (410) or a long outage needs a new
-list. The server ends every watch after the time that we request, so a watch that lasts longer is
+A watch is resumed where it broke, however long that took; only a history that is gone (410) needs
+a new list. A daemon's list names the last version that it knows, and no limit: the API server
+answers that from its cache, while a limit or no version makes it read all pods of the cluster from
+etcd. The server ends every watch after the time that we request, so a watch that lasts longer is
 dead; bookmarks don't help, because a quiet cluster sends none for hours. An object that can't be
 decoded affects that object only.
 """
@@ -36,10 +38,15 @@ from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
 
-_FRESH_LIST_AFTER: Final = (
-    5  # failures in a row: the server may have restarted with another history
+_ANY_VERSION_AFTER: Final = (
+    5  # lists in a row that did not get our version: restored from a backup, it is in the future
 )
+_LIST_AFTER_QUIET: Final = 5
+"""Watches in a row without a word: for a version of the future a server stays silent."""
 _HASTY_S: Final = 0.5  # a watch that ends sooner, without an event, counts as a failure
+_STEADY_S: Final = 10.0  # a watch that lasted so long ends a series of failures
+_TOO_LARGE: Final = "Too large resource version"  # the API server's words, with status 504
+_FROM_CACHE: Final = "0"  # whatever version the server has in its cache
 
 _WAKE_S: Final = 0.25  # a relist ends a wait after a failure within this time
 
@@ -64,8 +71,9 @@ class ResourceWatch(Generic[T]):
             kind: `PODS` or `NODES`.
             clock: measures how long ago the server last responded.
             field_selector: `spec.nodeName=...` or `metadata.name=...`; "" takes all.
-            from_cache: take the first list from the API server's cache, in one piece; False
-                takes it in pages, which keeps our memory small for whole clusters.
+            from_cache: take lists from the API server's cache, in one piece; False takes them
+                from etcd in pages, which keeps our memory small for whole clusters and is meant
+                for few clients.
             times: waits and limits.
         """
         self.cache: ObjectCache[T] = ObjectCache(kind.resource)
@@ -73,8 +81,10 @@ class ResourceWatch(Generic[T]):
         self._selector: Query = (("fieldSelector", field_selector),) if field_selector else ()
         self._times = times or WatchTimes()
         self._health = WatchHealth(kind.resource, clock, self._times)
-        self._list_from = "0" if from_cache else ""
+        self._is_paged = not from_cache
+        self._list_from = "" if self._is_paged else _FROM_CACHE
         self._version = ""
+        self._failed_lists = self._quiet_watches = 0
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._bad: set[Key] = set()
         self._synced = threading.Event()
@@ -98,8 +108,9 @@ class ResourceWatch(Generic[T]):
 
     def relist(self) -> None:
         """List again before anything else; not synced until that is done."""
-        self._synced.clear()
-        self._relist.set()
+        with self._lock:
+            self._relist.set()
+            self._synced.clear()
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -140,18 +151,26 @@ class ResourceWatch(Generic[T]):
             wait_s -= _WAKE_S
 
     def _failed(self, error: KubeError) -> float:
-        """Note a failure and return how long to wait, seconds."""
-        wait_s = self._health.failed(error)
-        if isinstance(error, Gone) or self._health.failures_in_a_row >= _FRESH_LIST_AFTER:
-            self._version = self._list_from = ""
-        return wait_s
+        """Note a failure, choose the next list if one is needed; how long to wait, seconds."""
+        if self._version:
+            if isinstance(error, Gone) or _TOO_LARGE in str(error):
+                self._version = ""  # the list asks for it: nothing older than what we have seen
+        elif isinstance(error, Gone):
+            self._list_from = ""
+        elif self._list_from:
+            self._failed_lists += 1
+            if self._failed_lists >= _ANY_VERSION_AFTER:
+                self._list_from = _FROM_CACHE
+        return self._health.failed(error)
 
     # -- list ----------------------------------------------------------------------------------
 
     def _list(self, stop: threading.Event) -> None:
         found: dict[Key, T] = {}
-        query: Query = (*self._selector, ("limit", str(PAGE_LIMIT)))
-        if self._list_from:
+        query: Query = self._selector
+        if self._is_paged:
+            query = (*query, ("limit", str(PAGE_LIMIT)))
+        elif self._list_from:
             query = (*query, ("resourceVersion", self._list_from))
         while not stop.is_set():
             page = read_list(self._sender.list_page(self._kind.path, self._kind.resource, query))
@@ -165,9 +184,11 @@ class ResourceWatch(Generic[T]):
         self._bad &= found.keys()
         self.cache.replace(found)
         self._advance(version)
-        self._health.succeeded()
-        if not self._relist.is_set():
-            self._synced.set()
+        self._failed_lists = self._quiet_watches = 0
+        self._health.touch()
+        with self._lock:  # a `relist` meanwhile must not be taken for done
+            if not self._relist.is_set():
+                self._synced.set()
         self.cache.notify()
 
     def _read_items(self, items: Iterable[bytes], found: dict[Key, T]) -> None:
@@ -227,12 +248,23 @@ class ResourceWatch(Generic[T]):
                         return
                     self._take(read_frame(line))
                     frames += 1
+            except KubeError:
+                if self._clock.monotonic() - began_s >= _STEADY_S:
+                    self._health.reset()
+                raise
             finally:
                 self._hold(None)
         was_ended = stop.is_set() or self._relist.is_set()
         if not frames and self._clock.monotonic() - began_s < _HASTY_S and not was_ended:
             raise KubeError(f"the watch of {kind.resource} ended at once")
         self._health.succeeded()
+        self._note_end(is_quiet=not frames)
+
+    def _note_end(self, *, is_quiet: bool) -> None:
+        """After a watch that ended in order: a long silence may hide another history."""
+        self._quiet_watches = self._quiet_watches + 1 if is_quiet else 0
+        if self._quiet_watches >= _LIST_AFTER_QUIET:
+            self._version = ""
 
     def _hold(self, stream: Stream | None) -> None:
         with self._lock:

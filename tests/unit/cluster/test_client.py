@@ -11,11 +11,11 @@ import pytest
 from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.cluster.watching.frames import read_list
-from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
+from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound, NotLeading
 from hami_node.model import Pod
 from hami_node.ports import EventNote
 from tests.fakes.api_server import FaultyApiServer
-from tests.fakes.clock import RealClock
+from tests.fakes.clock import RealClock, soon
 from tests.fakes.http_servers import answering_server, dripping_server
 from tests.unit.cluster.conftest import Connect, Requests, pod
 
@@ -338,6 +338,29 @@ def test_with_retries_final_answers_are_not_tried_again(
     assert len(server.requests()) == 1
 
 
+def test_fence_is_checked_before_every_attempt_to_write(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
+    server.fail_next("patch", "nodes", 503, times=9)
+    checks = []
+
+    def fence() -> None:
+        checks.append(1)
+        if len(checks) == 2:
+            raise NotLeading("the Lease was lost")
+
+    with pytest.raises(NotLeading):
+        kube.fenced(fence).with_retries(5).merge_patch_node("n1", {"a": "b"})
+    assert len(server.requests()) == 1
+
+
+def test_fence_lets_reads_pass(server: FaultyApiServer, kube: KubeClient) -> None:
+    def fence() -> None:
+        raise NotLeading("the Lease was lost")
+
+    assert kube.fenced(fence).read_node("n1").name == "n1"
+
+
 def test_too_many_requests_carries_the_wait_that_the_server_asked_for(
     server: FaultyApiServer, kube: KubeClient
 ) -> None:
@@ -362,8 +385,12 @@ def test_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path)
         kube.close()
 
 
-def test_an_answer_that_drips_for_ever_is_cut(tmp_path: Path) -> None:
-    with dripping_server() as url:
+@pytest.mark.parametrize("is_in_headers", [False, True], ids=["body", "headers"])
+@pytest.mark.parametrize("is_the_callers", [False, True], ids=["usual-limit", "callers-deadline"])
+def test_an_answer_that_drips_for_ever_is_cut(
+    tmp_path: Path, *, is_in_headers: bool, is_the_callers: bool
+) -> None:
+    with dripping_server(is_in_headers=is_in_headers) as url:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(
             "{current-context: c, contexts: [{name: c, context: {cluster: c}}], "
@@ -373,10 +400,11 @@ def test_an_answer_that_drips_for_ever_is_cut(tmp_path: Path) -> None:
             kubeconfig,
             component="daemon",
             clock=RealClock(),
-            timeouts=Timeouts(connect_s=1.0, read_s=1.0, total_s=0.3),
+            timeouts=Timeouts(connect_s=1.0, read_s=1.0, total_s=30.0 if is_the_callers else 0.3),
         )
-        with pytest.raises(KubeError, match="not complete"):
-            kube.read_node("n1")
+        reader = kube.within(soon(0.3)) if is_the_callers else kube
+        with pytest.raises(KubeError, match="in time" if is_in_headers else "not complete"):
+            reader.read_node("n1")
         kube.close()
 
 

@@ -16,6 +16,7 @@ from hami_node.model import Node, Pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
 from tests.unit.cluster.conftest import Connect, pod
 
 Followed = tuple[ResourceWatch[Pod], list[tuple[str | None, str | None]]]
@@ -268,15 +269,118 @@ def test_relist_does_not_sit_out_the_wait_after_a_failure(
     eventually(watch.is_synced)
 
 
-@pytest.mark.parametrize("outcome", [504, "reset"])
-def test_five_failures_in_a_row_cost_a_new_list(
+@shows(
+    "N5",
+    fault="watches fail ten times in a row, as in an outage of a minute",
+    happens="each is resumed at the last version; nothing is listed",
+)
+@pytest.mark.parametrize("outcome", [500, 504, "reset"])
+def test_failures_in_a_row_cost_no_list(
     server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod], outcome: int | str
 ) -> None:
-    """Restored from a backup, a server takes our version for one of the future and stays silent."""
-    server.fail_next("watch", "pods", outcome, times=5)
+    server.fail_next("watch", "pods", outcome, times=10)
     server.drop_watches()
-    eventually(lambda: served(server, "list") == 2)
     follows(server, pods_of_n1, "1")
+    assert len(server.requests(verb="list")) == 1
+
+
+def queries(server: FaultyApiServer) -> list[dict[str, str]]:
+    """What each list of pods asked for, without the selector."""
+    found = server.requests(verb="list", resource="pods")
+    return [
+        {key: text for key, text in request.query.items() if key != "fieldSelector"}
+        for request in found
+    ]
+
+
+def test_lists_of_a_node_are_answered_from_the_servers_cache(
+    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    """With a limit, or without a version, the server reads all pods of the cluster from etcd."""
+    eventually(lambda: served(server, "watch") == 1)
+    known = str(pods_of_n1.version())
+    server.expire_watches()
+    eventually(lambda: served(server, "watch") == 2)
+    assert queries(server) == [{"resourceVersion": "0"}, {"resourceVersion": known}]
+
+
+@shows(
+    "N5",
+    fault="the extender's watch of the whole cluster breaks, and later its history is gone",
+    happens="the first is resumed; only the second costs a list, in pages that keep memory small",
+)
+def test_watch_of_the_whole_cluster_lists_in_pages_and_only_after_410(
+    server: FaultyApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
+) -> None:
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), from_cache=False, times=QUICK)
+    run_watch(watch)
+    eventually(lambda: served(server, "watch") == 1)
+    server.fail_next("watch", "pods", "reset", times=10)
+    server.drop_watches()
+    follows(server, watch, "1")
+    assert queries(server) == [{"limit": "500"}]
+    server.expire_watches()
+    follows(server, watch, "2")
+    eventually(lambda: queries(server) == [{"limit": "500"}] * 2)
+
+
+@shows(
+    "N5",
+    fault="the API server has forgotten its history (410), for the watch and then for the list",
+    happens="one list at the last version, answered from its cache; only then one from etcd",
+)
+def test_only_a_list_that_is_gone_is_followed_by_a_consistent_list(
+    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    eventually(lambda: served(server, "watch") == 1)
+    known = str(pods_of_n1.version())
+    server.fail_next("list", "pods", 410)
+    server.expire_watches()
+    eventually(lambda: served(server, "watch") == 2)
+    assert queries(server) == [{"resourceVersion": "0"}, {"resourceVersion": known}, {}]
+
+
+@shows(
+    "N5",
+    fault="the API server comes back from a backup, with versions below those that are known",
+    happens="after five refused lists the daemon takes what the server has, and follows that",
+)
+def test_server_restored_from_a_backup_is_followed(
+    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
+) -> None:
+    known = str(pods_of_n1.version())
+    server.fail_next("watch", "pods", 410)
+    server.restore_backup()
+    follows(server, pods_of_n1, "1")
+    refused = [{"resourceVersion": known}] * 5
+    assert queries(server) == [{"resourceVersion": "0"}, *refused, {"resourceVersion": "0"}]
+
+
+def test_silent_watches_of_a_server_with_another_history_end_in_a_list(
+    server: FaultyApiServer,
+    kube: KubeClient,
+    run_watch: Callable[[ResourceWatch[Pod]], None],
+) -> None:
+    """It takes our version for one of the future, and sends nothing at all."""
+    times = WatchTimes(server_timeout_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
+    run_watch(watch)
+    eventually(lambda: served(server, "watch") == 1)
+    server.restore_backup()
+    follows(server, watch, "1")
+
+
+def test_history_that_is_always_gone_is_not_asked_for_in_a_busy_loop(
+    server: FaultyApiServer,
+    kube: KubeClient,
+    run_watch: Callable[[ResourceWatch[Pod]], None],
+) -> None:
+    server.fail_next("watch", "pods", 410, times=1000)
+    times = WatchTimes(first_wait_s=0.2, longest_wait_s=600.0)
+    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
+    run_watch(watch)
+    eventually(lambda: len(server.requests(verb="watch")) >= 2)
+    eventually(lambda: watch._health.failures_in_a_row >= 2)
 
 
 def test_watch_that_outlives_its_time_is_given_up(
