@@ -1,7 +1,8 @@
 """Events about pods and nodes, written in the background so that they never delay other work.
 
 Kubernetes keeps Events in etcd, so a plugin that repeats itself burdens the cluster: the same text
-about the same object is written only once in a while, and each object has a budget.
+about the same object is written only once in a while, each object has a budget, and so has the
+process.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from hami_node.cluster.event_queue import EventQueue
 from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.ports import Clock, EventNote, Kube
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _MESSAGE_BYTES: Final = 1024  # the API server refuses longer messages of Events
 _RETRY_S: Final = (0.5, 2.0, 5.0)  # waits between the attempts to write an Event
+_LOOK_S: Final = 1.0  # between two looks at the clock while the minute's budget is spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,10 @@ class EventLimits:
     """Limits on how many Events are written.
 
     Attributes:
-        queue_size: Events that wait to be written; more are dropped.
+        queue_size: Events that wait to be written; more are left out, first those of the namespace
+            with the most.
+        urgent_per_minute: Events of the process in any minute, those that are not routine.
+        routine_per_minute: routine Events in any minute.
         repeat_after_s: the same Event about the same object is left out for this long.
         burst: Events about one object at once.
         refill_s: an object may have one more Event after this time.
@@ -39,6 +46,8 @@ class EventLimits:
     """
 
     queue_size: int = 64
+    urgent_per_minute: int = 120
+    routine_per_minute: int = 120
     repeat_after_s: float = 300.0
     burst: int = 25
     refill_s: float = 60.0
@@ -52,43 +61,60 @@ class EventWriter:
         """Write through `kube`."""
         self._kube, self._clock = kube, clock
         self._limits = limits or EventLimits()
-        self._queue: queue.Queue[EventNote | None] = queue.Queue(self._limits.queue_size)
+        per_minute = (self._limits.urgent_per_minute, self._limits.routine_per_minute)
+        self._waiting = EventQueue(self._limits.queue_size, per_minute, clock.monotonic())
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # put() is safe anywhere
         self._lock = threading.Lock()
         self._last_s: OrderedDict[EventNote, float] = OrderedDict()
         self._budgets: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
 
     def emit(self, note: EventNote) -> bool:
-        """Queue an Event; never waits. False when it is left out or the queue is full."""
+        """Queue an Event; never waits. False when it is left out, or another to make room."""
         with self._lock:
             if not self._is_allowed(note):
                 return False
-            try:
-                self._queue.put_nowait(note)
-            except queue.Full:
-                return False
-            self._last_s[note] = self._clock.monotonic()
-            self._last_s.move_to_end(note)
-            while len(self._last_s) > self._limits.remembered:
-                self._last_s.popitem(last=False)
-        return True
+            now_s = self._clock.monotonic()
+            left_out = self._waiting.put(note, now_s)
+            if left_out is not None:
+                self._last_s.pop(left_out, None)  # may come again
+            if left_out is not note:
+                self._remember(note, now_s)
+        if self._bell.empty():
+            self._bell.put(None)
+        return left_out is None
 
     def run(self, stop: threading.Event) -> None:
-        """Write Events until stopped and woken; then write those queued, until a write fails."""
+        """Write Events until stopped and woken; then those that may be, until a write fails."""
         while not stop.is_set():
-            note = self._queue.get()
-            if note is not None:
+            note, wait_s = self._next()
+            if note is None:
+                self._rest(wait_s)
+            else:
                 self._write(note, stop)
-        is_writable = True
-        while is_writable and not self._queue.empty():
-            note = self._queue.get_nowait()
-            is_writable = note is None or self._write(note, stop)
+        note, _ = self._next()
+        while note is not None and self._write(note, stop):
+            note, _ = self._next()
 
     def wake(self) -> None:
         """Make `run` check its stop event."""
-        try:
-            self._queue.put_nowait(None)
-        except queue.Full:
-            return  # then it is awake already
+        self._bell.put(None)
+
+    def _next(self) -> tuple[EventNote | None, float | None]:
+        """The next Event, else how long to wait; None for until another is queued."""
+        with self._lock:
+            now_s = self._clock.monotonic()
+            note = self._waiting.take(now_s)
+            return note, None if note else self._waiting.wait_s(now_s)
+
+    def _rest(self, wait_s: float | None) -> None:
+        with suppress(queue.Empty):
+            self._bell.get(timeout=None if wait_s is None else min(wait_s, _LOOK_S))
+
+    def _remember(self, note: EventNote, now_s: float) -> None:
+        self._last_s[note] = now_s
+        self._last_s.move_to_end(note)
+        while len(self._last_s) > self._limits.remembered:
+            self._last_s.popitem(last=False)
 
     def _is_allowed(self, note: EventNote) -> bool:
         """False for an Event that repeats another, or whose object has had too many."""
