@@ -103,8 +103,16 @@ def configure(style: LogFormat, level: LogLevel, stream: TextIO | None = None) -
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(EventFormatter(style))
+    logging.getLogger().handlers[:] = [handler]
+    adjust(style, level)
+
+
+def adjust(style: LogFormat, level: LogLevel) -> None:
+    """Change form and level of what `configure` set up."""
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    for handler in root.handlers:
+        if isinstance(handler.formatter, EventFormatter):
+            handler.setFormatter(EventFormatter(style))
     ours = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(ours if level is LogLevel.DEBUG else max(ours, logging.WARNING))
     logging.getLogger(PRODUCT).setLevel(ours)

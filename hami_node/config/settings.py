@@ -101,12 +101,23 @@ class Settings:
     )
 
     http_bind: Address = setting(
-        "127.0.0.1:9080", "Address of /filter, /bind and /webhook; HTTPS once a certificate is set."
+        "127.0.0.1:9080", "Address of /filter and /bind; HTTPS once a certificate is set."
+    )
+    webhook_bind: Address = setting(
+        "off", "Address of /webhook and nothing else; off: it is served at --http-bind."
     )
     cert_file: Path | None = setting(
         None, "Certificate of the HTTPS server (PEM); read again when it changes."
     )
     key_file: Path | None = setting(None, "Key of that certificate (PEM).")
+    client_ca_file: Path | None = setting(
+        None,
+        "Authorities (PEM) of the certificate that callers of --http-bind have to show; read again "
+        "when it changes. Without it everybody is answered.",
+    )
+    client_name: ObjectName = setting(
+        "hami-scheduler", "Whom that certificate has to name; no other is answered."
+    )
     lock_wait_s: Annotated[float, Meta(ge=0, le=60)] = setting(
         10.0, "How long a bind waits for a node lock that another pod holds, seconds."
     )
@@ -123,6 +134,12 @@ class Settings:
     replica_name: str = setting(
         "", "This replica's name in the Lease; the host's name by default.", env=("POD_NAME",)
     )
+    endpoint_slice: str = setting(
+        "",
+        "EndpointSlice, in the Lease's namespace, in which the leader writes its address, so that "
+        "a Service leads to it.",
+    )
+    pod_ip: str = setting("", "This replica's address in that EndpointSlice.", env=("POD_IP",))
 
     card_metrics: CardMetrics = setting(
         CardMetrics.OWN,
@@ -136,12 +153,21 @@ class Settings:
     pod_resources_socket: Path = setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"), "kubelet's pod-resources socket."
     )
+    record_dir: Path = setting(
+        Path("/var/lib/hami-node"),
+        "Folder of this node's record of grants; only root may reach it.",
+    )
     sysfs_root: Path = setting(Path("/sys"), "Where sysfs is mounted.")
 
     metrics_address: Address = setting(
         ":9394",
-        "Address of /metrics, /healthz, /readyz and /config.",
+        "Address of /metrics and /config.",
         flags=("metrics-bind-address",),
+    )
+    probe_address: Address = setting(
+        "off",
+        "Address of /healthz and /readyz and nothing else; off: they are served at "
+        "--metrics-address.",
     )
     log_format: LogFormat = setting(LogFormat.KV, "Form of the log lines.")
     log_level: LogLevel = setting(LogLevel.INFO, "Lowest level of the log lines.")
@@ -178,13 +204,18 @@ GROUPS: Final = {
 }
 """The group of the shared settings, by the first field of each group."""
 
+EXTENDER_DEFAULTS: Final[Mapping[str, object]] = {"metrics_address": ":9395"}
+"""Shared settings with another default in the extender: both programs may run on one machine."""
+
 FIXED: Final = (
     "node_name",
     "kubeconfig",
     "plugin_dir",
     "pod_resources_socket",
+    "record_dir",
     "sysfs_root",
     "metrics_address",
+    "probe_address",
 )
 """Shared settings that a running daemon can't change."""
 
@@ -199,7 +230,7 @@ class Declaration:
         group: its section in the help and the documentation.
         owner: the class that declares it.
         section: its vendor's section of device-config.yaml; "" for none.
-        default: its default.
+        default: its default, for the daemon at least.
     """
 
     name: str
@@ -213,6 +244,11 @@ class Declaration:
     def flag(self) -> str:
         """Its flag, and its key in our section of device-config.yaml."""
         return self.name.replace("_", "-")
+
+    def default_of(self, role: Role) -> object:
+        """Its default in this program."""
+        is_extender = role is Role.EXTENDER and self.owner is Settings
+        return EXTENDER_DEFAULTS.get(self.name, self.default) if is_extender else self.default
 
     def value_in(self, settings: Settings) -> object:
         """Its value."""

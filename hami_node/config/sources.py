@@ -199,7 +199,7 @@ def combine(
         ("environment", env),
         ("flag", flags),
     )
-    values: dict[str, object] = {}
+    values = {name: declared.default_of(role) for name, declared in declarations(blocks).items()}
     origins: dict[str, str] = {}
     for origin, layer in layers:
         values.update(layer.values)
@@ -302,7 +302,23 @@ def _of_extender(settings: Settings) -> list[ConfigError]:
     if (settings.cert_file is None) != (settings.key_file is None):
         missing = "--cert-file" if settings.cert_file is None else "--key-file"
         errors.append(ConfigError("command line", missing, "", "give certificate and key, or none"))
+    if settings.client_ca_file is not None:
+        errors += _of_client_authority(settings)
+    if settings.endpoint_slice and not settings.pod_ip:
+        hint = "set POD_IP (in a pod from the field status.podIP), to be written there"
+        errors.append(ConfigError("environment", "POD_IP", "", hint))
     if settings.http_bind == "off":
         hint = "an extender needs an address: HOST:PORT"
         errors.append(ConfigError("command line", "--http-bind", "off", hint))
     return errors
+
+
+def _of_client_authority(settings: Settings) -> list[ConfigError]:
+    """Certificates of clients are shown over HTTPS, and an API server has none for webhooks."""
+    wrong = {
+        "--cert-file": "" if settings.cert_file else "clients show certificates over HTTPS only",
+        "--webhook-bind": "the API server shows no certificate: give /webhook its own address"
+        if settings.webhook_bind == "off"
+        else "",
+    }
+    return [ConfigError("command line", flag, "", hint) for flag, hint in wrong.items() if hint]

@@ -25,41 +25,61 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class ConfigWatch:
-    """Compares content. `run` is the thread's body."""
+    """Compares content. `run` is the thread's body.
 
-    def __init__(self, paths: Sequence[Path], on_change: Callable[[], None]) -> None:
+    Every reload happens in that thread, one after the other, and content that changes after it was
+    compared is noticed by the next comparison: the last state of the files is the one in force.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        on_change: Callable[[], None],
+        on_request: Callable[[], None] = lambda: None,
+    ) -> None:
         """Compare with the files as they are now, whether they exist yet or not.
 
-        `on_change` runs in the watching thread.
+        `on_change` runs in the watching thread after each change, and before `on_request` for each
+        `request`.
         """
         self._paths = tuple(paths)
         self._seen = self._digests()
-        self._on_change = on_change
-        self._wake = threading.Event()
+        self._on_change, self._on_request = on_change, on_request
+        self._wake, self._requested = threading.Event(), threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Watch until stopped."""
-        if not self._paths:
-            return
         observer = self._watch_folders()
         self._wake.set()  # a file may have changed since it was read for the first time
         while not stop.is_set():
             if self._wake.wait(CHECK_INTERVAL_S):
                 self._wake.clear()
-                stop.wait(SETTLE_S)
-            now = self._digests()
-            if now != self._seen and not stop.is_set():
-                self._seen = now
-                self._on_change()
+                if not self._requested.is_set():
+                    stop.wait(SETTLE_S)
+            if not stop.is_set():
+                self._compare()
         if observer is not None:
             observer.stop()
             observer.join(1.0)
 
+    def _compare(self) -> None:
+        is_requested = self._requested.is_set()
+        self._requested.clear()
+        now = self._digests()  # before the files are read: what changes in between is seen again
+        if now != self._seen or is_requested:
+            self._seen = now
+            self._on_change()
+        if is_requested:
+            self._on_request()
+
     def _watch_folders(self) -> BaseObserver | None:
         """Subscribe to changes; without inotify the files are only polled."""
+        folders = sorted({path.parent for path in self._paths if path.parent.is_dir()})
+        if not folders:
+            return None
         observer = Observer()
         try:
-            for folder in sorted({path.parent for path in self._paths if path.parent.is_dir()}):
+            for folder in folders:
                 observer.schedule(_Waker(self._wake), str(folder))
             observer.start()
         except OSError as e:
@@ -68,12 +88,17 @@ class ConfigWatch:
             return None
         return observer
 
+    def request(self) -> None:
+        """Read the files again now, whether they changed or not."""
+        self._requested.set()
+        self._wake.set()
+
     def wake(self) -> None:
         """Check now."""
         self._wake.set()
 
     def _digests(self) -> tuple[str, ...]:
-        return tuple(_digest(path) for path in self._paths)
+        return tuple(digest_of(path) for path in self._paths)
 
 
 class _Waker(FileSystemEventHandler):
@@ -89,7 +114,8 @@ class _Waker(FileSystemEventHandler):
             self._event.set()
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Tells one content of a file from another, and why it can't be read."""
     try:
         with path.open("rb") as file:
             return hashlib.sha256(file.read(MAX_BYTES)).hexdigest()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn, TextIO
+from typing import Final, TextIO
 
 from hami_node.clock import SystemClock
 from hami_node.config.sources import environment
 from hami_node.demo.cards import who_holds_what
 from hami_node.demo.cast import Cast
 from hami_node.demo.keep import commands
-from hami_node.demo.stage import COMMAND, LIMIT_S, Stage
+from hami_node.demo.stage import COMMAND, LIMIT_S, Stage, StoppedError
 from hami_node.demo.steps import steps_of
 from hami_node.demo.tour import Step, Tour
 from hami_node.demo.view import View
@@ -26,11 +23,6 @@ from hami_node.vendors.demo import StepFailed
 WATCH_S: Final = 0.5
 """How often `--keep` checks whether the programs still run."""
 PROGRAM: Final = "hami-node"
-END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _InterruptedError(BaseException):
-    """A signal requests the end; everything is shut down on the way out."""
 
 
 def run(
@@ -41,8 +33,12 @@ def run(
     stream: TextIO | None = None,
     steps: Sequence[Step] | None = None,
     limit_s: float = LIMIT_S,
+    stop: threading.Event | None = None,
 ) -> int:
     """Show and check every step; returns the process's exit code: 0 only if all steps passed.
+
+    Nothing is left behind, whenever `stop` is set; it is still set afterwards if it interrupted
+    something: not where it only ended `keep`.
 
     Args:
         cast: the devices that the vendors provide.
@@ -51,17 +47,19 @@ def run(
         stream: where the output goes; standard output by default.
         steps: the steps to show; all by default.
         limit_s: how long a step waits for what usually takes milliseconds.
+        stop: ends the demo.
     """
     view = View(stream or sys.stdout)
     failed: tuple[str, ...] | None = None
+    is_stopped = stop or threading.Event()
     try:
-        stage = Stage(SystemClock(), environment(), cast, command, limit_s)
-        with _orderly_end(), stage:
+        stage = Stage(SystemClock(), environment(), cast, command, limit_s, is_stopped)
+        with stage:
             failed = _show(stage, view, steps_of(cast) if steps is None else steps)
             if keep:
                 view.kept(commands(stage, _program()))
                 failed += _watch(stage, view)
-    except _InterruptedError:
+    except StoppedError:
         view.line("\nstopped; everything was shut down")
     return 0 if failed == () else 1
 
@@ -75,6 +73,7 @@ def _show(stage: Stage, view: View, steps: Sequence[Step]) -> tuple[str, ...]:
     skipped = 0
     is_aborted = False
     for number, step in enumerate(steps, start=1):
+        stage.check_stop()
         if is_aborted:
             view.step_skipped(number, step.title)
             skipped += 1
@@ -105,27 +104,6 @@ def _passes(step: Step, tour: Tour, view: View, position: tuple[int, int]) -> bo
     return True
 
 
-@contextmanager
-def _orderly_end() -> Iterator[None]:
-    """Turn the first signal to end into an exception; further signals don't disturb the cleanup."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        del number, frame
-        for ignored in END_SIGNALS:
-            signal.signal(ignored, signal.SIG_IGN)
-        raise _InterruptedError
-
-    before = {handled: signal.signal(handled, end) for handled in END_SIGNALS}
-    try:
-        yield
-    finally:
-        for handled, handler in before.items():
-            signal.signal(handled, handler)
-
-
 # -- keep ------------------------------------------------------------------------------------------
 def _program() -> tuple[str, ...]:
     """The command with which this user can start hami-node."""
@@ -135,7 +113,11 @@ def _program() -> tuple[str, ...]:
 
 
 def _watch(stage: Stage, view: View) -> tuple[str, ...]:
-    """Wait for Ctrl-C; returns what failed if a program ends by itself."""
+    """Wait for Ctrl-C, the usual end; returns what failed if a program ends by itself.
+
+    Raises:
+        StoppedError: the demo is to end.
+    """
     while not stage.stop.wait(WATCH_S):
         for program in stage.programs.values():
             code = program.exit_code
@@ -143,4 +125,5 @@ def _watch(stage: Stage, view: View) -> tuple[str, ...]:
                 view.line(f"{program.title} ended with code {code}")
                 view.log_lines(program.title, program.last_lines())
                 return (f"{program.title} keeps running",)
-    return ()
+    stage.stop.clear()
+    raise StoppedError

@@ -73,8 +73,11 @@ def _refusal(tour: Tour, name: str, words: Sequence[str]) -> str:
     message = pods.sentence(admission)
     missing = [word for word in words if word not in message]
     check(not missing, f"the refusal does not contain {', '.join(missing)}: {message}")
-    phase = pods.read(stage, name).annotations.get(names.POD_BIND_PHASE)
-    check(phase == names.PHASE_FAILED, f"pod {name} is left in phase {phase}")
+    stage.until(  # written after the answer: kubelet does not wait for it
+        GPU_NODE,
+        f"pod {name} has the phase {names.PHASE_FAILED}",
+        lambda: pods.read(stage, name).annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED,
+    )
     event = stage.until(
         GPU_NODE,
         f"an Event gives the reason for pod {name}",

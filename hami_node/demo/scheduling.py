@@ -134,12 +134,12 @@ def share(tour: Tour) -> Seen:
     cards, first = stage.cast.shared, tour.served[FIRST.name]
     rows += [limits_row(cards, FIRST.name, want, first, card) for want in FIRST.wants]
     check(all(row[-1] == str(card.index) for row in rows), f"not all are on card {card.index}")
-    folders = {
-        _cache_folder(stage, tenant.name, want.name, tour.served[tenant.name])
+    files = {
+        _cache_file(stage, tenant.name, want.name, tour.served[tenant.name])
         for tenant in (FIRST, *JOINING)
         for want in tenant.wants
     }
-    check(len(folders) == len(rows) and None not in folders, "containers share a cache folder")
+    check(len(files) == len(rows) and None not in files, "containers share a cache file")
     held_mib = granted_mib(stage, card.uuid)
     return Seen(
         lines=(
@@ -272,8 +272,8 @@ def limits_row(
     return (f"{pod} / {want.name}", wanted, *map(str, given.values()), str(card.index))
 
 
-def _cache_folder(stage: Stage, pod: str, container: str, admission: Admission) -> str | None:
-    inside = str(stage.gpu.folder / "hook" / "vgpu")
-    folder = pods.mount_at(admission.responses[container], inside)
-    owner = f"{pods.read(stage, pod).uid}_{container}"
-    return folder if folder is not None and folder.endswith(owner) else None
+def _cache_file(stage: Stage, pod: str, container: str, admission: Admission) -> str | None:
+    """The file on the node that this container writes its use to; None if it has none."""
+    name = f"{pods.read(stage, pod).uid}_{container}.cache"
+    inside = str(stage.gpu.folder / "hook" / "vgpu" / name)
+    return pods.mount_at(admission.responses[container], inside)

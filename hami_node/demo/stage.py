@@ -45,6 +45,10 @@ LONGEST_TMP: Final = 40
 COMMAND: Final = (sys.executable, "-m", "hami_node")
 
 
+class StoppedError(BaseException):
+    """The demo is to end; everything is shut down on the way out. No step may catch it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNode:
     """A node's folder and its kubelet."""
@@ -64,6 +68,7 @@ class Stage:
         cast: Cast,
         command: Sequence[str] = COMMAND,
         limit_s: float = LIMIT_S,
+        stop: threading.Event | None = None,
     ) -> None:
         """Prepare; entering starts kubelets and API server, `start_...` the programs.
 
@@ -73,10 +78,11 @@ class Stage:
             cast: the devices that the vendors provide.
             command: how `hami-node` is started.
             limit_s: how long to wait for what usually takes milliseconds.
+            stop: ends every wait with `StoppedError`.
         """
         self.clock = clock
         self.cast = cast
-        self.stop = threading.Event()
+        self.stop = stop or threading.Event()
         self._env = env
         self._command = command
         self._limit_s = limit_s
@@ -90,9 +96,6 @@ class Stage:
         with ExitStack() as exits:
             self.folder = temporary_folder(tempfile.gettempdir())
             exits.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            limiter_folder = self.cast.shared.limiter_folder
-            if not limiter_folder.exists():
-                exits.callback(_remove_if_empty, limiter_folder)
             exits.enter_context(self.api)
             self.kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
             self._add_node(GPU_NODE, {}, {}, exits)
@@ -108,7 +111,6 @@ class Stage:
         trace: TracebackType | None,
     ) -> None:
         del kind, error, trace
-        self.stop.set()
         running = tuple(self.programs.values())
         for item in running:
             item.process.terminate()  # all at once; they are awaited below
@@ -134,10 +136,11 @@ class Stage:
         exits: ExitStack,
     ) -> None:
         folder = self.folder / name
-        hook = folder / "hook" / "vgpu"
-        hook.mkdir(parents=True)
-        for file in self.cast.shared.limiter_files:
-            (hook / file).write_text("placeholder of the simulated node\n", encoding="utf-8")
+        hook = folder / "hook"
+        for file, content in self.cast.shared.limiter_files(hook).items():
+            (hook / file).parent.mkdir(parents=True, exist_ok=True)
+            (hook / file).write_bytes(content)
+            (hook / file).chmod(0o644)  # whatever the umask: all users in a container read it
         self._write_config(folder)
         (folder / "config.json").write_text('{"nodeconfig": []}\n')
         kubelet = SimulatedKubelet(folder / "dp", folder / "pr" / "kubelet.sock")
@@ -172,6 +175,7 @@ class Stage:
             "--plugin-dir": folder / "dp",
             "--pod-resources-socket": folder / "pr" / "kubelet.sock",
             "--hook-path": folder / "hook",
+            "--record-dir": folder / "record",
             "--metrics-address": "127.0.0.1:0",
         }
         given = [str(text) for flag in flags.items() for text in flag]
@@ -233,10 +237,12 @@ class Stage:
 
         Raises:
             StepFailed: the program has ended, or it takes too long.
+            StoppedError: the demo is to end.
         """
         deadline = self.clock.monotonic() + self._limit_s
         awaited = self.program(program)
         while True:
+            self.check_stop()
             code = awaited.exit_code
             seen = look()
             if seen is not None and seen is not False:
@@ -246,6 +252,11 @@ class Stage:
             if self.clock.monotonic() > deadline:
                 raise StepFailed(f"expected: {what}; not met within {self._limit_s:g} s")
             self.stop.wait(every_s)
+
+    def check_stop(self) -> None:
+        """Raise StoppedError once the demo is to end."""
+        if self.stop.is_set():
+            raise StoppedError
 
     # -- the cluster -------------------------------------------------------------------------------
     def read_node(self, node: SimulatedNode) -> Node:
@@ -297,10 +308,3 @@ def temporary_folder(usual: str) -> Path:
     except OSError as e:
         hint = f"name a short, writable folder ({e.strerror})"
         raise ConfigError("environment", "TMPDIR", parent, hint) from e
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # others use it by now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,23 +22,32 @@ from hami_node.engine.compat import COMPATS
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.metrics.server import MetricsServer
+from hami_node.metrics.pages import PageServer
+from hami_node.metrics.server import MetricsServer, ProbeServer
 from hami_node.model import Device
 from hami_node.node.allocate.allocator import AllocateRules, AllocatorParts, PodAllocator
-from hami_node.node.allocate.identity import Identity, IdentitySources
-from hami_node.node.allocate.live_use import LiveUse
 from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.owed import NAME as OWED
+from hami_node.node.allocate.owed import OwedWrites
 from hami_node.node.allocate.pod_writer import PodWriter
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.holdings.settler import Settler, load_record
+from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
+from hami_node.node.kubelet.rivals import TAKEN_EVENT, Contested, Rivals
 from hami_node.node.probes import NodeProbes
+from hami_node.node.report.clear_word import ClearWord
 from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.node_marks import NodeMarks
 from hami_node.node.report.readings import NodeCards
 from hami_node.node.report.reporter import Reporter
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Clock, EventNote
+from hami_node.record.file import RecordFile
+from hami_node.record.ledger import NAME as LEDGER
+from hami_node.record.ledger import VERSION as LEDGER_VERSION
+from hami_node.record.ledger import Ledger
 from hami_node.threads import GuardedThreads
-from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.publication import CardSources, Publication
 from hami_node.vendors.spec import AnyVendor, Auditor, AuditOutlets, protocol_of, protocols_of
 
@@ -48,7 +58,13 @@ SYNC_CHECK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """The daemon's parts that need no API server; `settings` returns those in force."""
+    """The daemon's parts that need no API server.
+
+    Attributes:
+        settings: returns those in force.
+        listener: where the pages are served; None where they are switched off.
+        probe_listener: where the probes are served; None where the pages include them.
+    """
 
     settings: Callable[[], Settings]
     vendors: tuple[AnyVendor, ...]
@@ -58,6 +74,8 @@ class NodeParts:
     threads: GuardedThreads
     metrics: DeferredMetrics
     config_watch: ConfigWatch
+    listener: socket.socket | None
+    probe_listener: socket.socket | None
 
     @property
     def is_simulated(self) -> bool:
@@ -76,7 +94,7 @@ class ClusterServices:
         """Build the parts.
 
         Raises:
-            ConfigError: no usable credentials, or the metrics address is taken.
+            ConfigError: no usable credentials.
         """
         self._parts = parts
         settings, clock = parts.settings(), parts.clock
@@ -96,16 +114,25 @@ class ClusterServices:
         self._kubelet = KubeletPodResources(settings.pod_resources_socket, parts.stop)
         # Names of resources can't change while the daemon runs.
         self._served = tuple(protocol_of(resource.vendor, settings) for resource in parts.resources)
-        self.live = LiveUse(
-            watched=self.view, vendors=self._served, has_served=self._has_served, clock=clock
+        self.ledger = Ledger(
+            RecordFile(settings.record_dir, LEDGER, version=LEDGER_VERSION),
+            on_failure=self.metrics.count_record_failure,
         )
+        self.live = LiveUse(
+            watched=self.view, vendors=self._served, ledger=self.ledger, clock=clock
+        )
+        self._rivals = self._build_rivals()
         self._locks = self._build_locks()
+        self.owed = OwedWrites(
+            kube=self._kube, locks=self._locks, file=RecordFile(settings.record_dir, OWED)
+        )
         self._reporter = self._build_reporter()
         self._allocators = self._build_allocators()
         self._gauges = Gauges(
             metrics=self.metrics,
             resources=parts.resources,
             live=self.live,
+            ledger=self.ledger,
             node=NodeCards(
                 node=self.view.node,
                 served=self._served,
@@ -117,17 +144,47 @@ class ClusterServices:
             ),
             also=self._audit,
         )
+        self._settler = Settler(
+            live=self.live,
+            kube=self._kube,
+            resources=self._kubelet,
+            on_settled=self._gauges.wake,
+        )
         auditors = map(self._build_auditor, parts.vendors)
         self._auditors = tuple(auditor for auditor in auditors if auditor is not None)
-        self._server = self._build_server()
+        self._servers = self._build_servers()
 
-    def _has_served(self, vendor: VendorProtocol, folder_name: str) -> bool:
-        pairs = zip(self._served, self._parts.resources, strict=True)
-        return any(
-            resource.responder.has_served(folder_name)
-            for served, resource in pairs
-            if served.cards is vendor.cards
+    def _build_rivals(self) -> Rivals:
+        def cards_of(resource: NodeResource) -> Callable[[], tuple[str, ...]]:
+            return lambda: tuple(card.uuid for card in resource.inventory.cards)
+
+        parts = self._parts
+        return Rivals(
+            [
+                Contested(
+                    name=resource.name, lifecycle=resource.lifecycle, uuids=cards_of(resource)
+                )
+                for resource in parts.resources
+            ],
+            plugin_dir=parts.settings().plugin_dir,
+            held=self._kubelet.list,
+            on_taken=self._resource_taken,
         )
+
+    def _resource_taken(self, resource: str, why: str) -> None:
+        self.metrics.set_resource_taken(resource, is_taken=bool(why))
+        node = self.view.node()
+        if why and node is not None:
+            self._notify(
+                EventNote(
+                    kind="Node",
+                    namespace="",
+                    name=node.name,
+                    uid=node.uid,
+                    reason=TAKEN_EVENT,
+                    message=why,
+                )
+            )
 
     def _build_locks(self) -> LockKeeper:
         return LockKeeper(
@@ -136,15 +193,17 @@ class ClusterServices:
             watched=self.view,
             live=self.live,
             vendors=self._served,
+            node_name=self._parts.settings().node_name,
             on_removed=self.metrics.count_lock_removed,
         )
 
     def _build_allocators(self) -> tuple[PodAllocator, ...]:
         sources = IdentitySources(
             live=self.live,
+            ledger=self.ledger,
             kube=self._kube,
             resources=self._kubelet,
-            lock_owner=self._locks.owner,
+            lock_owner=self._locks.owner_now,
         )
         writer = PodWriter(
             kube=self._kube,
@@ -152,7 +211,7 @@ class ClusterServices:
             live=self.live,
             vendors=self._served,
             notify=self._notify,
-            stop=self._parts.stop,
+            owed=self.owed,
         )
         one_at_a_time = threading.Lock()
         return tuple(
@@ -181,21 +240,21 @@ class ClusterServices:
         identity = Identity(
             vendor=protocol_of(resource.vendor, settings()),
             resource=resource.name,
-            served_resources=[other.name for other in parts.resources],
             sources=sources,
             node_name=settings().node_name,
-            has_served=resource.responder.has_served,
         )
         return PodAllocator(
             AllocatorParts(
                 identity=identity,
                 live=self.live,
+                ledger=self.ledger,
                 cards=lambda: resource.inventory.cards,
                 usage=lambda leave_out: self.live.cards(parts.cards(), leave_out=leave_out),
                 writer=writer,
                 responder=resource.responder,
                 rules=rules,
                 clock=parts.clock,
+                resource=resource.name,
                 one_at_a_time=one_at_a_time,
                 on_result=self.metrics.count_allocate,
             )
@@ -205,13 +264,14 @@ class ClusterServices:
         parts = self._parts
         settings = parts.settings()
         marks = NodeMarks(is_readable=self._kubelet.is_readable, simulated=parts.is_simulated)
+        word = ClearWord([resource.backend.clear_errors for resource in parts.resources])
         return Reporter(
             node_name=settings.node_name,
             kube=self._kube,
             watched=self.view,
-            publications=(*map(self._publication, parts.vendors), marks),
+            publications=(*map(self._publication, parts.vendors), marks, word),
             clock=parts.clock,
-            interval_s=settings.report_interval_s,
+            interval_s=lambda: parts.settings().report_interval_s,
             on_report=lambda _: self.metrics.mark_reported(),
         )
 
@@ -226,6 +286,7 @@ class ClusterServices:
             pair_scores=resource.backend.pair_scores,
             backend_error=lambda: resource.scanner.state.error,
             on_unanswered=self.metrics.set_handshake_unanswered,
+            records=resource.record,
         )
         return vendor.publication(sources, self._own_settings(vendor))
 
@@ -242,21 +303,25 @@ class ClusterServices:
         outlets = AuditOutlets(notify=self._notify, count=count)
         return vendor.auditor(outlets, self._own_settings(vendor))
 
-    def _build_server(self) -> MetricsServer | None:
+    def _build_servers(self) -> tuple[PageServer, ...]:
         parts = self._parts
-        address = parts.settings().metrics_address
-        if address == "off":
-            return None
         probes = NodeProbes(
             settings=parts.settings,
             vendors=parts.vendors,
             resources=parts.resources,
             view=self.view,
             is_reported=self._reporter.reported.is_set,
-        )
-        return MetricsServer(
-            address, self.metrics.registry, probes.questions(), lambda: plain(parts.settings())
-        )
+            why_taken=self._rivals.why_taken,
+        ).questions()
+        servers: list[PageServer] = []
+        if parts.probe_listener is not None:
+            servers.append(ProbeServer(parts.probe_listener, probes))
+        if parts.listener is not None:
+            here, registry = None if servers else probes, self.metrics.registry
+            servers.append(
+                MetricsServer(parts.listener, registry, here, lambda: plain(parts.settings()))
+            )
+        return tuple(servers)
 
     # -- life --------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -266,43 +331,51 @@ class ClusterServices:
         self.view.start(parts.stop)
         for resource in parts.resources:
             resource.scanner.listen(lambda _: self.wake())
-        if self._server is not None:
-            self._server.start()
+        for server in self._servers:
+            server.start()
         for name, body in (
             ("events", self._events.run),
-            ("allocator", self._serve_when_synced),
+            ("settler", self._serve_when_synced),
             ("reporter", self._report_when_synced),
             ("locks", self._locks.run),
+            ("rivals", self._rivals.run),
             ("gauges", self._gauges.run),
+            ("record", self.ledger.run),
+            ("owed", self.owed.run),
             ("config", parts.config_watch.run),
         ):
-            parts.threads.start(name, _bound(body, parts.stop))
+            parts.threads.start(name, partial(body, parts.stop))
 
     def wake(self) -> None:
         """Something changed: all parts check now."""
         self._reporter.wake()
         self._locks.wake()
+        self._settler.wake()
         self._gauges.wake()
 
     def close(self) -> None:
         """After stop is set: end every wait. The reporter still writes its shutdown marks."""
         self.wake()
+        self.ledger.wake()
+        self.owed.wake()
         self._parts.config_watch.wake()
         self._events.wake()
         self.view.close()
 
     def finish(self) -> None:
         """Close what the threads used."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self._kubelet.close()
         self._kube.close()
 
     def _serve_when_synced(self, stop: threading.Event) -> None:
         if self._wait_synced(stop):
+            load_record(self.ledger, self._settler, self.metrics.count_record_rebuilt)
             for resource, allocator in zip(self._parts.resources, self._allocators, strict=True):
                 resource.allocator.put(allocator)
             log.info("serving", extra=kv(pods=len(self.view.pods())))
+            self._settler.run(stop)
 
     def _report_when_synced(self, stop: threading.Event) -> None:
         if self._wait_synced(stop):
@@ -325,7 +398,3 @@ class ClusterServices:
         if node is not None:
             for auditor in self._auditors:
                 auditor.audit(node, self.live.pods())
-
-
-def _bound(body: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
-    return lambda: body(stop)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hami_node import __version__
@@ -18,10 +19,12 @@ from hami_node.config.settings import Settings, changed_fields, keep_fixed
 from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.errors import ConfigError
-from hami_node.logs import configure, kv
+from hami_node.logs import adjust, configure, kv
 from hami_node.metrics.deferred import DeferredMetrics
+from hami_node.metrics.listener import listen
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Clock
+from hami_node.signals import END_SIGNALS, SignalThread
 from hami_node.threads import GuardedThreads
 from hami_node.vendors.spec import AnyVendor
 
@@ -70,7 +73,7 @@ class Daemon:
             for vendor in self.vendors
             if vendor.served is not None
         )
-        self.config_watch = ConfigWatch(sources.files(), self.reload)
+        self.config_watch = ConfigWatch(sources.files(), self.reload, self._register_again)
         self.cluster: ClusterServices | None = None
 
     @property
@@ -79,21 +82,25 @@ class Daemon:
         return any(resource.backend.is_simulated for resource in self.resources)
 
     def start(self) -> None:
-        """Find the cards, register, then load and start the rest.
+        """Bind the addresses, find the cards, register, then load and start the rest.
 
         Raises:
             ConfigError: credentials, an address or the size of a device list are wrong.
         """
+        # before kubelet counts on us: a taken port must not be found out after that
+        listeners = _listeners(self.settings)
         for resource in self.resources:
             resource.remove_stale_sockets()
         for resource in self.resources:
             resource.find_cards()
             self.threads.start(f"lifecycle {resource.name}", resource.live)
-        self._start_cluster()
+        self._start_cluster(*listeners)
         for resource in self.resources:
             self.threads.start(f"scanner {resource.name}", resource.scan)
 
-    def _start_cluster(self) -> None:
+    def _start_cluster(
+        self, listener: socket.socket | None, probe_listener: socket.socket | None
+    ) -> None:
         # Imported here: the Kubernetes client and prometheus are slow, kubelet must not wait.
         from hami_node.node.cluster_services import ClusterServices, NodeParts
 
@@ -110,12 +117,17 @@ class Daemon:
                 threads=self.threads,
                 metrics=self.metrics,
                 config_watch=self.config_watch,
+                listener=listener,
+                probe_listener=probe_listener,
             )
         )
         self.cluster.start()
 
     def reload(self) -> None:
-        """Read the configuration again; if it is invalid, the settings in force are kept."""
+        """Read the configuration again; if it is invalid, the settings in force are kept.
+
+        Only the thread of `config_watch` calls this: a slower, older reload can't come last.
+        """
         found = resolve(self._sources)
         errors = [str(error) for error in found.errors] or self._misfits(found.settings)
         if errors:
@@ -128,6 +140,7 @@ class Daemon:
         self.settings, kept = keep_fixed(before, found.settings)
         if kept:
             log.warning("config_needs_restart", extra=kv(settings=kept))
+        adjust(self.settings.log_format, self.settings.log_level)
         for resource in self.resources:
             resource.apply(before)
         self.metrics.note(lambda metrics: metrics.count_config_loaded())
@@ -146,8 +159,10 @@ class Daemon:
         return errors
 
     def hang_up(self) -> None:
-        """SIGHUP: read the configuration and register with kubelet again."""
-        self.reload()
+        """SIGHUP: read the configuration and register with kubelet again, soon."""
+        self.config_watch.request()
+
+    def _register_again(self) -> None:
         for resource in self.resources:
             resource.lifecycle.restart()
 
@@ -170,12 +185,22 @@ class Daemon:
         return 1 if self.threads.died else 0
 
 
+def _listeners(settings: Settings) -> tuple[socket.socket | None, socket.socket | None]:
+    """Listen on the addresses of the pages and of the probes; None where one is switched off."""
+    pages, probes = settings.metrics_address, settings.probe_address
+    return (
+        None if pages == "off" else listen("metrics-address", pages),
+        None if probes == "off" else listen("probe-address", probes),
+    )
+
+
 def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[AnyVendor]) -> int:
     """Run until SIGTERM or SIGINT; the process's exit code.
 
     Raises:
         ConfigError: a setting is wrong.
     """
+    signals = SignalThread(*END_SIGNALS, signal.SIGHUP)
     configure(settings.log_format, settings.log_level)
     if not settings.node_name:
         raise ConfigError("environment", "NODE_NAME", None, "set it to this node's name")
@@ -184,23 +209,17 @@ def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[Any
             "settings", "plugin-dir", str(settings.plugin_dir), "mount kubelet's folder there"
         )
     daemon = Daemon(settings, sources, vendors)
+    actions = dict.fromkeys(END_SIGNALS, daemon.stop.set)
+    signals.start({**actions, signal.SIGHUP: daemon.hang_up})
     backends = [resource.backend.name for resource in daemon.resources]
     log.info("starting", extra=kv(version=__version__, node=settings.node_name, backends=backends))
     if settings.ignored:
         log.warning("settings_without_effect", extra=kv(names=settings.ignored))
     if daemon.is_simulated:
         log.warning("cards_are_simulated", extra=kv(backends=backends))
-    signal.signal(signal.SIGTERM, lambda *_: daemon.stop.set())
-    signal.signal(signal.SIGINT, lambda *_: daemon.stop.set())
-    signal.signal(signal.SIGHUP, lambda *_: _in_thread(daemon.hang_up))
     try:
         daemon.start()
     except BaseException:
         daemon.stop.set()
         raise
     return daemon.wait()
-
-
-def _in_thread(call: Callable[[], None]) -> None:
-    """A signal handler must not wait for locks."""
-    threading.Thread(target=call, name="signal", daemon=True).start()

@@ -26,10 +26,16 @@ class NodeProbes:
         resources: Sequence[NodeResource],
         view: WatchedCluster,
         is_reported: Callable[[], bool],
+        why_taken: Callable[[str], str],
     ) -> None:
-        """Wire the parts. `is_reported`: whether the node object has been written once."""
+        """Wire the parts.
+
+        `is_reported`: whether the node object has been written once; `why_taken`: why another
+        plugin serves a resource of ours, or "".
+        """
         self._settings, self._view, self._is_reported = settings, view, is_reported
         self._vendors, self._resources = tuple(vendors), tuple(resources)
+        self._why_taken = why_taken
 
     def questions(self) -> Probes:
         """The checks behind /healthz and /readyz."""
@@ -59,14 +65,19 @@ class NodeProbes:
         return ""
 
     def _registered(self) -> str:
-        """Every resource with cards is registered, or all cards are served by others."""
+        """Every resource with cards is registered and ours, or all cards are served by others."""
+        taken = (self._why_taken(resource.name) for resource in self._resources)
+        if why := next(filter(None, taken), ""):
+            return why
         waiting = [
             resource for resource in self._resources if not resource.lifecycle.registered.is_set()
         ]
         is_any = len(waiting) < len(self._resources) or self._is_served_by_others()
         if is_any and not any(resource.inventory.cards for resource in waiting):
             return ""
-        errors = (resource.scanner.state.error for resource in waiting)
+        errors = (
+            resource.scanner.state.error or resource.lifecycle.problem for resource in waiting
+        )
         return next(filter(None, errors), "not registered with kubelet yet")
 
     def _is_served_by_others(self) -> bool:

@@ -10,6 +10,7 @@ from hami_node.config.settings import Settings
 from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device
 from hami_node.node.cards.inventory import Inventory, refuse_oversize
+from hami_node.node.cards.records import CardRecord
 from hami_node.node.cards.scanner import Scanner
 from hami_node.node.kubelet.lifecycle import Lifecycle, remove_stale_sockets
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
@@ -42,14 +43,14 @@ class NodeResource:
             ConfigError: a setting of the backend is wrong.
         """
         self.vendor, self.served = vendor, served
-        self._settings, self._stop = settings, stop
+        self._settings, self._stop, self._metrics = settings, stop, metrics
         self.name = served.name(self._own)
         self.inventory = Inventory()
-        self.backend = served.make_backend(settings(), clock)
+        self.backend = served.make_backend(settings(), clock, self.record)
         self.scanner = Scanner(
             backend=self.backend, inventory=self.inventory, offer=self._offered, clock=clock
         )
-        self.allocator = AllocatorSlot()
+        self.allocator = AllocatorSlot(clock, stop)
         note, name = metrics.note, self.name
         self.lifecycle = Lifecycle(
             plugin_dir=settings().plugin_dir,
@@ -57,9 +58,17 @@ class NodeResource:
             make_plugin=self._make_plugin,
             clock=clock,
             stop=stop,
-            on_registered=lambda _: note(lambda metrics: metrics.count_registration(name)),
+            on_registered=lambda _: self._registered(),
             on_failed=lambda _: note(lambda metrics: metrics.set_registered(name, False)),
         )
+
+    def record(self, name: str) -> CardRecord:
+        """A record of this vendor on this node."""
+        return CardRecord(self._settings().record_dir, name)
+
+    def _registered(self) -> None:
+        self.allocator.renew()
+        self._metrics.note(lambda metrics: metrics.count_registration(self.name))
 
     @property
     def _own(self) -> object:

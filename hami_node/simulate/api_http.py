@@ -33,6 +33,7 @@ _REASONS: Final = {
     429: "TooManyRequests",
     500: "InternalError",
     503: "ServiceUnavailable",
+    504: "Timeout",
 }
 _UNSTABLE: Final = {429, 503}
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -155,6 +156,7 @@ class Handler(BaseHTTPRequestHandler):
                 subresource=route.subresource,
                 user_agent=self.headers.get("User-Agent", ""),
                 status=status,
+                query=route.query,
             )
         )
 
@@ -212,12 +214,13 @@ class Handler(BaseHTTPRequestHandler):
             seen, present = state.store.select(resource, selects)
             for item in present:
                 self._event("ADDED", item)
-        sent = seen
+        sent = began = seen
         while not (state.stopped.is_set() or self.server.is_down):
             now_seen, changes = state.store.changes_after(seen, resource)
             for change in changes:
                 event = change.seen_by(selects)
-                if event is not None:
+                # as in a real server: nothing before the version that was asked for, for ever
+                if event is not None and change.version > began:
                     self._event(*event)
                     sent = change.version
             seen = now_seen
@@ -227,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
             if now >= bookmark_at:
                 bookmark_at = now + state.bookmark_interval_s
                 # as in a real server: no bookmark without changes
-                if seen > sent and query.get("allowWatchBookmarks") == "true":
+                if seen > max(sent, began) and query.get("allowWatchBookmarks") == "true":
                     self._event("BOOKMARK", _bookmark(route, seen))
                     sent = seen
             state.store.wait_for_change(seen, min(deadline, bookmark_at) - now)

@@ -98,6 +98,10 @@ def _list(store: Store, route: Route) -> Json:
         route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
     )
     version, found = store.select(route.kind.resource, selects)
+    wanted = int(query.get("resourceVersion") or 0)
+    if wanted > version:
+        words = f"Too large resource version: {wanted}, current: {version}"
+        raise ApiRefusal(504, "Timeout", f"Timeout: {words}")
     meta: Json = {"resourceVersion": str(version)}
     limit = int(query.get("limit") or 0)
     if limit and query.get("resourceVersion") != "0":

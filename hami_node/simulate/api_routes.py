@@ -19,6 +19,7 @@ _PREFIXES: Final = (
     ["api", "v1"],
     ["apis", "coordination.k8s.io", "v1"],
     ["apis", "admissionregistration.k8s.io", "v1"],
+    ["apis", "discovery.k8s.io", "v1"],
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -36,6 +36,7 @@ class Request:
     subresource: str
     user_agent: str
     status: int
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

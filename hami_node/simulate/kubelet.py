@@ -85,6 +85,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._admission = threading.Lock()
         self._endpoints: dict[str, _Endpoint] = {}
         self._dialled: list[grpc.Channel] = []
+        self._newest: dict[str, _Endpoint] = {}
         self._pods: dict[tuple[str, str], _Admitted] = {}
         self.registrations: list[tuple[float, str]] = []
         """(monotonic time, endpoint) of every Register call."""
@@ -113,7 +114,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._servers.clear()
         with self._state:
             dialled, self._dialled = self._dialled, []
-            self._endpoints = {}
+            self._endpoints, self._newest = {}, {}
             self._state.notify_all()
         for channel in dialled:
             channel.close()
@@ -262,6 +263,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         )
         with self._state:
             self._dialled.append(channel)
+            self._newest[request.resource_name] = endpoint
             self.registrations.append((time.monotonic(), request.endpoint))
         threading.Thread(
             target=self._follow, args=(request.resource_name, endpoint), daemon=True
@@ -280,10 +282,14 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         except (grpc.RpcError, ValueError) as e:
             log.debug("plugin stream of %s ended: %s", endpoint.name, e)
         with self._state:
-            if self._endpoints.get(resource) is endpoint:
-                endpoint.health = dict.fromkeys(endpoint.health, "Unhealthy")
+            # as the real one: whichever client's stream ends, the newest one is disconnected
+            newest = self._newest.pop(resource, endpoint)
+            current = self._endpoints.get(resource)
+            if current in (endpoint, newest):
+                current.health = dict.fromkeys(current.health, "Unhealthy")
                 self._state.notify_all()
         endpoint.channel.close()
+        newest.channel.close()
 
     @staticmethod
     def _lists(endpoint: _Endpoint) -> Iterator[api.ListAndWatchResponse]:

@@ -44,6 +44,12 @@ KINDS: Final = {
             api_version="coordination.k8s.io/v1",
             is_namespaced=True,
         ),
+        ResourceKind(
+            resource="endpointslices",
+            kind="EndpointSlice",
+            api_version="discovery.k8s.io/v1",
+            is_namespaced=True,
+        ),
         ResourceKind(resource="secrets", kind="Secret", api_version="v1", is_namespaced=True),
         ResourceKind(
             resource="mutatingwebhookconfigurations",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -11,7 +12,8 @@ from typing import Final
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Uuid
-from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.report.drift import Drift
 from hami_node.node.report.readings import (
     NodeCards,
     allocation_readings,
@@ -20,6 +22,7 @@ from hami_node.node.report.readings import (
 )
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Backend
+from hami_node.record.ledger import Ledger, Source
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ class Gauges:
         metrics: DaemonMetrics,
         resources: Sequence[NodeResource],
         live: LiveUse,
+        ledger: Ledger,
         node: NodeCards,
         also: Callable[[], None] = lambda: None,
     ) -> None:
@@ -43,6 +47,7 @@ class Gauges:
         self._metrics = metrics
         self._resources = tuple(resources)
         self._live, self._node = live, node
+        self._ledger, self._drift = ledger, Drift(ledger, node.served)
         self._also = also
         self._wake = threading.Event()
         self._errors: dict[tuple[Uuid, int], int] = {}
@@ -81,8 +86,13 @@ class Gauges:
             if pod.uid in holders:
                 held += tuple(allocation_readings(pod, holders[pod.uid], by_uuid))
         self._metrics.set_allocations(held)
+        sources = Counter(entry.source.value for entry in self._ledger.entries())
+        entries = {source.value: sources[source.value] for source in Source}
+        self._metrics.set_record(entries, self._drift.look(pods))
         incomplete = any(resource.responder.is_incomplete() for resource in self._resources)
         self._metrics.set_limiter_missing(incomplete)
+        defective = any(resource.responder.is_defective() for resource in self._resources)
+        self._metrics.set_limiter_defective(defective)
         for resource in self._resources:
             is_registered = resource.lifecycle.registered.is_set()
             self._metrics.set_registered(resource.name, is_registered)

@@ -36,10 +36,14 @@ class Reporter:
         watched: Watched,
         publications: Sequence[Publication],
         clock: Clock,
-        interval_s: float = 30.0,
+        interval_s: Callable[[], float] = lambda: 30.0,
         on_report: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Wire the parts. `on_report` is called with the time of every successful pass."""
+        """Wire the parts.
+
+        `interval_s` is the time between two heartbeats, as the settings in force have it;
+        `on_report` is called with the time of every successful pass.
+        """
         self._node_name = node_name
         self._kube = kube
         self._watched = watched
@@ -48,7 +52,7 @@ class Reporter:
         self._interval_s = interval_s
         self._on_report = on_report
         self._wake = threading.Event()
-        self._heartbeat_due_s = 0.0
+        self._last_heartbeat_s: float | None = None
         self._newest: Node | None = None
         self._gap_s = MIN_GAP_S
         self.reported = threading.Event()
@@ -64,7 +68,7 @@ class Reporter:
             self._wake.clear()
             try:
                 wrote = self.report()
-                wait_s = max(self._heartbeat_due_s - self._clock.monotonic(), 0.05)
+                wait_s = max(self._until_heartbeat_s(), 0.05)
             except KubeError as e:
                 log.warning("report_failed", extra=kv(error=str(e), retry_s=RETRY_S))
                 wrote, wait_s = False, RETRY_S
@@ -93,7 +97,7 @@ class Reporter:
             wanted |= publication.desired(node, now)
         changes = _differences(node, wanted)
         wrote = bool(changes)
-        is_due = self._clock.monotonic() >= self._heartbeat_due_s
+        is_due = self._until_heartbeat_s() <= 0
         if is_due:
             for publication in self._publications:
                 changes |= publication.heartbeat(node, now)
@@ -102,10 +106,15 @@ class Reporter:
         if wrote:
             log.info("node_reported", extra=kv(node=self._node_name, keys=sorted(changes)))
         if is_due:
-            self._heartbeat_due_s = self._clock.monotonic() + self._interval_s
+            self._last_heartbeat_s = self._clock.monotonic()
         self.reported.set()
         self._on_report(now)
         return wrote
+
+    def _until_heartbeat_s(self) -> float:
+        if self._last_heartbeat_s is None:
+            return 0.0
+        return self._last_heartbeat_s + self._interval_s() - self._clock.monotonic()
 
     def _node(self) -> Node:
         """The newest known state of the node: the watch's, or our own patch's response."""

@@ -10,10 +10,12 @@ from hami_node.config.sources import ConfigSources, changed_fields, load, plain,
 from hami_node.config.values import allowed
 from hami_node.errors import ConfigError
 from hami_node.logs import LogFormat
+from hami_node.setting_types import Role
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.settings import BackendKind, NvidiaSettings, RegisterFormat
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.settings import settings, value_of
+from tests.reliability import shows
 
 NODE = {"NODE_NAME": "n1"}
 SETTINGS = declarations(SETTINGS_BLOCKS)
@@ -41,6 +43,19 @@ def with_more(
         config_file=sources.config_file,
         node_config_file=sources.node_config_file,
     )
+
+
+@shows(
+    "N14",
+    fault="daemon and extender run on one machine",
+    happens="their pages have different ports by default",
+)
+def test_programs_have_different_addresses_by_default() -> None:
+    found = [
+        resolve(ConfigSources(blocks=SETTINGS_BLOCKS, env={"NODE_NAME": "n1"}, role=role)).settings
+        for role in (Role.DAEMON, Role.EXTENDER)
+    ]
+    assert [by_program.metrics_address for by_program in found] == [":9394", ":9395"]
 
 
 def test_nothing_but_the_node_name_gives_the_defaults() -> None:
@@ -266,9 +281,12 @@ def test_every_setting_says_what_it_is_and_what_is_allowed(name: str) -> None:
     assert allowed(SETTINGS[name])
 
 
+NO_DEFAULT = ("kubeconfig", "simulated_file", "cert_file", "key_file", "client_ca_file")
+
+
 @pytest.mark.parametrize(
     "name",
-    [n for n in SETTINGS if n not in ("kubeconfig", "simulated_file", "cert_file", "key_file")],
+    [n for n in SETTINGS if n not in NO_DEFAULT],
 )
 def test_every_default_is_allowed(name: str) -> None:
     value = plain(settings(node_name="n1"))[name.replace("_", "-")]

@@ -9,23 +9,30 @@ import pytest
 
 from hami_node.config.watch import ConfigWatch
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
+
+
+@contextmanager
+def running(watch: ConfigWatch) -> Iterator[None]:
+    """Runs a watch in a thread."""
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watch.wake()
+        thread.join(10.0)
+        assert not thread.is_alive()
 
 
 @contextmanager
 def watching(*paths: Path) -> Iterator[Callable[[], int]]:
     """Runs a watch; yields how often it reported a change."""
     calls: list[int] = []
-    stop = threading.Event()
-    watch = ConfigWatch(paths, lambda: calls.append(1))
-    thread = threading.Thread(target=watch.run, args=(stop,))
-    thread.start()
-    try:
+    with running(ConfigWatch(paths, lambda: calls.append(1))):
         yield lambda: len(calls)
-    finally:
-        stop.set()
-        watch.wake()
-        thread.join(10.0)
-        assert not thread.is_alive()
 
 
 def rewrite(path: Path) -> None:
@@ -96,8 +103,45 @@ def test_same_content_and_other_files_are_no_change(tmp_path: Path) -> None:
         eventually(lambda: changes() == 1)
 
 
-def test_no_file_to_watch_returns_at_once() -> None:
-    ConfigWatch((), lambda: None).run(threading.Event())
+def test_request_without_files_is_answered_and_then_followed_up() -> None:
+    calls: list[str] = []
+    watch = ConfigWatch((), lambda: calls.append("reload"), lambda: calls.append("then"))
+    with running(watch):
+        watch.request()
+        eventually(lambda: calls == ["reload", "then"])
+
+
+@shows(
+    "N12",
+    fault="SIGHUP and a changed file at once, and the reload for one of them is slow",
+    happens="the reloads follow each other; what the file says last is in force",
+)
+def test_request_and_change_at_once_end_in_the_last_content(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("old", encoding="utf-8")
+    in_force: list[str] = []
+    at_work, go_on = threading.Event(), threading.Event()
+    running_now: list[int] = []
+
+    def reload() -> None:
+        running_now.append(1)
+        assert len(running_now) == 1, "two reloads at once"
+        found = path.read_text(encoding="utf-8")
+        at_work.set()
+        assert go_on.wait(10.0)
+        in_force.append(found)
+        running_now.clear()
+
+    watch = ConfigWatch((path,), reload)
+    with running(watch):
+        watch.request()
+        assert at_work.wait(10.0)
+        replace_by_rename(path)  # read already: the old content
+        watch.request()
+        go_on.set()
+        eventually(lambda: in_force[-1:] == ["new"])
+    assert in_force[0] == "old"
+    assert in_force[-1] == "new"
 
 
 def test_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:

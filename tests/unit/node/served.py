@@ -33,7 +33,7 @@ def resource_of(
     assert vendor.served is not None
     return NodeResource(
         vendor,
-        replace(vendor.served, make_backend=lambda settings, clock: backend),
+        replace(vendor.served, make_backend=lambda settings, clock, records: backend),
         settings,
         clock=FakeClock(),
         stop=threading.Event(),

@@ -42,12 +42,14 @@ class Asked:
 
     def __init__(self, folder: Path) -> None:
         self.served, self.view, self.is_reported = Served(folder), View(), True
+        self.taken: dict[str, str] = {}
         probes = NodeProbes(
             settings=lambda: self.served.settings,
             vendors=ALL,
             resources=self.served.both,
             view=cast(WatchedCluster, self.view),
             is_reported=lambda: self.is_reported,
+            why_taken=lambda name: self.taken.get(name, ""),
         )
         self.questions = probes.questions()
 
@@ -113,6 +115,18 @@ def test_registration_that_is_lost_makes_the_node_unready_again(asked: Asked) ->
     asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
     asked.served.card.lifecycle.registered.clear()
     assert asked.ready() == NOT_YET
+
+
+def test_reason_of_a_lost_registration_is_told(asked: Asked) -> None:
+    asked.show(gpus=True, cards=True, registered=CARD)
+    asked.served.gpu.lifecycle.problem = "kubelet has ended the stream"
+    assert asked.ready() == "kubelet has ended the stream"
+
+
+def test_resource_that_another_plugin_took_makes_the_node_unready(asked: Asked) -> None:
+    asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
+    asked.taken[GPU] = "another device plugin has taken it"
+    assert asked.ready() == "another device plugin has taken it"
 
 
 @pytest.mark.parametrize(

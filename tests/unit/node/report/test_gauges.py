@@ -11,7 +11,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Container, Device, Node, Pod, Uuid
-from hami_node.node.allocate.live_use import LiveUse
+from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.readings import NodeCards
 from hami_node.vendors.neuron import names as neuron_names
@@ -26,6 +26,7 @@ from hami_node.wire import names
 from tests.acme.protocol import acme_protocol
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import FakeClock
+from tests.fakes.ledgers import a_ledger
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.two_vendors import CARD, GPU, acme_card, pod_of
 from tests.unit.node.served import Served
@@ -45,14 +46,19 @@ class Copied:
 
     def __init__(self, served: Served, *others: Pod, node: NodeCards | None = None) -> None:
         self.metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
+        self.ledger = a_ledger()
         live = LiveUse(
             watched=FakeCluster(pod_of(waiting=(";", ";")), *others),
             vendors=[nvidia_protocol(), acme_protocol()],
-            has_served=lambda vendor, folder_name: False,
+            ledger=self.ledger,
             clock=FakeClock(),
         )
         self.gauges = Gauges(
-            metrics=self.metrics, resources=served.both, live=live, node=node or NodeCards()
+            metrics=self.metrics,
+            resources=served.both,
+            live=live,
+            ledger=self.ledger,
+            node=node or NodeCards(),
         )
 
     def values(self, name: str, label: str) -> dict[str, float]:

@@ -1,0 +1,56 @@
+"""Pods whose annotations say otherwise than the ledger. The ledger counts; people should know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from hami_node.logs import kv
+from hami_node.model import Pod
+from hami_node.node.holdings.claims import Claim, Claims
+from hami_node.node.holdings.recorded import grants_text
+from hami_node.record.ledger import Entry, Ledger
+from hami_node.vendors.protocol import VendorProtocol
+
+log = logging.getLogger(__name__)
+
+
+class Drift:
+    """Compares on request. Used by one thread."""
+
+    def __init__(self, ledger: Ledger, vendors: Sequence[VendorProtocol]) -> None:
+        """Compare with `ledger` what annotations claim of these vendors' cards."""
+        self._ledger, self._claims = ledger, Claims(vendors)
+        self._drifted: dict[str, tuple[str, ...]] = {}
+
+    def look(self, pods: Iterable[Pod]) -> int:
+        """The number of pods that differ; each is logged when that begins, changes or ends."""
+        by_uid = {pod.uid: pod for pod in pods if not pod.is_over}
+        found: dict[str, tuple[str, ...]] = {}
+        for entry in self._ledger.entries():
+            pod = by_uid.get(entry.pod_uid)
+            if pod is not None and self._differs(pod, entry):
+                found[pod.uid] = (*found.get(pod.uid, ()), entry.container)
+        self._claims.keep(by_uid.keys())
+        for uid, containers in found.items():
+            if self._drifted.get(uid) != containers:
+                log.warning(
+                    "annotations_differ_from_record",
+                    extra=kv(pod=by_uid[uid].key, containers=containers, counts="the record"),
+                )
+        for uid in self._drifted.keys() & by_uid.keys() - found.keys():
+            log.info("annotations_as_recorded", extra=kv(pod=by_uid[uid].key))
+        self._drifted = found
+        return len(found)
+
+    def _differs(self, pod: Pod, entry: Entry) -> bool:
+        """An entry of no container or of a borrowed slot has nothing to be compared with."""
+        if not entry.container or entry.lender != entry.container:
+            return False
+        claims = {claim.word: claim for claim in self._claims.of(pod)}
+        claim = claims.get(entry.vendor)
+        return claim is None or _text(claim, entry.container) != (entry.grants, entry.parts)
+
+
+def _text(claim: Claim, container: str) -> tuple[str, str]:
+    return grants_text(claim.vendor, claim.held.by_container.get(container, ()))
