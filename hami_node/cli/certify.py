@@ -30,15 +30,44 @@ class _CertifyParts(Protocol):
         """The environment."""
 
 
-@click.command(short_help="Make the extender's certificate and configure the webhook with it.")
-@click.option("--service", default="hami-node-extender", show_default=True, metavar="NAME")
+@click.command(short_help="Make the certificates of the extender and its caller.")
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    default=("hami-node-leader", "hami-node-webhook"),
+    show_default=True,
+    metavar="NAME",
+    help="A Service that the server's certificate names; may be repeated.",
+)
 @click.option("--namespace", default="hami-system", show_default=True, metavar="NAME")
 @click.option(
     "--secret",
     default="hami-node-extender-tls",
     show_default=True,
     metavar="NAME",
-    help="The Secret for tls.crt, tls.key and ca.crt.",
+    help="The Secret for the server's tls.crt, tls.key and ca.crt.",
+)
+@click.option(
+    "--client",
+    default="hami-scheduler",
+    show_default=True,
+    metavar="NAME",
+    help="Whom the client's certificate names: the extender's --client-name.",
+)
+@click.option(
+    "--client-secret",
+    default="hami-scheduler-client-tls",
+    show_default=True,
+    metavar="NAME",
+    help="The Secret for kube-scheduler's tls.crt, tls.key and ca.crt.",
+)
+@click.option(
+    "--authority-secret",
+    default="hami-node-authority",
+    show_default=True,
+    metavar="NAME",
+    help="The Secret of the authority that signs both; nobody else needs to read it.",
 )
 @click.option(
     "--webhook",
@@ -63,34 +92,40 @@ class _CertifyParts(Protocol):
 @click.pass_obj
 def certify(
     parts: _CertifyParts,
+    /,
     *,
-    service: str,
-    namespace: str,
-    secret: str,
-    webhook: str,
+    services: tuple[str, ...],
     days: int,
     dry_run: bool,
     kubeconfig: Path | None,
+    **given: str,
 ) -> None:
-    """Make the extender's certificate, or keep the existing certificate.
+    """Make the certificates of the extender and of kube-scheduler, or keep the existing ones.
 
-    Keeps a certificate that is correct and valid for 30 more days, else makes a new certificate
-    with its own authority. Writes it into the Secret, and the authority into the webhook. It may be
-    run repeatedly; a Job of the manifests runs it.
+    Keeps what is correct and valid for 30 more days, and renews the rest. A renewed certificate is
+    trusted by who trusted the one before: nothing has to be restarted. It may be run repeatedly; a
+    Job of the manifests runs it.
 
     \b
     hami-node certify
     hami-node certify --namespace gpu --dry-run
     """
-    from hami_node.extender.http.certificate_secret import Target
+    from hami_node.extender.http.certificate_secret import CertificateSecret, Target
     from hami_node.extender.http.certificate_secret import certify as write
-    from hami_node.extender.http.certify import service_names
+    from hami_node.extender.http.certify import Subject, service_names
 
+    namespace, client = given["namespace"], given["client"]
+    names = tuple(name for service in services for name in service_names(service, namespace))
     target = Target(
-        names=service_names(service, namespace),
         namespace=namespace,
-        secret=secret,
-        webhook=webhook,
+        authority_secret=given["authority_secret"],
+        holders=(
+            CertificateSecret(
+                secret=given["client_secret"], subject=Subject(names=(client,), is_client=True)
+            ),
+            CertificateSecret(secret=given["secret"], subject=Subject(names=names)),
+        ),
+        webhook=given["webhook"],
         days=days,
     )
     api = parts.api(kubeconfig or kubeconfig_of(parts.env()))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +40,8 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     NO_API = 3
+    SIGNALLED = 128
+    """Plus the signal's number, as a shell has it."""
 
 
 def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
@@ -52,10 +57,22 @@ def _run_extender(settings: Settings, sources: ConfigSources) -> int:
 
 
 def _run_demo(keep: bool) -> int:
+    from hami_node.signals import END_SIGNALS, SignalThread
+
+    ends = (*END_SIGNALS, signal.SIGHUP)
+    signals = SignalThread(*ends)  # before the slow imports: an interruption is never lost
     from hami_node.demo.cast import cast_of
     from hami_node.demo.demo import run
 
-    return run(cast_of(VENDORS), keep=keep)
+    stop, taken = threading.Event(), list[int]()
+
+    def end(number: int) -> None:
+        taken.append(number)
+        stop.set()
+
+    signals.start({number: partial(end, number) for number in ends})
+    code = run(cast_of(VENDORS), keep=keep, stop=stop)
+    return ExitCode.SIGNALLED + taken[-1] if stop.is_set() else code
 
 
 def _connect(kubeconfig: Path | None) -> KubeClient:
@@ -98,6 +115,8 @@ class _Commands(click.Group):
         except HamiError as e:
             click.echo(f"error: {e}", err=True)
             ctx.exit(ExitCode.FAILED)
+        except KeyboardInterrupt:
+            ctx.exit(ExitCode.SIGNALLED + signal.SIGINT)
 
 
 @click.group(
@@ -123,7 +142,7 @@ def main() -> None:
 
     \b
     Exit codes: 0 success; 1 a check failed or settings were refused; 2 wrong usage;
-    3 the API server can't be reached or refuses.
+    3 the API server can't be reached or refuses; 130 interrupted by Ctrl-C.
     """
 
 
@@ -326,6 +345,7 @@ def demo(programs: Programs, *, keep: bool) -> None:
 
     The real daemon and extender run as separate processes against an embedded kubelet and API
     server; pods are created unscheduled, and a simulated kube-scheduler calls the extender.
-    Exit code 0 only if every step passed its checks.
+    Exit code 0 only if every step passed its checks; 130 if Ctrl-C interrupted it. With --keep
+    Ctrl-C is the usual end. Nothing is left behind in any case.
     """
     click.get_current_context().exit(programs.run_demo(keep))

@@ -28,9 +28,9 @@ _REST: Final = "Help"
 class SettingOption(click.Option):
     """The flag of a setting, with all its spellings. Its text is checked by `config`."""
 
-    def __init__(self, setting: Declaration) -> None:
-        """Make the option from the setting's declaration."""
-        self.setting = setting
+    def __init__(self, setting: Declaration, role: Role) -> None:
+        """Make the option of this program from the setting's declaration."""
+        self.setting, self._role = setting, role
         is_switch = isinstance(setting.default, bool)
         bare: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if is_switch else {}
         spellings = dict.fromkeys((setting.flag, *setting.names.flags))
@@ -42,12 +42,12 @@ class SettingOption(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Make the help text only when it is shown: `run` must start quickly."""
-        self.help = _help_of(self.setting)
+        self.help = _help_of(self.setting, self._role)
         return super().get_help_record(ctx)
 
 
-def _help_of(setting: Declaration) -> str:
-    default = plain_value(setting.default)
+def _help_of(setting: Declaration, role: Role) -> str:
+    default = plain_value(setting.default_of(role))
     shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
     variables = ", ".join((ENV_PREFIX + setting.name.upper(), *setting.names.env))
     wanted = "" if default is None or shown == "" else f"Default {shown}. "
@@ -77,7 +77,7 @@ class SettingsCommand(click.Command):
 def options_of(role: Role, blocks: Blocks) -> list[click.Parameter]:
     """All options of `run` or of `extender`."""
     every = declarations(blocks)
-    settings = [SettingOption(every[name]) for name in settings_of(role, blocks)]
+    settings = [SettingOption(every[name], role) for name in settings_of(role, blocks)]
     files = [_config_option(), *(_node_options() if role is Role.DAEMON else ())]
     ignored = [_ignored_option(name) for name in ignored_flags(role, blocks)]
     return [*settings, *files, *ignored]

@@ -6,6 +6,7 @@ scrapes. Each set of readings is replaced as a whole: a scrape never sees half o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,8 @@ from hami_node.model import Device, Grant
 
 MIB: Final = 1024 * 1024
 MAX_LABEL_CHARS: Final = 120
+MAX_SHARES: Final = 128
+"""Shares of one pod that are shown: 16 cards by 8 containers. Its annotations can claim more."""
 CARD_LABELS: Final = ("node", "uuid", "index", "type")
 HOLDER_LABELS: Final = ("node", "namespace", "pod", "container", "uuid")
 
@@ -191,8 +194,13 @@ def _held_families(node: str, readings: tuple[AllocationReading, ...]) -> Iterat
         *HOLDER_LABELS,
     )
     sums: dict[tuple[str, ...], tuple[float, float | None]] = {}
+    shares = Counter[tuple[str, str]]()
     for held in readings:
         holder = (node, held.namespace, held.pod, held.container, held.uuid)
+        if holder not in sums:
+            shares[held.namespace, held.pod] += 1
+        if shares[held.namespace, held.pod] > MAX_SHARES or len(held.uuid) > MAX_LABEL_CHARS:
+            continue
         memory_bytes, known = sums.get(holder, (0.0, 0.0))
         share = _ratio(held.cores, held.whole_card)
         total = None if known is None or share is None else known + share

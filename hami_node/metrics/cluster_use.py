@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, counting_of
+from hami_node.metrics.cards import MAX_LABEL_CHARS, MAX_SHARES
 from hami_node.model import Device, Grant, Pod, Uuid
 
 
@@ -61,19 +63,24 @@ class ClusterUse:
         return usages
 
     def shares(self) -> Iterator[Share]:
-        """What each container holds of each card."""
+        """What each container holds of each card; of one pod at most `MAX_SHARES`."""
         withheld = {
             node: {card.uuid: card for card in cards} for node, cards in self.withheld.items()
         }
         for item in self.pods:
-            _, node, grants = item
-            offered = self.offered.get(node)
-            for index, held in enumerate(grants.containers):
-                if not held or not grants.holds(index):
-                    continue
-                for grant in held if len(held) == 1 else _by_card(held):
-                    use = offered.get(grant.uuid) if offered else None
-                    card = use.device if use else withheld.get(node, {}).get(grant.uuid)
+            pod_shares = self._shares_of(item, withheld.get(item.node, {}))
+            yield from islice(pod_shares, MAX_SHARES)
+
+    def _shares_of(self, item: PodUse, withheld: Mapping[Uuid, Device]) -> Iterator[Share]:
+        _, node, grants = item
+        offered = self.offered.get(node)
+        for index, held in enumerate(grants.containers):
+            if not held or not grants.holds(index):
+                continue
+            for grant in held if len(held) == 1 else _by_card(held):
+                use = offered.get(grant.uuid) if offered else None
+                card = use.device if use else withheld.get(grant.uuid)
+                if card is not None or len(grant.uuid) + len(node) <= 3 * MAX_LABEL_CHARS:
                     yield item, index, grant, card
 
 

@@ -6,7 +6,8 @@ Loaded after the registration with kubelet, because prometheus-client is slow to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -14,12 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hami_node import __version__
-from hami_node.metrics.cards import (
-    MAX_LABEL_CHARS,
-    AllocationReading,
-    CardCollector,
-    CardReading,
-)
+from hami_node.metrics.cards import AllocationReading, CardCollector, CardReading
+from hami_node.metrics.labels import LabelSets
 from hami_node.ports import Clock, CounterSpec
 
 PREFIX: Final = "hami_node_"
@@ -45,12 +42,14 @@ class DaemonMetrics:
         self.families = CollectorRegistry()  # all; `registry` shows those that have series
         registry.register(_WithSeries(self.families))
         self._node, self._clock = node, clock
+        self._sets: defaultdict[Counter, LabelSets] = defaultdict(LabelSets)
         build = self._gauge("build_info", "1, with the version of this daemon.", "version")
         build.labels(node, __version__).set(1)
         self._declare_cards()
         self._declare_kubelet()
         self._declare_reports()
         self._declare_upkeep()
+        self._declare_record()
         self._of_vendors = {
             spec.name: self._counter(spec.name, spec.doc, spec.label) for spec in counters
         }
@@ -73,6 +72,9 @@ class DaemonMetrics:
         self._registered = self._gauge(
             "registered", "1 while kubelet has accepted our registration.", "resource"
         )
+        self._taken = self._gauge(
+            "resource_taken", "1 while another device plugin serves our resource.", "resource"
+        )
         self._registrations = self._counter(
             "registrations", "Registrations with kubelet.", "resource"
         )
@@ -85,7 +87,11 @@ class DaemonMetrics:
             registry=self.families,
         ).labels(self._node)
         self._limiter_missing = self._gauge(
-            "limiter_missing", "1 while the limiter's files are missing on this node."
+            "limiter_missing", "1 while the limiter's files are missing or unusable on this node."
+        ).labels(self._node)
+        self._limiter_defective = self._gauge(
+            "limiter_defective",
+            "1 while the limiter's version is known not to limit every program of a container.",
         ).labels(self._node)
 
     def _declare_reports(self) -> None:
@@ -98,7 +104,7 @@ class DaemonMetrics:
         self._unanswered = self._gauge(
             "handshake_unanswered",
             "1 while no scheduler answers our handshake: it may need the --register-format in the "
-            "label.",
+            "label, which auto tries now and then.",
             "try_format",
         )
         self._events_dropped = self._counter(
@@ -116,6 +122,23 @@ class DaemonMetrics:
             "locks_removed", "Node locks that we removed.", "reason"
         )
 
+    def _declare_record(self) -> None:
+        self._record_entries = self._gauge(
+            "record_entries", "Containers on record as holders of cards.", "source"
+        )
+        self._record_rebuilt = self._counter(
+            "record_rebuilt",
+            "Times that the record of grants was rebuilt from pods and kubelet's list.",
+            "reason",
+        )
+        self._record_failures = self._counter(
+            "record_write_failures", "Changes of the record of grants that could not be written."
+        ).labels(self._node)
+        self._record_drift = self._gauge(
+            "record_drift_pods",
+            "Pods whose annotations say otherwise than the record; the record counts.",
+        ).labels(self._node)
+
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
         return Counter(PREFIX + name, doc, ("node", *labels), registry=self.families)
 
@@ -123,7 +146,7 @@ class DaemonMetrics:
         return Gauge(PREFIX + name, doc, ("node", *labels), registry=self.families)
 
     def _count(self, counter: Counter, *labels: str) -> None:
-        counter.labels(self._node, *(label[:MAX_LABEL_CHARS] for label in labels)).inc()
+        counter.labels(self._node, *self._sets[counter].bounded(labels)).inc()
 
     # -- what is counted ---------------------------------------------------------------------------
     def set_cards(self, readings: tuple[CardReading, ...]) -> None:
@@ -146,6 +169,10 @@ class DaemonMetrics:
     def set_registered(self, resource: str, is_registered: bool) -> None:
         """Set whether kubelet has our registration."""
         self._registered.labels(self._node, resource).set(is_registered)
+
+    def set_resource_taken(self, resource: str, *, is_taken: bool) -> None:
+        """Set whether kubelet calls another plugin for the resource."""
+        self._taken.labels(self._node, resource).set(is_taken)
 
     def count_allocate(self, result: str, seconds: float) -> None:
         """Count an Allocate call; `result` is `ok`, `repeated`, or the kind of refusal."""
@@ -184,8 +211,26 @@ class DaemonMetrics:
         self._config_failures.inc()
 
     def set_limiter_missing(self, is_missing: bool) -> None:
-        """Set whether the limiter's files are missing."""
+        """Set whether the limiter's files are missing or unusable."""
         self._limiter_missing.set(is_missing)
+
+    def set_limiter_defective(self, is_defective: bool) -> None:
+        """Set whether the limiter leaves some programs unlimited."""
+        self._limiter_defective.set(is_defective)
+
+    def set_record(self, entries: Mapping[str, int], drifted_pods: int) -> None:
+        """Set the number of entries on record by source, and of pods that differ from it."""
+        for source, count in entries.items():
+            self._record_entries.labels(self._node, source).set(count)
+        self._record_drift.set(drifted_pods)
+
+    def count_record_rebuilt(self, reason: str) -> None:
+        """Count a rebuilt record: it was `missing`, `damaged` or `newer`."""
+        self._count(self._record_rebuilt, reason)
+
+    def count_record_failure(self) -> None:
+        """Count a change of the record that could not be written."""
+        self._record_failures.inc()
 
     def count_lock_removed(self, reason: str) -> None:
         """Count a node lock that we removed: `served`, `refused`, `stale`."""

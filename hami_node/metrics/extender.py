@@ -9,6 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node import __version__
+from hami_node.metrics.labels import LabelSets
 
 PREFIX: Final = "hami_node_extender_"
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -21,6 +22,7 @@ class ExtenderMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the series."""
         self.registry = registry
+        self._decided, self._requested = LabelSets(), LabelSets()
 
         def counter(name: str, doc: str, *labels: str) -> Counter:
             return Counter(PREFIX + name, doc, labels, registry=registry)
@@ -51,7 +53,7 @@ class ExtenderMetrics:
 
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""
-        self._decisions.labels(call, result).inc()
+        self._decisions.labels(*self._decided.bounded((call, result))).inc()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -59,7 +61,7 @@ class ExtenderMetrics:
 
     def count_api_request(self, verb: str, resource: str, status: int) -> None:
         """Count a request to the API server."""
-        self._api.labels(verb, resource, str(status)).inc()
+        self._api.labels(*self._requested.bounded((verb, resource, str(status)))).inc()
 
     def count_event_dropped(self) -> None:
         """Count an Event that was left out or lost."""

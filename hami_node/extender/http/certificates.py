@@ -5,40 +5,58 @@ Kubernetes replaces the files of a Secret by swapping a symbolic link, so conten
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import ssl
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hami_node.config.watch import digest_of
 from hami_node.errors import ConfigError
 from hami_node.logs import kv
 
 log: Final = logging.getLogger(__name__)
-MAX_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The server's pair, and whose clients it accepts.
+
+    Attributes:
+        client_ca_file: the authorities of the only accepted client; None accepts everybody.
+        client_name: who that is: a common name, or a DNS name.
+    """
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    client_name: str = ""
 
 
 class Certificates:
-    """Provides a TLS context whose new connections always get the newest valid pair."""
+    """Provides a TLS context for each new connection: the newest valid one."""
 
-    def __init__(self, cert_file: Path, key_file: Path) -> None:
-        """Read the pair.
+    def __init__(self, files: TlsFiles) -> None:
+        """Read the files.
 
         Raises:
-            ConfigError: it can't be read, or key and certificate do not belong together.
+            ConfigError: they can't be read, or key and certificate do not belong together.
         """
-        self._cert_file, self._key_file = cert_file, key_file
+        self._files = files
         self._seen = self._digest()
         try:
-            self.context: Final = self._load()
+            self._newest = self._load()
         except (OSError, ValueError) as e:
-            hint = f"give a PEM certificate and its unencrypted key, {key_file} ({e})"
-            raise ConfigError("settings", "cert-file", str(cert_file), hint) from e
-        self._newest = self.context
-        # The context of a listening socket can't be replaced, and loading a bad pair into it would
-        # break it; so each new connection is moved to the newest context during its handshake.
-        self.context.sni_callback = self._use_newest
+            hint = f"give a PEM certificate and its unencrypted key, {files.key_file}"
+            if files.client_ca_file is not None:
+                hint += f", and the authorities of clients, {files.client_ca_file}"
+            raise ConfigError("settings", "cert-file", str(files.cert_file), f"{hint} ({e})") from e
+
+    @property
+    def newest(self) -> ssl.SSLContext:
+        """For the next connection; those that are open keep theirs."""
+        return self._newest
 
     def run(self, stop: threading.Event, interval_s: float) -> None:
         """Check the files every `interval_s` seconds until stopped."""
@@ -51,36 +69,31 @@ class Certificates:
         if now == self._seen:
             return
         self._seen = now
-        where = kv(cert_file=self._cert_file, key_file=self._key_file)
+        file = self._files.cert_file
         try:
             self._newest = self._load()
         except (OSError, ValueError) as e:
             hint = "the old pair stays in use; put a matching certificate and key there"
-            log.error("certificate_refused", extra=kv(file=self._cert_file, error=e, cure=hint))  # noqa: TRY400 - the trace adds nothing
+            log.error("certificate_refused", extra=kv(file=file, error=e, cure=hint))  # noqa: TRY400 - the trace adds nothing
             return
-        log.info("certificate_reloaded", extra=where)
+        log.info("certificate_reloaded", extra=kv(file=file))
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         # A resumed session shows no certificate: a client would keep using the replaced one.
-        context.options |= ssl.OP_NO_TICKET
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
+        files = self._files
         # Without it OpenSSL would prompt for the password of an encrypted key on the terminal.
-        context.load_cert_chain(self._cert_file, self._key_file, password="")
+        context.load_cert_chain(files.cert_file, files.key_file, password="")
+        if files.client_ca_file is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(files.client_ca_file)
         return context
 
-    def _use_newest(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        connection.context = self._newest
-
-    def _digest(self) -> tuple[str, str]:
-        return _digest(self._cert_file), _digest(self._key_file)
-
-
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(MAX_BYTES)).hexdigest()
-    except OSError as e:
-        return f"unreadable: {e.errno}"
+    def _digest(self) -> tuple[str, ...]:
+        files = self._files
+        read = (files.cert_file, files.key_file, files.client_ca_file)
+        return tuple(digest_of(path) for path in read if path is not None)

@@ -1,7 +1,7 @@
-"""Makes the extender's certificate and checks an existing one. No I/O; randomness for keys only.
+"""Makes certificates and the authorities that sign them. No I/O; randomness for keys only.
 
-Each certificate is signed by a CA of its own, whose key is discarded at once: not even a reader of
-every Secret can make a second certificate that the API server would trust.
+The next authority is made, and trusted, long before it signs: kube-scheduler reads the authorities
+only when it starts, and must not be cut off by a renewal.
 """
 
 from __future__ import annotations
@@ -18,17 +18,44 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 RENEW_BEFORE: Final = timedelta(days=30)
+MOST_EARLIER: Final = 2
+"""Authorities that no longer sign but stay trusted, for the certificates they signed."""
 _CLOCK_SKEW: Final = timedelta(hours=1)  # a node's clock may be behind ours
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """A certificate, its key and the authorities to trust, newest first; all PEM."""
+class Pair:
+    """A certificate and its key, PEM."""
 
     certificate: bytes
     key: bytes
-    authorities: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorities:
+    """Who signs, and who will sign after it; None while that is far away."""
+
+    current: Pair
+    following: Pair | None = None
+
+    def trusted(self, before: bytes, now_s: float) -> bytes:
+        """What to trust, PEM: both, then authorities of `before` that are still valid."""
+        now = _moment(now_s)
+        ours = [*_certificates(self.current.certificate)]
+        if self.following is not None:
+            ours += _certificates(self.following.certificate)
+        others = (old for old in _certificates(before) if old not in ours)
+        earlier = [old for old in others if old.not_valid_after_utc > now]
+        return b"".join(map(_pem, (*ours, *earlier[:MOST_EARLIER])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whom a certificate names: a server by its DNS names, a client by its only name."""
+
+    names: tuple[str, ...]
+    is_client: bool = False
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
@@ -37,51 +64,69 @@ def service_names(service: str, namespace: str) -> tuple[str, ...]:
     return (service, inside, f"{inside}.svc", f"{inside}.svc.cluster.local")
 
 
-def make(names: tuple[str, ...], now_s: float, days: int, trusted: bytes = b"") -> Bundle:
-    """A new authority and a server certificate for these DNS names.
-
-    Args:
-        names: DNS names; the first is also the common name.
-        now_s: seconds since the epoch; valid from an hour before.
-        days: how long it is valid.
-        trusted: authorities of the previous certificate; the newest of them, if still valid, stays
-            trusted, because the old certificate is served until kubelet has updated the files.
-    """
-    now = datetime.fromtimestamp(now_s, UTC)
-    end = now + timedelta(days=days)
-    authority_key, server_key = _new_key(), _new_key()
-    authority = (
-        _begun("hami-node authority", authority_key.public_key(), now, end)
+def new_authority(now_s: float, days: int) -> Pair:
+    """An authority that is valid for `days`, from an hour before."""
+    now, key = _moment(now_s), _new_key()
+    certificate = (
+        _begun("hami-node authority", key.public_key(), now, now + timedelta(days=days))
         .issuer_name(_named("hami-node authority"))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(is_authority=True), critical=True)
-        .sign(authority_key, hashes.SHA256())
+        .sign(key, hashes.SHA256())
     )
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    server = (
-        _begun(names[0], server_key.public_key(), now, end)
-        .issuer_name(authority.subject)
+    return Pair(certificate=_pem(certificate), key=_private_pem(key))
+
+
+def authorities_for(found: Authorities | None, now_s: float, days: int) -> Authorities:
+    """Who signs certificates of `days` from now on.
+
+    An authority lives twice as long as what it signs. When it can't cover a whole certificate any
+    more, the following one signs, which has been trusted since long before that.
+    """
+    now, life = _moment(now_s), timedelta(days=days)
+    current = found.current if found is not None and _can_sign(found.current, now) else None
+    following = found.following if found is not None else None
+    if following is not None and not _can_sign(following, now):
+        following = None
+    if following is not None and (current is None or _left(current, now) < life):
+        current, following = following, None
+    if current is None:
+        return Authorities(current=new_authority(now_s, 2 * days))
+    if following is None and _left(current, now) < life * 3 / 2:
+        following = new_authority(now_s, 3 * days)
+    return Authorities(current=current, following=following)
+
+
+def issue(authority: Pair, subject: Subject, now_s: float, days: int) -> Pair:
+    """A certificate that this authority signs; it ends with the authority at the latest."""
+    now, key = _moment(now_s), _new_key()
+    signer, signing_key = _loaded(authority)
+    use = ExtendedKeyUsageOID.CLIENT_AUTH if subject.is_client else ExtendedKeyUsageOID.SERVER_AUTH
+    end = min(now + timedelta(days=days), signer.not_valid_after_utc)
+    certificate = (
+        _begun(subject.names[0], key.public_key(), now, end)
+        .issuer_name(signer.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(is_authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(map(x509.DNSName, names)), critical=False)
-        .add_extension(signer, critical=False)
-        .sign(authority_key, hashes.SHA256())
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName(map(x509.DNSName, subject.names)), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()),
+            critical=False,
+        )
+        .sign(signing_key, hashes.SHA256())
     )
-    earlier = [old for old in _certificates(trusted) if old.not_valid_after_utc > now][:1]
-    return Bundle(
-        certificate=_pem(server),
-        key=_private_pem(server_key),
-        authorities=b"".join(map(_pem, (authority, *earlier))),
-    )
+    return Pair(certificate=_pem(certificate), key=_private_pem(key))
 
 
-def why_renew(bundle: Bundle, names: tuple[str, ...], now_s: float) -> str:
+def why_renew(pair: Pair, trusted: bytes, subject: Subject, now_s: float) -> str:
     """Why a certificate must be renewed, in words; "" when it can stay in use."""
     try:
-        certificate = x509.load_pem_x509_certificate(bundle.certificate)
-        key = serialization.load_pem_private_key(bundle.key, password=None)
-        authorities = x509.load_pem_x509_certificates(bundle.authorities)
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        authorities = x509.load_pem_x509_certificates(trusted)
         covered = set(
             certificate.extensions.get_extension_for_class(
                 x509.SubjectAlternativeName
@@ -89,20 +134,45 @@ def why_renew(bundle: Bundle, names: tuple[str, ...], now_s: float) -> str:
         )
     except (*_UNREADABLE, x509.ExtensionNotFound) as e:
         return f"it can't be read ({e})"
-    now = datetime.fromtimestamp(now_s, UTC)
+    now, missing = _moment(now_s), [name for name in subject.names if name not in covered]
     problems = (
         (key.public_key() != certificate.public_key(), "its key belongs to another certificate"),
         (not _is_signed(certificate, authorities, now), "no valid authority beside it signed it"),
-        (not covered.issuperset(names), f"it does not name {', '.join(set(names) - covered)}"),
+        (bool(missing), f"it does not name {', '.join(missing)}"),
         (certificate.not_valid_before_utc > now, "it is not valid yet"),
         (_is_ending(certificate, now), f"it ends on {certificate.not_valid_after_utc:%Y-%m-%d}"),
     )
     return next((text for is_so, text in problems if is_so), "")
 
 
-def end_of(bundle: Bundle) -> datetime:
+def end_of(certificate: bytes) -> datetime:
     """When a readable certificate ends."""
-    return x509.load_pem_x509_certificate(bundle.certificate).not_valid_after_utc
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def _loaded(authority: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = serialization.load_pem_private_key(authority.key, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise TypeError("not the kind of key that we make")
+    return x509.load_pem_x509_certificate(authority.certificate), key
+
+
+def _can_sign(authority: Pair, now: datetime) -> bool:
+    """Readable, of one key, valid, and not about to end."""
+    try:
+        certificate, key = _loaded(authority)
+    except _UNREADABLE:
+        return False
+    is_pair = key.public_key() == certificate.public_key()
+    return is_pair and certificate.not_valid_before_utc <= now and not _is_ending(certificate, now)
+
+
+def _left(authority: Pair, now: datetime) -> timedelta:
+    return end_of(authority.certificate) - now
+
+
+def _moment(now_s: float) -> datetime:
+    return datetime.fromtimestamp(now_s, UTC)
 
 
 def _is_ending(certificate: x509.Certificate, now: datetime) -> bool:

@@ -4,47 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from hami_node.extender.http.connection_limit import AcceptedConnection, Stage
 from hami_node.extender.http.routes import ServerLimits
 
 LINGER_S: Final = 2.0
 """How much longer a refused body is read and dropped, so that the client receives the response."""
+MAX_HEADERS: Final = 100
+
+WhyNot = Callable[[ssl.SSLObject], str]
+"""Why the client with this certificate is not answered; "" when it is."""
+
+
+class _HungUp(Exception):
+    """Ends the parser's work on what a refused client has sent."""
 
 
 class ClientConnection(HttpToolsProtocol):
-    """One client. uvicorn limits neither the size of a request's head nor the time to send it."""
+    """One client. uvicorn limits neither the size of a request's head nor any time."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         server_state: ServerState,
         limits: ServerLimits,
-        admits: Callable[[], bool],
+        accepted: AcceptedConnection,
+        why_not: WhyNot | None,
+        on_end: Callable[[AcceptedConnection], None],
     ) -> None:
-        """Serve the application of `config`. `admits` returns whether a new connection may stay."""
+        """Serve the application of `config`; with `why_not` to accepted clients only."""
         super().__init__(config, server_state, app_state={})
-        self._limits, self._admits = limits, admits
-        self._is_in_head, self._head_bytes = False, 0
+        self._limits, self._accepted, self._why_not = limits, accepted, why_not
+        self._on_end = on_end
+        self._stranger = ""
+        self._is_in_head, self._sent_bytes, self._parsed_bytes = False, 0, 0
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        """Accept the client, or close the connection when there are too many."""
+        """Its handshake is over, if there was one."""
         super().connection_made(transport)
-        if not self._admits():
-            transport.abort()
-            return
-        self._limit_time(self._limits.body_timeout_s)
+        accepted = self._accepted
+        accepted.leave, accepted.stage = transport.abort, Stage.WAITING
+        # So that each byte that a client leaves unread is noticed.
+        transport.set_write_buffer_limits(high=1, low=0)
+        if self._why_not is not None:
+            self._stranger = self._why_not(transport.get_extra_info("ssl_object"))
+            accepted.is_known = not self._stranger
+        self._limit_time(self._limits.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client."""
         self._limit_time(None)
+        if self._unread is not None:
+            self._unread.cancel()
+        self._on_end(self._accepted)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -52,30 +74,82 @@ class ClientConnection(HttpToolsProtocol):
         was_in_head = self._is_in_head
         super().data_received(data)
         if was_in_head and self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._limits.head_bytes and not self.transport.is_closing():
-                self._hang_up(431, f"the head is larger than {self._limits.head_bytes} bytes")
+            self._sent_bytes += len(data)
+            self._check_head(self._sent_bytes)
+        if self._timer is None and self._accepted.stage is Stage.WAITING:
+            self._limit_time(self._limits.request_s)  # it has sent no more than empty lines
 
     def on_message_begin(self) -> None:
         """The head begins."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._hang_up(400, "a request must wait for the answer to the one before")
+            raise _HungUp
         super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
-        self._limit_time(self._limits.body_timeout_s)
+        self._is_in_head, self._sent_bytes, self._parsed_bytes = True, 0, 0
+        self.scope["state"]["deadline_s"] = self.loop.time() + self._limits.request_s
+        self._limit_time(self._limits.request_s)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the URL."""
+        self._count_parsed(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or one that follows the body."""
+        self._count_parsed(len(name) + len(value))
+        if len(self.headers) >= MAX_HEADERS:
+            self._hang_up(431, f"there are more than {MAX_HEADERS} headers")
+            raise _HungUp
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body begins; its reader has its own, shorter limit."""
+        """The body begins; its reader ends at the deadline and answers, hence the longer limit."""
         self._is_in_head = False
-        self._limit_time(2 * self._limits.body_timeout_s + LINGER_S)
+        if self._stranger:
+            self._hang_up(403, self._stranger)
+            raise _HungUp
+        self._limit_time(self._limits.request_s + LINGER_S)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._limit_time(None)
+        if not self.cycle.response_complete:
+            self._accepted.stage = Stage.WORKING
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is written; as far as it is unread, `pause_writing` has been called."""
+        self._accepted.stage, self._accepted.since_s = Stage.WAITING, self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client has not read all yet."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self._limits.answer_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read all."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
         self._hang_up(400, msg)
+
+    def _check_head(self, size: int) -> None:
+        if size > self._limits.head_bytes:
+            self._hang_up(431, f"the head is larger than {self._limits.head_bytes} bytes")
+
+    def _count_parsed(self, size: int) -> None:
+        """Of a head that comes in one piece, or of headers that follow the body."""
+        self._parsed_bytes += size
+        self._check_head(self._parsed_bytes)
+        if self.transport.is_closing():
+            raise _HungUp
 
     def _limit_time(self, limit_s: float | None) -> None:
         if self._timer is not None:
@@ -83,12 +157,15 @@ class ClientConnection(HttpToolsProtocol):
         self._timer = None if limit_s is None else self.loop.call_later(limit_s, self._expire)
 
     def _expire(self) -> None:
+        self._timer = None
         if self._is_in_head:
-            self._hang_up(408, f"the head did not arrive within {self._limits.body_timeout_s:g} s")
+            self._hang_up(408, f"the head did not arrive within {self._limits.request_s:g} s")
         else:
             self.transport.close()
 
     def _hang_up(self, status: int, sentence: str) -> None:
+        if self.transport.is_closing():
+            return
         body = json.dumps({"Error": sentence}).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
@@ -96,3 +173,19 @@ class ClientConnection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def accepts_only(name: str) -> WhyNot:
+    """Accept the clients whose certificate has this common name or DNS name."""
+
+    def why_not(connection: ssl.SSLObject) -> str:
+        # Its authority, its dates and its purpose have been verified in the handshake.
+        shown: dict[str, Any] = dict(connection.getpeercert() or {})
+        subject = [pair for part in shown.get("subject", ()) for pair in part]
+        names = [text for kind, text in subject if kind == "commonName"]
+        names += [text for kind, text in shown.get("subjectAltName", ()) if kind == "DNS"]
+        if name in names:
+            return ""
+        return f"only the client {name} is answered; this certificate names {names or 'nobody'}"
+
+    return why_not

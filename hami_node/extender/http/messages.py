@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from hami_node.errors import WireError
+from hami_node.extender.caller_limits import MAX_NODES, check_count, check_pod
 from hami_node.model import Node, Pod
 from hami_node.wire.objects import decode_node, decode_pod
 
@@ -98,10 +99,13 @@ def decode_filter_args(body: bytes) -> FilterArgs:
     pod = decode_pod(pod_raw)
     if not (pod.name and pod.namespace and pod.uid):
         raise WireError("Pod", pod.key, "has no name, namespace or uid")
+    check_pod(pod)
     names = _decoded(members.get("nodenames", _NULL), list[str], "NodeNames")
+    check_count("NodeNames", names or (), MAX_NODES)
     listed = _decoded(members.get("nodes", _NULL), _NodeList, "Nodes")
     nodes = None
     if listed is not None:
+        check_count("Nodes", listed.items or (), MAX_NODES)
         nodes = tuple(_given(raw) for raw in listed.items or ())
     return FilterArgs(
         pod=pod, node_names=None if names is None else tuple(dict.fromkeys(names)), nodes=nodes

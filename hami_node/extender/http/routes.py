@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
@@ -24,6 +23,7 @@ from starlette.routing import Route
 
 from hami_node import __version__
 from hami_node.errors import NotLeading, WireError
+from hami_node.extender.http.body_limit import BodyLimit, HeldBody, TooManyBodies
 from hami_node.logs import kv
 from hami_node.metrics.server import Check
 
@@ -57,17 +57,29 @@ class Endpoints:
 class ServerLimits:
     """What clients may use. Bytes, seconds, numbers of threads and connections.
 
-    20,000 names of nodes are 1 MB; 20,000 whole nodes are 125 MiB without and 324 MiB with the 50
-    images that kubelet lists at most. Such a body is held in memory once, and one at a time.
+    20,000 names of nodes are 1 MB, 5 MB if all are as long as they may be; a pod is 3 MiB at most.
+
+    Attributes:
+        values: in the JSON of a body; each takes far more memory than its bytes.
+        request_s: until a request has arrived, head and body.
+        answer_s: until its answer has been read.
+        handshake_s: until a client has finished its TLS handshake.
+        ordinary_body_bytes: bodies up to this size are not counted.
+        large_bodies_bytes: of all larger bodies that are held at a time.
+        max_connections: from accept on; half of them may be in their handshake.
+        unread_answer_s: a client that acknowledges nothing for so long is gone.
     """
 
-    filter_body_bytes: int = 384 * 1024 * 1024
+    filter_body_bytes: int = 8 * 1024 * 1024
     bind_body_bytes: int = 64 * 1024
-    webhook_body_bytes: int = 8 * 1024 * 1024
-    head_bytes: int = 64 * 1024
-    body_timeout_s: float = 10.0
-    large_body_bytes: int = 8 * 1024 * 1024
-    large_bodies: int = 1
+    webhook_body_bytes: int = 4 * 1024 * 1024
+    values: int = 250_000
+    head_bytes: int = 16 * 1024
+    request_s: float = 10.0
+    answer_s: float = 10.0
+    handshake_s: float = 5.0
+    ordinary_body_bytes: int = 64 * 1024
+    large_bodies_bytes: int = 32 * 1024 * 1024
     filter_workers: int = 4
     bind_workers: int = 128
     webhook_workers: int = 4
@@ -90,20 +102,37 @@ Answer = Callable[[Request], Awaitable[Response]]
 class Routes:
     """What is served where, and the threads that do the work."""
 
-    def __init__(self, endpoints: Endpoints, limits: ServerLimits, on_request: OnRequest) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        limits: ServerLimits,
+        on_request: OnRequest,
+        paths: Collection[str] | None = None,
+    ) -> None:
+        """Serve `paths` of the endpoints, or all."""
         self._limits, self._on_request = limits, on_request
-        self._large_bodies = asyncio.Semaphore(limits.large_bodies)
+        self._bodies = BodyLimit(limits.large_bodies_bytes, limits.ordinary_body_bytes)
         self._pools: list[ThreadPoolExecutor] = []
-        post, pages = self._post, self._pool("pages", 4)
-        self._routes = [
-            post("/filter", endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
-            post("/bind", endpoints.bind, limits.bind_body_bytes, limits.bind_workers),
-            post("/webhook", endpoints.webhook, limits.webhook_body_bytes, limits.webhook_workers),
-            self._get("/healthz", pages, lambda _: _probe(endpoints.live)),
-            self._get("/readyz", pages, lambda _: _probe(endpoints.ready)),
-            self._get("/metrics", self._pool("metrics", 1), lambda r: _metrics(endpoints, r)),
-            self._get("/version", pages, lambda _: _json(200, {"version": __version__})),
-        ]
+        posts = {
+            "/filter": (endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
+            "/bind": (endpoints.bind, limits.bind_body_bytes, limits.bind_workers),
+            "/webhook": (endpoints.webhook, limits.webhook_body_bytes, limits.webhook_workers),
+        }
+        gets: dict[str, Callable[[Request], Response]] = {
+            "/healthz": lambda _: _probe(endpoints.live),
+            "/readyz": lambda _: _probe(endpoints.ready),
+            "/version": lambda _: _json(200, {"version": __version__}),
+            "/metrics": lambda request: _metrics(endpoints, request),
+        }
+        wanted = {*posts, *gets} if paths is None else set(paths)
+        self._routes = [self._post(path, *post) for path, post in posts.items() if path in wanted]
+        if wanted & gets.keys():
+            pages, metrics = self._pool("pages", 4), self._pool("metrics", 1)
+            self._routes += [
+                self._get(path, metrics if path == "/metrics" else pages, make)
+                for path, make in gets.items()
+                if path in wanted
+            ]
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -125,8 +154,7 @@ class Routes:
         pool = self._pool(path[1:], workers)
 
         async def answer(request: Request) -> Response:
-            async with self._body(request, max_bytes) as body:
-                made = await asyncio.get_running_loop().run_in_executor(pool, work, body)
+            made = await self._worked(request, max_bytes, pool, work)
             return Response(made, media_type="application/json")
 
         return Route(path, self._guarded(path, answer), methods=["POST"])
@@ -160,38 +188,41 @@ class Routes:
             return _refusal(405, f"{path} accepts {allowed} only", {"Allow": allowed})
         return _refusal(status, f"there is no such path; known paths: {' '.join(known)}")
 
-    @asynccontextmanager
-    async def _body(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The whole body. Only few large bodies are held at a time, until they are answered."""
+    async def _worked(
+        self, request: Request, max_bytes: int, pool: ThreadPoolExecutor, work: Work
+    ) -> bytes:
+        """What was made of the body, which is held until then and no longer."""
+        loop, limit_s = asyncio.get_running_loop(), self._limits.request_s
+        deadline_s = request.scope["state"].get("deadline_s", loop.time() + limit_s)
+        held = self._bodies.body(deadline_s)
+        try:
+            async with held:
+                body = await self._read(request, max_bytes, held)
+                held.complete()
+                return await loop.run_in_executor(pool, work, body)
+        except TimeoutError as e:
+            if held.had_to_go:
+                raise _Refused(503, "made way for a newer large request, try again") from e
+            raise _Refused(408, f"the body did not arrive within {limit_s:g} s") from e
+        except TooManyBodies as e:
+            raise _Refused(503, str(e)) from e
+
+    async def _read(self, request: Request, max_bytes: int, held: HeldBody) -> bytes:
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise _Refused(415, "the body must not be compressed")
         declared = request.headers.get("content-length")  # digits, or the parser has refused it
         if declared is not None and int(declared) > max_bytes:
             raise _too_large(max_bytes)
-        if "transfer-encoding" not in request.headers and (
-            int(declared or 0) <= self._limits.large_body_bytes
-        ):
-            yield await self._read(request, max_bytes)
-            return
-        try:
-            async with asyncio.timeout(self._limits.body_timeout_s):
-                await self._large_bodies.acquire()
-        except TimeoutError as e:
-            raise _Refused(503, "busy with other large requests, try again") from e
-        try:
-            yield await self._read(request, max_bytes)
-        finally:
-            self._large_bodies.release()
-
-    async def _read(self, request: Request, max_bytes: int) -> bytes:
-        limit_s, body = self._limits.body_timeout_s, BytesIO()  # getvalue() makes no copy
-        try:
-            async with asyncio.timeout(limit_s):
-                async for chunk in request.stream():
-                    if body.tell() + len(chunk) > max_bytes:
-                        raise _too_large(max_bytes)
-                    body.write(chunk)
-        except TimeoutError as e:
-            raise _Refused(408, f"the body did not arrive within {limit_s:g} s") from e
-        return body.getvalue()
+        body = BytesIO()  # getvalue() makes no copy
+        async for chunk in request.stream():
+            if body.tell() + len(chunk) > max_bytes:
+                raise _too_large(max_bytes)
+            held.hold(body.tell() + len(chunk))
+            body.write(chunk)
+        whole = body.getvalue()
+        if sum(map(whole.count, (b",", b"{", b"["))) > self._limits.values:
+            raise _Refused(413, f"the body holds more than {self._limits.values} values")
+        return whole
 
 
 async def _answered(path: str, answer: Answer, request: Request) -> Response:

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Final, Self
 
 import uvicorn
@@ -17,21 +15,23 @@ from starlette.applications import Starlette
 from uvicorn.server import ServerState
 
 from hami_node.errors import ConfigError
-from hami_node.extender.http.certificates import Certificates
-from hami_node.extender.http.connection import LINGER_S, ClientConnection
+from hami_node.extender.http.certificates import Certificates, TlsFiles
+from hami_node.extender.http.connection import LINGER_S, ClientConnection, WhyNot, accepts_only
+from hami_node.extender.http.connection_limit import AcceptedConnection, ConnectionLimit, Stage
 from hami_node.extender.http.routes import Endpoints, OnRequest, Routes, ServerLimits
 from hami_node.logs import kv
 
-__all__ = ["Endpoints", "ExtenderServer", "OnRequest", "ServerLimits"]
+__all__ = ["Endpoints", "ExtenderServer", "OnRequest", "ServerLimits", "TlsFiles"]
 
 log: Final = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 300
 """kube-scheduler closes idle connections after 90 s, so we never close one that it still uses."""
 BACKLOG: Final = 512
-TLS_HANDSHAKE_S: Final = 10.0
 TLS_SHUTDOWN_S: Final = 1.0
 STOP_CHECK_S: Final = 0.05
+ACCEPT_PAUSE_S: Final = 0.1
+"""After an accept that failed: for want of file descriptors, mostly."""
 
 
 class ExtenderServer:
@@ -42,15 +42,19 @@ class ExtenderServer:
         address: str,
         endpoints: Endpoints,
         *,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
+        tls: TlsFiles | None = None,
         limits: ServerLimits | None = None,
         on_request: OnRequest = lambda _route, _status, _seconds: None,
+        paths: Collection[str] | None = None,
     ) -> None:
-        """Serve `HOST:PORT` or `:PORT` (0: any free port); with a certificate over HTTPS only."""
-        self._address, self._files = address, (cert_file, key_file)
+        """Serve `HOST:PORT` or `:PORT` (0: any free port); with `tls` over HTTPS only.
+
+        `paths` are those of the endpoints that are served here; None for all.
+        """
+        self._address, self._tls = address, tls
         self._limits = limits or ServerLimits()
-        self._routes = Routes(endpoints, self._limits, on_request)
+        self._paths = paths
+        self._routes = Routes(endpoints, self._limits, on_request, paths)
         self._stop, self._begun = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._server: _UvicornServer | None = None
@@ -67,12 +71,13 @@ class ExtenderServer:
         Raises:
             ConfigError: the address can't be bound, or the certificate can't be used.
         """
-        certificates = _certificates(*self._files)
+        tls = self._tls
+        certificates = Certificates(tls) if tls is not None else None
+        why_not = accepts_only(tls.client_name) if tls and tls.client_ca_file else None
         listener = _bind(self._address, self._limits)
         self._port = int(listener.getsockname()[1])
-        context = certificates.context if certificates else None
         app = self._routes.application()
-        self._server = server = _UvicornServer(app, context, self._limits)
+        self._server = server = _UvicornServer(app, certificates, why_not, self._limits)
         self._spawn("extender-http", lambda: self._serve(server, listener))
         if certificates:
             interval_s = self._limits.certificate_check_s
@@ -82,7 +87,9 @@ class ExtenderServer:
             listener.close()
             hint = "the server ended at once, see the log for the reason"
             raise ConfigError("settings", "http-bind", self._address, hint)
-        log.info("extender_served", extra=kv(address=self._address, port=self._port))
+        served = "all" if self._paths is None else sorted(self._paths)
+        fields = kv(address=self._address, port=self._port, paths=served)
+        log.info("extender_served", extra=fields)
         return self
 
     def close(self, grace_s: float = 20.0) -> None:
@@ -106,15 +113,6 @@ class ExtenderServer:
         self._threads.append(thread)
 
 
-def _certificates(cert_file: Path | None, key_file: Path | None) -> Certificates | None:
-    if cert_file is None and key_file is None:
-        return None
-    if cert_file is None or key_file is None:
-        missing = "cert-file" if cert_file is None else "key-file"
-        raise ConfigError("settings", missing, "", "HTTPS needs both, certificate and key")
-    return Certificates(cert_file, key_file)
-
-
 def _bind(address: str, limits: ServerLimits) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -134,6 +132,7 @@ def _bind(address: str, limits: ServerLimits) -> socket.socket:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setblocking(False)
     return listener
 
 
@@ -141,7 +140,11 @@ class _UvicornServer:
     """Accepts connections, and shuts them down gracefully."""
 
     def __init__(
-        self, app: Starlette, context: ssl.SSLContext | None, limits: ServerLimits
+        self,
+        app: Starlette,
+        certificates: Certificates | None,
+        why_not: WhyNot | None,
+        limits: ServerLimits,
     ) -> None:
         self._config = uvicorn.Config(
             app, ws="none", lifespan="off", interface="asgi3", log_config=None,
@@ -150,31 +153,83 @@ class _UvicornServer:
         )  # fmt: skip
         self._config.load()
         self.server_state = ServerState()
-        self._context, self._limits = context, limits
-        self.is_listening, self._is_full = False, False
+        self._certificates, self._why_not, self._limits = certificates, why_not, limits
+        self._connections, self._arriving = (
+            ConnectionLimit(limits.max_connections),
+            set[asyncio.Task[None]](),
+        )
+        self.is_listening = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping, self._grace_s = asyncio.Event(), 0.0
 
     async def run(self, listener: socket.socket, begun: threading.Event) -> None:
         """Serve until stopped; `begun` is set when connections are accepted."""
         self._loop = asyncio.get_running_loop()
-        secure = self._context is not None
-        server = await self._loop.create_server(
-            lambda: ClientConnection(self._config, self.server_state, self._limits, self._admits),
-            sock=listener,
-            ssl=self._context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=TLS_HANDSHAKE_S if secure else None,
-            ssl_shutdown_timeout=TLS_SHUTDOWN_S if secure else None,
-        )
+        self._loop.add_reader(listener, self._accept, listener)
         self.is_listening = True
         begun.set()
         await self._stopping.wait()
-        # asyncio fails on a connection that it has accepted but not yet handed to the server when
-        # the server closes. A timer runs after those, so none is left when it fires.
-        await asyncio.sleep(STOP_CHECK_S)
-        server.close()
+        self._loop.remove_reader(listener)
+        listener.close()
         await self._end_connections()
+
+    def _accept(self, listener: socket.socket) -> None:
+        """One connection, then those who are inside have their turn."""
+        loop = asyncio.get_running_loop()
+        try:
+            raw, address = listener.accept()
+        except BlockingIOError:
+            return  # it has gone again
+        except OSError as e:
+            log.debug("extender_accept_failed", extra=kv(error=e))
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listener)
+            return
+        raw.setblocking(False)
+        arriving = loop.create_task(self._receive(raw, str(address[0])))
+        self._arriving.add(arriving)
+        arriving.add_done_callback(self._arriving.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if not self._stopping.is_set():
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _receive(self, raw: socket.socket, address: str) -> None:
+        """Let one client in, through its handshake; it is counted until it has gone."""
+        loop, limits, certificates = asyncio.get_running_loop(), self._limits, self._certificates
+        task = asyncio.current_task()
+
+        def leave() -> None:
+            if task is not None:
+                task.cancel()
+
+        stage = Stage.HANDSHAKE if certificates else Stage.WAITING
+        accepted = AcceptedConnection(loop.time(), stage, leave, address)
+        if not self._connections.admit(accepted):
+            raw.close()
+            return
+
+        def connection() -> ClientConnection:
+            return ClientConnection(
+                self._config,
+                self.server_state,
+                limits,
+                accepted,
+                self._why_not,
+                self._connections.release,
+            )
+
+        try:
+            await loop.connect_accepted_socket(
+                connection,
+                raw,
+                ssl=certificates.newest if certificates else None,
+                ssl_handshake_timeout=limits.handshake_s if certificates else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_S if certificates else None,
+            )
+        except (OSError, asyncio.CancelledError) as e:  # its handshake failed, or it made way
+            log.debug("extender_client_refused", extra=kv(error=repr(e)))
+            self._connections.release(accepted)
 
     def stop(self, grace_s: float) -> None:
         """Let `run` end, from any thread; running requests may take `grace_s` seconds."""
@@ -183,20 +238,13 @@ class _UvicornServer:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _admits(self) -> bool:
-        """Whether the connection that was just made may stay."""
-        was_full, limit = self._is_full, self._limits.max_connections
-        self._is_full = len(self.server_state.connections) > limit
-        if self._is_full and not was_full:
-            hint = "new ones are refused until others end"
-            log.warning("extender_connections_full", extra=kv(limit=limit, cure=hint))
-        return not self._is_full
-
     async def _end_connections(self) -> None:
         connections, tasks = self.server_state.connections, self.server_state.tasks
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_s):
                 await asyncio.sleep(STOP_CHECK_S)  # connections accepted last arrive meanwhile
+                for arriving in tuple(self._arriving):
+                    arriving.cancel()
                 while connections or tasks:
                     for connection in tuple(connections):
                         connection.shutdown()  # at once if idle, else after its response

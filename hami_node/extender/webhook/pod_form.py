@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
+from hami_node.extender.caller_limits import check_pod
 from hami_node.model import Container, ContainerKind, Pod
 from hami_node.text import shown
 from hami_node.vendors.admission import EnvVar
@@ -98,6 +99,7 @@ def read_form(raw: bytes) -> PodForm:
         WireError: not JSON, or a field of the wrong kind; the text names the field.
     """
     pod = decode_pod(raw)
+    check_pod(pod)
     try:
         spec = _POD.decode(raw).spec or _SpecShape()
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

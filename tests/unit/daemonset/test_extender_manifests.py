@@ -29,9 +29,13 @@ from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 EXTENDER: Final = FOLDER / "extender"
 ALL: Final = [one for path in sorted(EXTENDER.glob("*.yaml")) for one in documents(path)]
 NAME, SPACE = "hami-node-extender", "hami-system"
+LEADER = "hami-node-leader"
 SCHEDULER, CERTIFICATE = "hami-scheduler", "hami-node-certificate"
-SECRET = "hami-node-extender-tls"
-RESERVATION_KEYS: Final = reservation_keys(protocols_of(VENDORS, default_settings()))
+SECRET, CLIENT_SECRET = "hami-node-extender-tls", "hami-scheduler-client-tls"
+AUTHORITY, WEBHOOK = "hami-node-authority", "hami-node-webhook"
+SECRETS: Final = (SECRET, CLIENT_SECRET, AUTHORITY)
+VENDOR_PROTOCOLS: Final = protocols_of(VENDORS, default_settings())
+RESERVATION_KEYS: Final = reservation_keys(VENDOR_PROTOCOLS)
 RESOURCES: Final = {
     nvidia_names.RESOURCE_GPU,
     nvidia_names.RESOURCE_GPU_MEMORY,
@@ -80,7 +84,11 @@ def settings(tmp_path: Path) -> Settings:
     arguments = [arg.replace("/config/device-config.yaml", str(file)) for arg in found["args"]]
     assert arguments != found["args"]
     paths = {env["name"]: env["valueFrom"]["fieldRef"]["fieldPath"] for env in found["env"]}
-    values = {"metadata.name": "pod-1", "metadata.namespace": SPACE}
+    values = {
+        "metadata.name": "pod-1",
+        "metadata.namespace": SPACE,
+        "status.podIP": "192.0.2.7",
+    }
     env = {name: values[path] for name, path in paths.items()}
     parts = Programs(run_extender=run, env=lambda: env)
     done = CliRunner().invoke(main, arguments, obj=parts)
@@ -108,7 +116,11 @@ def test_arguments_are_those_of_our_command_line(settings: Settings) -> None:
     assert ("coordination.k8s.io", "leases", settings.lease_name, "update") in rights
     ports = {port["name"]: port["containerPort"] for port in container("Deployment", NAME)["ports"]}
     assert settings.http_bind == f":{ports['https']}"
+    assert settings.webhook_bind == f":{ports['webhook']}"
     assert settings.metrics_address == f":{ports['metrics']}"
+    assert settings.probe_address == f":{ports['probes']}"
+    assert (settings.endpoint_slice, settings.pod_ip) == (LEADER, "192.0.2.7")
+    assert settings.client_name == SCHEDULER
 
 
 def test_certificate_and_configuration_are_mounted_where_they_are_read(settings: Settings) -> None:
@@ -119,7 +131,8 @@ def test_certificate_and_configuration_are_mounted_where_they_are_read(settings:
     volumes = {volume["name"]: volume for volume in pod_spec("Deployment", NAME)["volumes"]}
     assert volumes["tls"]["secret"]["secretName"] == SECRET
     files = {item["path"] for item in volumes["tls"]["secret"]["items"]}
-    assert {str(settings.cert_file), str(settings.key_file)} == {f"/tls/{file}" for file in files}
+    read = {settings.cert_file, settings.key_file, settings.client_ca_file}
+    assert {str(file) for file in read} == {f"/tls/{file}" for file in files}
     (config,) = documents(FOLDER / "base" / "config.yaml")
     assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
 
@@ -165,29 +178,43 @@ def test_selectors_find_their_pods(name: str) -> None:
         ),
     ]
     if name == NAME:
-        selectors.append(one("Service")["spec"]["selector"])
+        selectors.append(one("Service", WEBHOOK)["spec"]["selector"])
     assert all(selector == {"app": name} for selector in selectors)
     assert labels["app"] == name
     assert spec["replicas"] == 2
 
 
-def test_rollout_and_eviction_do_not_wait_for_a_second_ready_replica() -> None:
+def test_rollout_ends_and_one_replica_is_always_available() -> None:
     spec = one("Deployment")["spec"]
-    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": "100%", "maxSurge": 0}
-    assert spec["progressDeadlineSeconds"] == 2**31 - 1, "the number that means no deadline"
-    budget = one("PodDisruptionBudget")["spec"]
-    assert budget["minAvailable"] == 0
-    assert budget["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert "progressDeadlineSeconds" not in spec, "a rollout that hangs has to be reported"
+    assert one("PodDisruptionBudget")["spec"]["minAvailable"] == 1
 
 
-def test_probes_ask_the_plain_port_and_readiness_is_quick() -> None:
+def test_probes_have_a_port_of_their_own() -> None:
     found = container("Deployment", NAME)
     live, ready = found["livenessProbe"], found["readinessProbe"]
     assert (live["httpGet"]["path"], ready["httpGet"]["path"]) == ("/healthz", "/readyz")
-    assert live["httpGet"]["port"] == ready["httpGet"]["port"] == "metrics"
-    assert ready["periodSeconds"] * ready["failureThreshold"] <= 2
+    assert live["httpGet"]["port"] == ready["httpGet"]["port"] == "probes"
     wait_s = float(re.findall(r"sleep\((\d+)\)", str(found["lifecycle"]))[0])
     assert wait_s + 20 <= pod_spec("Deployment", NAME)["terminationGracePeriodSeconds"]
+
+
+def test_pod_that_missed_the_cards_by_kubelets_count_is_tried_again_soon() -> None:
+    command = container("Deployment", SCHEDULER)["command"]
+    assert "--pod-max-in-unschedulable-pods-duration=20s" in command
+
+
+def test_service_for_the_scheduler_leads_where_the_leader_writes(settings: Settings) -> None:
+    service, found = one("Service", LEADER), one("EndpointSlice", LEADER)
+    assert "selector" not in service["spec"], "kube-proxy has to follow the leader alone"
+    (port,) = service["spec"]["ports"]
+    assert (port["port"], port["name"]) == (443, "https")
+    assert settings.http_bind == f":{port['targetPort']}"
+    assert found["metadata"]["name"] == settings.endpoint_slice
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == LEADER
+    assert found["addressType"] == "IPv4"
+    assert not {"endpoints", "ports"} & set(found), "applying again would take the leader away"
 
 
 def test_rights_of_the_extender_are_exactly_these() -> None:
@@ -201,12 +228,13 @@ def test_rights_of_the_extender_are_exactly_these() -> None:
     assert rights_of([one("Role")]) == {
         *(("coordination.k8s.io", "leases", NAME, verb) for verb in ("get", "update")),
         ("coordination.k8s.io", "leases", "", "create"),
+        *(("discovery.k8s.io", "endpointslices", LEADER, verb) for verb in ("get", "update")),
     }
 
 
 def test_rights_of_the_certificate_job_are_exactly_these() -> None:
     assert rights_of([one("Role", CERTIFICATE)]) == {
-        *(("", "secrets", SECRET, verb) for verb in ("get", "update"))
+        *(("", "secrets", name, verb) for name in SECRETS for verb in ("get", "update"))
     }
     assert rights_of([one("ClusterRole", CERTIFICATE)]) == {
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "hami-node", verb)
@@ -263,18 +291,27 @@ def test_kube_scheduler_asks_our_extender_about_our_resources(
     managed = extender.pop("managedResources")
     assert {entry["name"] for entry in managed} == RESOURCES
     assert len(managed) == len(RESOURCES)
-    assert all(entry["ignoredByScheduler"] is True for entry in managed)
+    counted = {entry["name"] for entry in managed if not entry.get("ignoredByScheduler", False)}
+    assert counted == {
+        nvidia_names.RESOURCE_GPU,
+        neuron_names.RESOURCE_NEURON,
+        neuron_names.RESOURCE_NEURON_CORE,
+    }, "those that device plugins register, and no others"
     assert extender == {
-        "urlPrefix": f"https://{NAME}.{SPACE}.svc:443",
+        "urlPrefix": f"https://{LEADER}.{SPACE}.svc:443",
         "filterVerb": "filter",
         "bindVerb": "bind",
         "nodeCacheCapable": True,
         "weight": 1,
         "httpTimeout": "30s",
         "enableHTTPS": True,
-        "tlsConfig": {"caFile": "/tls/ca.crt"},
+        "tlsConfig": {
+            "caFile": "/tls/ca.crt",
+            "certFile": "/tls/tls.crt",
+            "keyFile": "/tls/tls.key",
+        },
     }
-    assert f"{NAME}.{SPACE}.svc" in service_names(NAME, SPACE)
+    assert f"{LEADER}.{SPACE}.svc" in service_names(LEADER, SPACE)
     assert settings.lock_wait_s < 30
 
 
@@ -287,14 +324,15 @@ def test_kube_scheduler_leads_by_its_own_lease(scheduler: Object) -> None:
     assert lease == {"leaderElect": True, "resourceName": SCHEDULER, "resourceNamespace": SPACE}
 
 
-def test_kube_scheduler_trusts_the_certificate_and_has_no_key() -> None:
+def test_kube_scheduler_has_its_own_certificate_and_not_the_servers_key() -> None:
     volumes = {volume["name"]: volume for volume in pod_spec("Deployment", SCHEDULER)["volumes"]}
-    secret = volumes["ca"]["secret"]
-    assert secret["secretName"] == SECRET
-    assert [item["key"] for item in secret["items"]] == ["ca.crt"]
+    secret = volumes["tls"]["secret"]
+    assert secret["secretName"] == CLIENT_SECRET
+    assert [item["key"] for item in secret["items"]] == ["tls.crt", "tls.key", "ca.crt"]
     mounts = container("Deployment", SCHEDULER)["volumeMounts"]
-    assert {mount["name"]: mount["mountPath"] for mount in mounts}["ca"] == "/tls"
+    assert {mount["name"]: mount["mountPath"] for mount in mounts}["tls"] == "/tls"
     assert pod_spec("Deployment", SCHEDULER)["dnsPolicy"] == "ClusterFirst"
+    assert AUTHORITY not in str([pod_spec(*pod).get("volumes") for pod in PODS])
 
 
 # -- webhook -------------------------------------------------------------------------------------
@@ -309,10 +347,10 @@ def webhook() -> Object:
 
 def test_webhook_leads_to_the_service(webhook: Object) -> None:
     service = webhook["clientConfig"]["service"]
-    assert service == {"name": NAME, "namespace": SPACE, "path": "/webhook", "port": 443}
+    assert service == {"name": WEBHOOK, "namespace": SPACE, "path": "/webhook", "port": 443}
     assert "caBundle" not in webhook["clientConfig"], "applying again would take it away"
-    (port,) = one("Service")["spec"]["ports"]
-    assert (port["port"], port["targetPort"]) == (443, "https")
+    (port,) = one("Service", WEBHOOK)["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (443, "webhook")
 
 
 def test_webhook_is_asked_about_new_pods_and_must_answer(webhook: Object) -> None:
@@ -356,7 +394,7 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     user = f"system:serviceaccount:{SPACE}:{NAME}"
     policies = {
         doc["spec"]["matchConstraints"]["resourceRules"][0]["resources"][0]: doc
-        for doc in ALL
+        for doc in documents(EXTENDER / "own-fields-only.yaml")
         if doc["kind"] == "ValidatingAdmissionPolicy"
     }
     assert set(policies) == {"nodes", "pods", "pods/binding"}
@@ -375,15 +413,61 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     assert all(key.startswith(tuple(prefixes)) or key in keys for key in RESERVATION_KEYS)
     assert allowed_by(pods[1]["expression"]) == ([], [names.POD_NODE] * 2)
     prefixes, keys = allowed_by(policies["nodes"]["spec"]["validations"][0]["expression"])
-    assert (prefixes, keys) == (["hami.io/"] * 2, [])
-    for key in (names.NODE_LOCK, nvidia_names.NODE_HANDSHAKE, neuron_names.NODE_NEURON_HANDSHAKE):
-        assert key.startswith("hami.io/")
+    assert (prefixes, keys) == (["hami.io/"] * 2, [names.NODE_READ_BY] * 2)
+    handshakes = [vendor.keys.handshake for vendor in VENDOR_PROTOCOLS]
+    written = (names.NODE_LOCK, names.NODE_READ_BY, *handshakes)
+    for key in filter(None, written):
+        assert key.startswith(tuple(prefixes)) or key in keys
     bindings = policies["pods/binding"]["spec"]["validations"]
     assert allowed_by(bindings[0]["expression"]) == (
         [],
         [names.POD_BIND_PHASE, names.POD_BIND_TIME],
     )
     assert allowed_by(bindings[1]["expression"]) == (["topology.kubernetes.io/"], [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "resources", "accounts"),
+    [
+        (
+            "hami-node-reservations",
+            {"pods", "pods/status"},
+            {
+                f"system:serviceaccount:{SPACE}:{NAME}",
+                f"system:serviceaccount:{SPACE}:hami-node",
+                "system:serviceaccount:kube-system:neuron-device-plugin",
+            },
+        ),
+        (
+            "hami-node-reservations-by-binding",
+            {"bindings", "pods/binding"},
+            {f"system:serviceaccount:{SPACE}:{NAME}"},
+        ),
+    ],
+)
+def test_reservation_keys_are_written_by_listed_accounts_only(
+    policy: str, resources: set[str], accounts: set[str]
+) -> None:
+    spec = one("ValidatingAdmissionPolicy", policy)["spec"]
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert set(rule["resources"]) == resources
+    assert spec["failurePolicy"] == "Fail"
+    conditions = [condition["expression"] for condition in spec["matchConditions"]]
+    assert set(conditions) == {f"request.userInfo.username != '{name}'" for name in accounts}
+    keys = re.findall(r"'([^']*)'", spec["variables"][-1]["expression"])
+    assert sorted(keys) == sorted(RESERVATION_KEYS)
+    (validation,) = spec["validations"]
+    assert f"variables.{spec['variables'][-1]['name']}.join" in validation["messageExpression"]
+    binding = one("ValidatingAdmissionPolicyBinding", policy)["spec"]
+    assert binding == {"policyName": policy, "validationActions": ["Deny"]}
+
+
+def test_daemon_alone_brings_no_policy_about_others() -> None:
+    found = documents(FOLDER / "base" / "own-node-only.yaml")
+    for doc in found:
+        if doc["kind"] == "ValidatingAdmissionPolicy":
+            (condition,) = doc["spec"]["matchConditions"]
+            assert condition["expression"].startswith("request.userInfo.username == ")
 
 
 def allowed_by(expression: str) -> tuple[list[str], list[str]]:
@@ -400,7 +484,8 @@ def allowed_by(expression: str) -> tuple[list[str], list[str]]:
 @pytest.fixture
 def server() -> Iterator[FaultyApiServer]:
     with FaultyApiServer() as running:
-        running.create("secrets", one("Secret", SECRET))
+        for name in SECRETS:
+            running.create("secrets", one("Secret", name))
         running.create(
             "mutatingwebhookconfigurations", one("MutatingWebhookConfiguration", "hami-node")
         )
@@ -415,6 +500,7 @@ def test_certificate_job_serves_the_manifests_and_needs_no_more_than_its_rights(
     done = CliRunner().invoke(main, arguments, obj=Programs())
     assert done.exit_code == 0, done.output
     data: dict[str, Any] = server.read("secrets", SECRET, SPACE)["data"]
+    assert set(data) == set(server.read("secrets", CLIENT_SECRET, SPACE)["data"])
     assert set(data) == {"tls.crt", "tls.key", "ca.crt"}
     (found,) = server.read("mutatingwebhookconfigurations", "hami-node")["webhooks"]
     assert found["clientConfig"]["caBundle"] == data["ca.crt"]
@@ -427,7 +513,7 @@ def test_certificate_job_serves_the_manifests_and_needs_no_more_than_its_rights(
 
 def test_certificate_job_can_be_applied_again() -> None:
     assert one("Job", CERTIFICATE)["spec"]["ttlSecondsAfterFinished"] <= 60
-    assert "data" not in one("Secret", SECRET), "applying again would empty it"
+    assert not [name for name in SECRETS if "data" in one("Secret", name)], "it would be emptied"
 
 
 def test_cert_manager_takes_the_place_of_the_job() -> None:
@@ -443,7 +529,11 @@ def test_cert_manager_takes_the_place_of_the_job() -> None:
         if doc["kind"] == "Certificate"
     }
     assert certificates[NAME]["secretName"] == SECRET
-    assert tuple(certificates[NAME]["dnsNames"]) == service_names(NAME, SPACE)
+    named = (*service_names(LEADER, SPACE), *service_names(WEBHOOK, SPACE))
+    assert tuple(certificates[NAME]["dnsNames"]) == named
+    assert certificates[SCHEDULER]["secretName"] == CLIENT_SECRET
+    assert certificates[SCHEDULER]["commonName"] == SCHEDULER
+    assert certificates[SCHEDULER]["usages"][0] == "client auth"
     patch = yaml.safe_load(annotated["patch"])
     annotations = patch["metadata"]["annotations"]
     assert annotations == {"cert-manager.io/inject-ca-from": f"{SPACE}/{NAME}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -102,7 +103,7 @@ def test_host_folders_are_only_the_needed_ones(pod_spec: Object, container: Obje
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
         "/usr/local/vgpu",
-        "/tmp/vgpulock",
+        "/var/lib/hami-node",
     }
     mounts = {item["name"]: item for item in container["volumeMounts"]}
     assert set(mounts) == {item["name"] for item in pod_spec["volumes"]}
@@ -132,9 +133,10 @@ def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) 
     assert pod_spec["priorityClassName"] == "system-node-critical"
 
 
-def test_probes_ask_the_metrics_port(container: Object) -> None:
-    (port,) = container["ports"]
-    assert settings().metrics_address == f":{port['containerPort']}"
+def test_probes_ask_a_port_of_their_own(container: Object) -> None:
+    metrics, port = container["ports"]
+    assert settings().metrics_address == f":{metrics['containerPort']}"
+    assert f"--probe-address=:{port['containerPort']}" in container["args"]
     probes = {container[item]["httpGet"]["path"] for item in ("livenessProbe", "readinessProbe")}
     assert probes == {"/healthz", "/readyz"}
     for item in ("livenessProbe", "readinessProbe"):
@@ -175,7 +177,7 @@ def test_shipped_configuration_is_accepted_and_means_the_defaults(
     file = tmp_path / "device-config.yaml"
     file.write_text(data["device-config.yaml"])
     defaults = load(ConfigSources(blocks=SETTINGS_BLOCKS, env={"NODE_NAME": "n1"}))
-    assert started_with(container["args"], file) == defaults
+    assert started_with(container["args"], file) == replace(defaults, probe_address=":9396")
 
 
 def overlay_arguments(name: str) -> list[str]:

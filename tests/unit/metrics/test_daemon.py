@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -19,11 +20,15 @@ from hami_node.errors import ConfigError
 from hami_node.metrics.cards import AllocationReading, CardReading
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.deferred import DeferredMetrics
+from hami_node.metrics.pages import MAX_CONNECTIONS
 from hami_node.metrics.server import MetricsServer, Probes
 from hami_node.model import Device, Uuid
 from hami_node.vendors.neuron.spec import NEURON_SPEC
 from hami_node.vendors.nvidia.cards import NVIDIA
 from tests.documents import every_metric
+from tests.fakes.clock import FakeClock, RealClock
+from tests.fakes.waiting import eventually
+from tests.reliability import shows
 
 
 class HandClock:
@@ -173,6 +178,7 @@ def test_counters_and_states_are_exposed(metrics: DaemonMetrics) -> None:
     metrics.count_xid("GPU-1", 31, is_ignored=True)
     metrics.set_simulated(True)
     metrics.set_limiter_missing(True)
+    metrics.set_limiter_defective(True)
     metrics.set_handshake_unanswered(True)
     api = scraped(metrics)["hami_node_api_requests_total"]
     patched = {"node": "n1", "verb": "patch", "resource": "pods", "code": "200"}
@@ -190,6 +196,7 @@ def test_counters_and_states_are_exposed(metrics: DaemonMetrics) -> None:
         "xid_events_total",
         "simulated",
         "limiter_missing",
+        "limiter_defective",
         "handshake_unanswered",
         "build_info",
     ):
@@ -224,7 +231,10 @@ def test_family_without_series_is_not_on_the_page(metrics: DaemonMetrics) -> Non
         "hami_node_config_generation",
         "hami_node_config_reload_failures_total",
         "hami_node_limiter_missing",
+        "hami_node_limiter_defective",
         "hami_node_events_dropped_total",
+        "hami_node_record_drift_pods",
+        "hami_node_record_write_failures_total",
     }
 
 
@@ -387,16 +397,71 @@ def test_config_page_shows_the_effective_settings(served: Served) -> None:
 
 def test_too_many_connections_are_hung_up_and_the_server_lives_on(served: Served) -> None:
     served.block.clear()
-    idle = [socket.create_connection(("127.0.0.1", served.server.port), 20) for _ in range(16)]
+    address = ("127.0.0.1", served.server.port)
+    idle = [socket.create_connection(address, 20) for _ in range(MAX_CONNECTIONS)]
     for connection in idle:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-    refused = socket.create_connection(("127.0.0.1", served.server.port), 20)
+    eventually(lambda: len(served.server._server._served) == MAX_CONNECTIONS)
+    refused = socket.create_connection(address, 20)
     assert refused.recv(1) == b""
     served.block.set()
     assert all(connection.recv(64).startswith(b"HTTP/1.0 200") for connection in idle)
     for connection in [*idle, refused]:
         connection.close()
     assert answers_again(served)
+
+
+@shows(
+    "E4",
+    fault="slow connections take all places of the port for metrics",
+    happens="the longest waiting one makes way; every page is answered meanwhile",
+)
+def test_clients_that_send_their_request_slowly_keep_nobody_out(served: Served) -> None:
+    address = ("127.0.0.1", served.server.port)
+    slow = [socket.create_connection(address, 20) for _ in range(2 * MAX_CONNECTIONS)]
+    for connection in slow:
+        with suppress(OSError):
+            connection.sendall(b"G")
+    for path in ("/healthz", "/readyz", "/metrics", "/config"):
+        assert served.fetch(path)[0] == 200
+    for connection in slow:
+        connection.close()
+
+
+@shows(
+    "E4",
+    fault="a pod opens connections to the port for probes without end",
+    happens="its own make way; kubelet's stays",
+)
+def test_client_outlasts_a_crowd_from_elsewhere(served: Served) -> None:
+    address = ("127.0.0.1", served.server.port)
+    with socket.create_connection(address, 20) as probe:
+        probe.sendall(b"GET /healthz HTTP/1.0\r\n")
+        crowd = [
+            socket.create_connection(address, 20, source_address=("127.0.0.2", 0))
+            for _ in range(2 * MAX_CONNECTIONS)
+        ]
+        probe.sendall(b"\r\n")
+        assert probe.recv(64).startswith(b"HTTP/1.0 200")
+    for connection in crowd:
+        connection.close()
+
+
+def test_request_has_one_deadline_however_steady_it_comes(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.server.port), 20) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.0\r\n")
+        connection.settimeout(0.2)
+        began_s, ended = RealClock().monotonic(), False
+        while not ended:
+            assert RealClock().monotonic() - began_s < 60
+            try:
+                connection.sendall(b"a: b\r\n")
+                ended = connection.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+    assert served.fetch("/healthz")[0] == 200
 
 
 def answers_again(served: Served) -> bool:
@@ -434,3 +499,15 @@ def test_daemon_is_built_and_counts_without_prometheus_client() -> None:
     code = "import sys, hami_node.node.daemon as _; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"False"
+
+
+def test_record_shows_entries_by_source_drift_and_rebuilds() -> None:
+    metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
+    metrics.set_record({"served": 3, "adopted": 1}, drifted_pods=2)
+    metrics.count_record_rebuilt("damaged")
+    metrics.count_record_failure()
+    value = metrics.registry.get_sample_value
+    assert value("hami_node_record_entries", {"node": "n1", "source": "adopted"}) == 1
+    assert value("hami_node_record_drift_pods", {"node": "n1"}) == 2
+    assert value("hami_node_record_rebuilt_total", {"node": "n1", "reason": "damaged"}) == 1
+    assert value("hami_node_record_write_failures_total", {"node": "n1"}) == 1

@@ -12,13 +12,15 @@ from click.testing import CliRunner, Result
 
 from hami_node.cli.main import Programs, main
 from hami_node.errors import Conflict
-from hami_node.extender.http.certificate_secret import Target, certify
-from hami_node.extender.http.certify import service_names
+from hami_node.extender.http.certificate_secret import CertificateSecret, Target, certify
+from hami_node.extender.http.certify import Pair, Subject, service_names, why_renew
 from tests.fakes.api_server import FaultyApiServer
 
 NOW_S = 1_800_000_000.0
 YEAR_S = 365 * 86_400
 SECRET, SPACE = "hami-node-extender-tls", "hami-system"
+CLIENT, AUTHORITY = "hami-scheduler-client-tls", "hami-node-authority"
+KEYS = {"tls.crt", "tls.key", "ca.crt"}
 WEBHOOKS = "mutatingwebhookconfigurations"
 Json = dict[str, Any]
 
@@ -31,7 +33,7 @@ def server() -> Iterator[FaultyApiServer]:
 
 @pytest.fixture
 def webhook(server: FaultyApiServer) -> None:
-    service = {"name": "hami-node-extender", "namespace": SPACE, "path": "/webhook"}
+    service = {"name": "hami-node-webhook", "namespace": SPACE, "path": "/webhook"}
     webhooks = [{"name": "vgpu.hami.io", "clientConfig": {"service": service}, "timeoutSeconds": 9}]
     server.create(WEBHOOKS, {"metadata": {"name": "hami-node"}, "webhooks": webhooks})
 
@@ -42,8 +44,8 @@ def call(server: FaultyApiServer, tmp_path: Path, *args: str, now_s: float = NOW
     return CliRunner().invoke(main, ["certify", *args], obj=parts)
 
 
-def stored(server: FaultyApiServer) -> Json:
-    data: Json = server.read("secrets", SECRET, SPACE)["data"]
+def stored(server: FaultyApiServer, name: str = SECRET) -> Json:
+    data: Json = server.read("secrets", name, SPACE)["data"]
     return data
 
 
@@ -63,12 +65,14 @@ def test_certify_writes_secret_and_webhook_and_keeps_them(
     assert "made, valid until 2037-01-" in done.output
     assert "webhook hami-node: caBundle written" in done.output
     first = stored(server)
-    assert set(first) == {"tls.crt", "tls.key", "ca.crt"}
+    assert set(first) == set(stored(server, CLIENT)) == KEYS
     assert b"PRIVATE KEY" in base64.b64decode(first["tls.key"])
+    assert stored(server, CLIENT)["ca.crt"] == first["ca.crt"]
+    assert first["tls.key"] not in (stored(server, CLIENT)["tls.key"], stored(server, AUTHORITY))
     assert bundle_of_the_webhook(server) == first["ca.crt"]
 
     server.forget_requests()
-    again = call(server, tmp_path, now_s=NOW_S + 9 * YEAR_S)
+    again = call(server, tmp_path, now_s=NOW_S + 4 * YEAR_S)
     assert "kept, valid until 2037-01-" in again.output
     assert "webhook hami-node: caBundle kept" in again.output
     assert {request.verb for request in server.requests()} == {"get"}
@@ -79,11 +83,12 @@ def test_certify_fills_the_empty_secret_of_the_manifests(
     server: FaultyApiServer, tmp_path: Path
 ) -> None:
     labels = {"app": "hami-node-certificate"}
-    server.create("secrets", {"metadata": {"name": SECRET, "namespace": SPACE, "labels": labels}})
+    for name in (SECRET, CLIENT, AUTHORITY):
+        server.create("secrets", {"metadata": {"name": name, "namespace": SPACE, "labels": labels}})
     assert call(server, tmp_path).exit_code == 0
     assert not server.requests(verb="create", resource="secrets")
     assert server.read("secrets", SECRET, SPACE)["metadata"]["labels"] == labels
-    assert set(stored(server)) == {"tls.crt", "tls.key", "ca.crt"}
+    assert set(stored(server)) == set(stored(server, CLIENT)) == KEYS
 
 
 @pytest.mark.usefixtures("webhook")
@@ -99,8 +104,21 @@ def test_certify_renews_and_goes_on_trusting_the_old_one(
     second = stored(server)
     assert second["tls.crt"] != first["tls.crt"]
     assert second["more"] == "eA=="
-    authorities = base64.b64decode(second["ca.crt"])
-    assert authorities.endswith(base64.b64decode(first["ca.crt"]))
+    authorities, before = base64.b64decode(second["ca.crt"]), base64.b64decode(first["ca.crt"])
+    assert authorities.startswith(before), "who trusts the first one only can go on"
+    assert authorities.count(b"BEGIN CERTIFICATE") == 2, "the following one is announced"
+    assert (
+        why_renew(
+            Pair(
+                certificate=base64.b64decode(second["tls.crt"]),
+                key=base64.b64decode(second["tls.key"]),
+            ),
+            before,
+            Subject(names=service_names("hami-node-webhook", SPACE)),
+            NOW_S + 3625 * 86_400,
+        )
+        == ""
+    ), "no restart is needed"
     assert bundle_of_the_webhook(server) == second["ca.crt"]
 
 
@@ -182,8 +200,8 @@ class Racing:
 
 
 def test_certify_never_overwrites_what_another_wrote_meanwhile() -> None:
-    names = service_names("s", "n")
-    target = Target(names=names, namespace="n", secret="s", webhook="", days=9)
+    holder = CertificateSecret(secret="s", subject=Subject(names=service_names("s", "n")))
+    target = Target(namespace="n", authority_secret="a", holders=(holder,), webhook="", days=9)
     with pytest.raises(Conflict):
         list(certify(Racing(), target, NOW_S))
 

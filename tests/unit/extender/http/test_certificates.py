@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.errors import ConfigError
-from hami_node.extender.http.certificates import Certificates
+from hami_node.extender.http.certificates import Certificates, TlsFiles
 from hami_node.extender.http.server import ExtenderServer
 from tests.fakes.waiting import eventually
 from tests.unit.extender.http.test_server import ECHO, LIMITS, HeldCall
@@ -52,6 +52,10 @@ class Secret:
         self.folder, self.count = folder, 0
         self.cert_file, self.key_file = folder / "tls.crt", folder / "tls.key"
 
+    @property
+    def files(self) -> TlsFiles:
+        return TlsFiles(cert_file=self.cert_file, key_file=self.key_file)
+
     def publish(self, certificate: Path, key: Path) -> None:
         self.count += 1
         version = self.folder / f"..{self.count}"
@@ -74,9 +78,7 @@ def secret(tmp_path: Path, pairs: dict[str, tuple[Path, Path]]) -> Secret:
 
 @contextmanager
 def serving(secret: Secret) -> Iterator[ExtenderServer]:
-    server = ExtenderServer(
-        "127.0.0.1:0", ECHO, cert_file=secret.cert_file, key_file=secret.key_file, limits=LIMITS
-    )
+    server = ExtenderServer("127.0.0.1:0", ECHO, tls=secret.files, limits=LIMITS)
     try:
         yield server.start()
     finally:
@@ -147,7 +149,7 @@ def test_broken_new_pair_keeps_the_old_one_and_is_said_once(
 ) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
-    certificates = Certificates(secret.cert_file, secret.key_file)
+    certificates = Certificates(secret.files)
     before = certificates._newest
     if broken == "mismatch":
         secret.publish(pairs["new"][0], pairs["old"][1])
@@ -173,7 +175,7 @@ def test_mismatched_pair_does_not_disturb_the_running_server(
 
 
 def test_unchanged_files_are_not_loaded_again(secret: Secret) -> None:
-    certificates = Certificates(secret.cert_file, secret.key_file)
+    certificates = Certificates(secret.files)
     before = certificates._newest
     secret.publish(secret.cert_file, secret.key_file)
     certificates.refresh()
@@ -181,8 +183,8 @@ def test_unchanged_files_are_not_loaded_again(secret: Secret) -> None:
 
 
 def test_old_tls_is_refused(secret: Secret) -> None:
-    certificates = Certificates(secret.cert_file, secret.key_file)
-    assert certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    certificates = Certificates(secret.files)
+    assert certificates.newest.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"], ids=repr)
@@ -198,9 +200,8 @@ def test_stop_lets_a_running_bind_finish_over_tls(
 ) -> None:
     gate = HeldCall()
     server = ExtenderServer(
-        "127.0.0.1:0", replace(ECHO, bind=gate), cert_file=secret.cert_file,
-        key_file=secret.key_file, limits=LIMITS,
-    ).start()  # fmt: skip
+        "127.0.0.1:0", replace(ECHO, bind=gate), tls=secret.files, limits=LIMITS
+    ).start()
 
     def bind() -> bytes:
         with closing(connect_to(server, pairs["old"][0])) as connection:
@@ -222,14 +223,13 @@ def test_unusable_pair_is_a_config_error_that_names_the_files(
     secret: Secret, pairs: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing.crt"
-    cases: list[tuple[Path | None, Path | None, str]] = [
-        (missing, secret.key_file, "missing.crt"),
-        (secret.cert_file, pairs["new"][1], "new.key"),
-        (secret.cert_file, None, "key-file"),
-        (None, secret.key_file, "cert-file"),
+    cases: list[tuple[TlsFiles, str]] = [
+        (replace(secret.files, cert_file=missing), "missing.crt"),
+        (replace(secret.files, key_file=pairs["new"][1]), "new.key"),
+        (replace(secret.files, client_ca_file=missing), "missing.crt"),
     ]
-    for cert_file, key_file, named in cases:
-        server = ExtenderServer("127.0.0.1:0", ECHO, cert_file=cert_file, key_file=key_file)
+    for files, named in cases:
+        server = ExtenderServer("127.0.0.1:0", ECHO, tls=files)
         with pytest.raises(ConfigError, match=named):
             server.start()
         server.close()
@@ -242,4 +242,4 @@ def test_encrypted_key_is_an_error_and_no_question(
     command = ["openssl", "ec", "-aes256", "-passout", "pass:abcd", "-out", str(locked)]
     subprocess.run([*command, "-in", str(pairs["old"][1])], check=True, capture_output=True)
     with pytest.raises(ConfigError, match="unencrypted"):
-        Certificates(secret.cert_file, locked)
+        Certificates(replace(secret.files, key_file=locked))

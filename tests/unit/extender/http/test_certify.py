@@ -11,17 +11,34 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from hami_node.extender.http.certify import Bundle, end_of, make, service_names, why_renew
+from hami_node.extender.http.certify import (
+    Authorities,
+    Pair,
+    Subject,
+    authorities_for,
+    end_of,
+    issue,
+    new_authority,
+    service_names,
+    why_renew,
+)
 from tests.fakes.clock import RealClock
 
 DAY_S = 86_400
 NOW_S = 1_800_000_000.0
-NAMES = service_names("hami-node-extender", "hami-system")
-GOOD = make(NAMES, NOW_S, 3650)
-OTHER = make(NAMES, NOW_S, 3650)
+NAMES = service_names("hami-node-leader", "hami-system")
+SERVER = Subject(names=NAMES)
+AUTHORITY, OTHER_AUTHORITY = new_authority(NOW_S, 7300), new_authority(NOW_S, 7300)
+TRUSTED = AUTHORITY.certificate
+GOOD = issue(AUTHORITY, SERVER, NOW_S, 3650)
+OTHER = issue(OTHER_AUTHORITY, SERVER, NOW_S, 3650)
 
 
-def shaken(tmp_path: Path, bundle: Bundle, authorities: bytes, name: str) -> str:
+def after(found: Authorities, days: float, life: int = 3650) -> Authorities:
+    return authorities_for(found, NOW_S + days * DAY_S, life)
+
+
+def shaken(tmp_path: Path, bundle: Pair, authorities: bytes, name: str) -> str:
     """The subject that a TLS client sees that trusts `authorities` and connects to `name`."""
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_bytes(bundle.certificate)
@@ -51,42 +68,80 @@ def shaken(tmp_path: Path, bundle: Bundle, authorities: bytes, name: str) -> str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strict_tls_client_accepts_every_name_of_the_service(tmp_path: Path, name: str) -> None:
-    bundle = make(NAMES, RealClock().now(), 3650)
-    assert "hami-node-extender" in shaken(tmp_path, bundle, bundle.authorities, name)
+    now_s = RealClock().now()
+    authority = new_authority(now_s, 7300)
+    pair = issue(authority, SERVER, now_s, 3650)
+    assert "hami-node-leader" in shaken(tmp_path, pair, authority.certificate, name)
 
 
 def test_a_tls_client_refuses_another_name(tmp_path: Path) -> None:
-    bundle = make(NAMES, RealClock().now(), 3650)
+    now_s = RealClock().now()
+    authority = new_authority(now_s, 7300)
+    pair = issue(authority, SERVER, now_s, 3650)
     with pytest.raises(ssl.SSLCertVerificationError, match="not valid for"):
-        shaken(tmp_path, bundle, bundle.authorities, "hami-node-extender.other.svc")
+        shaken(tmp_path, pair, authority.certificate, "hami-node-leader.other.svc")
 
 
 def test_a_tls_client_refuses_the_certificate_of_another_authority(tmp_path: Path) -> None:
     now_s = RealClock().now()
-    bundle = make(NAMES, now_s, 3650)
+    pair = issue(new_authority(now_s, 7300), SERVER, now_s, 3650)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shaken(tmp_path, bundle, make(NAMES, now_s, 3650).authorities, NAMES[0])
+        shaken(tmp_path, pair, new_authority(now_s, 7300).certificate, NAMES[0])
 
 
-def test_a_renewed_bundle_trusts_the_certificate_before_too(tmp_path: Path) -> None:
-    now_s = RealClock().now()
-    old = make(NAMES, now_s, 3650)
-    new = make(NAMES, now_s, 3650, trusted=old.authorities)
-    assert shaken(tmp_path, old, new.authorities, NAMES[0])
-    assert shaken(tmp_path, new, new.authorities, NAMES[0])
-    third = make(NAMES, now_s, 3650, trusted=new.authorities)
-    assert third.authorities.count(b"BEGIN CERTIFICATE") == 2, "the list does not grow for ever"
+def test_the_following_authority_is_trusted_long_before_it_signs() -> None:
+    first = authorities_for(None, NOW_S, 3650)
+    assert first.following is None
+    assert after(first, 1000) == first
+    announced = after(first, 3625)
+    assert announced.current == first.current
+    assert announced.following is not None
+    assert announced.following.certificate in announced.trusted(b"", NOW_S)
+    second = after(announced, 2 * 3650 - 60)
+    assert second.current == announced.following
 
 
-@pytest.mark.parametrize("trusted", [b"", b"rubbish", GOOD.authorities], ids=["no", "bad", "over"])
-def test_what_is_no_authority_any_more_is_not_kept(trusted: bytes) -> None:
-    new = make(NAMES, NOW_S + 3651 * DAY_S, 10, trusted=trusted)
-    assert new.authorities.count(b"BEGIN CERTIFICATE") == 1
+def test_an_authority_that_signs_no_more_stays_trusted_while_it_is_valid() -> None:
+    announced = after(authorities_for(None, NOW_S, 3650), 3625)
+    second = after(announced, 5000)
+    assert second.current == announced.following
+    before = announced.trusted(b"", NOW_S)
+    assert announced.current.certificate in second.trusted(before, NOW_S + 5000 * DAY_S)
+    assert announced.current.certificate not in second.trusted(before, NOW_S + 7301 * DAY_S)
+
+
+def test_the_list_of_the_trusted_does_not_grow_for_ever() -> None:
+    found, trusted = None, b""
+    for years in range(40):
+        found = authorities_for(found, NOW_S + years * 365 * DAY_S, 365)
+        trusted = found.trusted(trusted, NOW_S + years * 365 * DAY_S)
+        assert trusted.count(b"BEGIN CERTIFICATE") <= 4
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Authorities(current=Pair(certificate=b"rubbish", key=b"rubbish")),
+        Authorities(current=replace(AUTHORITY, key=OTHER_AUTHORITY.key)),
+        Authorities(current=new_authority(NOW_S - 400 * DAY_S, 365)),
+    ],
+    ids=["unreadable", "two-keys", "over"],
+)
+def test_an_authority_that_cannot_sign_is_replaced(found: Authorities) -> None:
+    made = authorities_for(found, NOW_S, 3650)
+    assert made.current != found.current
+    assert issue(made.current, SERVER, NOW_S, 3650)
+
+
+def test_a_certificate_never_outlives_its_authority() -> None:
+    authority = new_authority(NOW_S, 100)
+    pair = issue(authority, SERVER, NOW_S, 3650)
+    assert end_of(pair.certificate) == end_of(authority.certificate)
 
 
 def test_the_authority_can_sign_servers_only_and_the_server_nothing() -> None:
     certificate = x509.load_pem_x509_certificate(GOOD.certificate)
-    authority = x509.load_pem_x509_certificate(GOOD.authorities)
+    authority = x509.load_pem_x509_certificate(TRUSTED)
     basics = [
         item.extensions.get_extension_for_class(x509.BasicConstraints).value
         for item in (certificate, authority)
@@ -112,28 +167,32 @@ def test_the_authority_can_sign_servers_only_and_the_server_nothing() -> None:
 def test_a_certificate_is_renewed_when_a_month_or_a_third_is_left(
     days_later: int, days: int, is_renewed: bool
 ) -> None:
-    bundle = make(NAMES, NOW_S, days)
-    assert bool(why_renew(bundle, NAMES, NOW_S + days_later * DAY_S)) is is_renewed
-    assert end_of(bundle).timestamp() == NOW_S + days * DAY_S
+    pair = issue(AUTHORITY, SERVER, NOW_S, days)
+    assert bool(why_renew(pair, TRUSTED, SERVER, NOW_S + days_later * DAY_S)) is is_renewed
+    assert end_of(pair.certificate).timestamp() == NOW_S + days * DAY_S
 
 
 @pytest.mark.parametrize(
-    ("bundle", "reason"),
+    ("pair", "trusted", "reason"),
     [
-        (replace(GOOD, key=OTHER.key), "its key belongs to another certificate"),
-        (replace(GOOD, authorities=OTHER.authorities), "no valid authority beside it signed it"),
-        (replace(GOOD, certificate=b""), "it can't be read"),
-        (replace(GOOD, key=b"no key"), "it can't be read"),
-        (replace(GOOD, authorities=b"-----BEGIN CERTIFICATE-----"), "it can't be read"),
-        (replace(GOOD, certificate=GOOD.authorities), "it can't be read"),
-        (make(NAMES[:2], NOW_S, 3650), "it does not name"),
+        (replace(GOOD, key=OTHER.key), TRUSTED, "its key belongs to another certificate"),
+        (GOOD, OTHER_AUTHORITY.certificate, "no valid authority beside it signed it"),
+        (replace(GOOD, certificate=b""), TRUSTED, "it can't be read"),
+        (replace(GOOD, key=b"no key"), TRUSTED, "it can't be read"),
+        (GOOD, b"-----BEGIN CERTIFICATE-----", "it can't be read"),
+        (replace(GOOD, certificate=TRUSTED), TRUSTED, "it can't be read"),
+        (
+            issue(AUTHORITY, Subject(names=NAMES[:2]), NOW_S, 3650),
+            TRUSTED,
+            f"it does not name {NAMES[2]}, {NAMES[3]}",
+        ),
     ],
     ids=["key", "authority", "empty", "bad-key", "bad-authority", "no-names", "names"],
 )
-def test_why_renew_says_what_is_wrong(bundle: Bundle, reason: str) -> None:
-    assert why_renew(bundle, NAMES, NOW_S).startswith(reason)
+def test_why_renew_says_what_is_wrong(pair: Pair, trusted: bytes, reason: str) -> None:
+    assert why_renew(pair, trusted, SERVER, NOW_S).startswith(reason)
 
 
 def test_an_authority_from_before_first_in_the_list_does_no_harm() -> None:
-    mixed = replace(GOOD, authorities=OTHER.authorities + GOOD.authorities)
-    assert why_renew(mixed, NAMES, NOW_S) == ""
+    mixed = OTHER_AUTHORITY.certificate + TRUSTED
+    assert why_renew(GOOD, mixed, SERVER, NOW_S) == ""

@@ -1,0 +1,1 @@
+"""Which replica decides, since when, and where it is found."""

@@ -1,0 +1,143 @@
+"""Whether this replica has synced with the cluster, and whether it is the leader."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from hami_node.cluster.watching.views import WatchedCluster
+from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.errors import NotLeading
+from hami_node.extender.leading.leader import Leader
+from hami_node.ports import Fence
+from hami_node.wire.quotas import ResourceQuota
+
+SILENCE_LIMIT_S: Final = 180.0
+"""Watches that receive nothing for this long make the extender unready."""
+
+UNLISTED: Final = "nodes, pods and quotas have not been listed yet"
+
+MakeLeader = Callable[[Callable[[bool], None]], Leader]
+"""Builds the election; its argument is called when this replica starts or stops leading."""
+
+
+class Readiness:
+    """Answers from any thread. Decisions begin once the state is `settled`.
+
+    Attributes:
+        leader: the election; None where replicas are not elected.
+        settled: set once the state has caught up with the first lists.
+        begun: set whenever a term has begun.
+    """
+
+    def __init__(
+        self,
+        view: WatchedCluster,
+        quotas: ResourceWatch[ResourceQuota],
+        make_leader: MakeLeader | None,
+        on_term: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Check these watches.
+
+        Args:
+            view: nodes and pods.
+            quotas: the quotas of all namespaces.
+            make_leader: makes the election; None where this replica always decides.
+            on_term: called when a term begins: everything has been listed anew, and nothing has
+                been decided yet.
+        """
+        self._view, self._quotas, self._on_term = view, quotas, on_term
+        self._lock = threading.Lock()
+        self._fresh_term = self._awaited_term = 0
+        self.begun = threading.Event()
+        for cache in (view.pod_watch.cache, view.node_watch.cache, quotas.cache):
+            cache.subscribe(self._listed)
+        self.settled = threading.Event()
+        self.leader = make_leader(self._lead_changed) if make_leader else None
+
+    def is_listed(self) -> bool:
+        """True once nodes, pods and quotas have been listed."""
+        return self._view.is_synced() and self._quotas.is_synced()
+
+    def is_synced(self) -> bool:
+        """True once everything has been listed and settled."""
+        return self.settled.is_set() and self.is_listed()
+
+    def is_leading(self) -> bool:
+        """True while this replica decides."""
+        return self.is_synced() and not self.why_not_leading()
+
+    def require_lead(self) -> Fence:
+        """The fence of a decision that begins now: raises NotLeading once its term is over.
+
+        What was decided in one term is not written in the next: another replica may have decided
+        in between.
+
+        Raises:
+            NotLeading: this replica does not decide, or is not in contact with the API server.
+        """
+        term = self._deciding_term()
+
+        def fence() -> None:
+            if self._deciding_term() != term:
+                raise NotLeading("this replica has led anew since this was decided")
+
+        return fence
+
+    def _deciding_term(self) -> int:
+        term = 0 if self.leader is None else self.leader.term()
+        why = self.why_not_synced() or self._why_not_in(term)
+        if why:
+            raise NotLeading(why)
+        return term
+
+    def why_not_synced(self) -> str:
+        """Why the view of the cluster is not complete or current; "" when it is."""
+        return self._why_silent() if self.is_synced() else UNLISTED
+
+    def why_not_ready(self) -> str:
+        """Why /readyz fails; "" once everything was listed, also while a new leader lists again.
+
+        All replicas may be doing that at once, and each can answer the webhook.
+        """
+        return self._why_silent() if self.settled.is_set() else UNLISTED
+
+    def _why_silent(self) -> str:
+        age_s = self._view.last_contact_age_s()
+        if age_s is not None and age_s > SILENCE_LIMIT_S:
+            return f"nothing has been received from the API server for {age_s:.0f} s"
+        return ""
+
+    def why_not_leading(self) -> str:
+        """Why this replica must not decide, apart from missing lists; "" when it may."""
+        return "" if self.leader is None else self._why_not_in(self.leader.term())
+
+    def _why_not_in(self, term: int) -> str:
+        if self.leader is None:
+            return ""
+        if not term:
+            return f"replica {self.leader.holder() or 'nobody'} decides"
+        return "" if term == self._fresh_term else "this replica became the leader only just now"
+
+    def _lead_changed(self, is_leading: bool) -> None:
+        """Our watch may not show the previous leader's last decisions yet: list again."""
+        if not is_leading or self.leader is None:
+            return
+        term = self.leader.term()
+        for watch in (self._view.pod_watch, self._view.node_watch, self._quotas):
+            watch.relist()
+        with self._lock:
+            self._awaited_term = term
+        self._listed()
+
+    def _listed(self) -> None:
+        """A watch has changed something: with the last of the new lists the term begins."""
+        if not self._awaited_term or not self.is_listed():
+            return
+        with self._lock:
+            if not self._awaited_term or not self.is_listed():
+                return
+            self._on_term()
+            self._fresh_term, self._awaited_term = self._awaited_term, 0
+        self.begun.set()

@@ -1,0 +1,353 @@
+"""What a client of the extender's server may use: bytes, values, time and connections."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami_node.extender.http.server import ExtenderServer
+from tests.fakes.waiting import eventually
+from tests.unit.extender.http.test_server import (
+    ECHO,
+    LIMITS,
+    HeldCall,
+    Seen,
+    ask,
+    error_of,
+    serving,
+    talk,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/filter", 300_000), ("/bind", 1_000), ("/webhook", 2_000)]
+)
+def test_body_over_the_routes_limit_is_413_and_at_it_is_served(path: str, limit: int) -> None:
+    with serving() as server:
+        assert ask(server, "POST", path, b"x" * limit)[0] == 200
+        status, body, _ = ask(server, "POST", path, b"x" * (limit + 1))
+    assert status == 413
+    assert str(limit) in error_of(body)
+
+
+def test_too_large_by_its_content_length_is_refused_before_the_body_comes() -> None:
+    with serving() as server:
+        received = talk(server, b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 413 ")
+
+
+def test_too_large_while_streaming_is_413() -> None:
+    pieces = (b"x" * 60_000 for _ in range(6))
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/filter", pieces, encode_chunked=True)
+            assert connection.getresponse().status == 413
+
+
+def test_refused_body_is_dropped_and_the_connection_serves_on() -> None:
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/bind", b"x" * 5_000_000)
+            refused = connection.getresponse()
+            assert (refused.status, bool(refused.read())) == (413, True)
+            kept = connection.sock
+            connection.request("POST", "/bind", b"x")
+            assert connection.getresponse().status == 200
+            assert connection.sock is kept
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "1e3", "99999999999999999999999", "3, 4"])
+def test_bad_content_length_is_400(length: str) -> None:
+    head = f"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\nabc"
+    with serving() as server:
+        received = talk(server, head.encode())
+        assert ask(server, "POST", "/bind", b"x")[0] == 200
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert error_of(received.partition(b"\r\n\r\n")[2])
+
+
+def test_two_lengths_of_one_body_are_400() -> None:
+    head = b"POST /bind HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
+    with serving() as server:
+        assert talk(server, head).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\n\r\n",
+    ],
+    ids=["tls", "word", "no-path", "spaces"],
+)
+def test_what_is_no_http_is_400(data: bytes) -> None:
+    with serving() as server:
+        assert talk(server, data).startswith(b"HTTP/1.1 400 ")
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+def test_slow_body_is_408_in_time() -> None:
+    with serving() as server:
+        received = talk(server, b"POST /bind HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert "0.4 s" in error_of(received.partition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.parametrize("data", [b"POST /bi", b"GET /x HTTP/1.1\r\nHost"], ids=["line", "header"])
+def test_slow_head_is_408_in_time(data: bytes) -> None:
+    with serving() as server:
+        assert talk(server, data).startswith(b"HTTP/1.1 408 ")
+
+
+def test_client_that_says_nothing_is_hung_up_on() -> None:
+    with serving() as server:
+        assert talk(server, b"") == b""
+
+
+def test_endless_head_is_431() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\n")
+        with pytest.raises(ConnectionError):  # noqa: PT012 - it may break at any of the sends
+            for _ in range(100_000):
+                raw.sendall(b"x" * 1000)
+            pytest.fail("100 MB of head were taken")
+
+
+def test_client_that_closes_in_its_body_costs_nothing() -> None:
+    seen = Seen()
+    called = threading.Event()
+
+    def work(_body: bytes) -> bytes:
+        called.set()
+        return b""
+
+    with serving(replace(ECHO, bind=work), seen=seen) as server:
+        talk(server, b"POST /bind HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc", closes=True)
+        eventually(lambda: seen.requests)
+        assert not called.is_set()
+        assert ask(server, "GET", "/healthz")[0] == 200
+    assert seen.requests[0] == ("/bind", 499)
+
+
+def test_client_that_closes_while_its_work_runs_does_not_stop_it() -> None:
+    seen, gate = Seen(), HeldCall()
+    with serving(replace(ECHO, bind=gate), seen=seen) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+            raw.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+            assert gate.entered.acquire(timeout=10)
+        gate.opened.set()
+        eventually(lambda: seen.requests)
+    assert seen.requests == [("/bind", 200)]
+
+
+def test_client_that_does_not_read_its_answer_is_cut_off() -> None:
+    pages = replace(ECHO, metrics=lambda _: (b"x" * 30_000_000, "text/plain"))
+    with serving(pages) as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert raw.recv(10) == b"HTTP/1.1 2"
+        assert server._server is not None
+        connections = server._server.server_state.connections
+        eventually(lambda: not connections, limit_s=60)
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.builds(
+            lambda head, body: head + b"\r\n" + body,
+            st.sampled_from(
+                [
+                    b"POST /filter HTTP/1.1\r\nContent-Length: 20\r\n",
+                    b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+                    b"POST /webhook HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 9\r\n",
+                    b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
+                    b"GET http://x:y/%ff?\xff HTTP/1.1\r\n",
+                    b"CONNECT a:1 HTTP/1.1\r\n",
+                    b"OPTIONS * HTTP/1.1\r\n",
+                ]
+            ),
+            st.binary(max_size=60),
+        ),
+    )
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_bytes_are_survived(shared: ExtenderServer, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=20) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        try:
+            answer = raw.recv(65536)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+    assert ask(shared, "GET", "/healthz")[0] == 200
+
+
+@pytest.fixture
+def shared() -> Iterator[ExtenderServer]:
+    with serving(limits=replace(LIMITS, request_s=5.0)) as server:
+        yield server
+
+
+def test_too_many_connections_the_longest_idle_one_makes_way() -> None:
+    limits = replace(LIMITS, max_connections=3, request_s=10.0)
+    with serving(limits=limits) as server:
+        taken = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(3)]
+        for connection in (*taken, taken[0]):  # of these the second is the longest idle
+            connection.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+            received = b""
+            while not received.endswith(b"}"):
+                received += connection.recv(1000)
+        assert ask(server, "GET", "/healthz")[0] == 200
+        assert taken[1].recv(1000) == b""
+        for connection in taken:
+            connection.close()
+
+
+def test_connections_that_are_all_at_work_keep_out_new_ones_and_room_is_given_back() -> None:
+    gate = HeldCall()
+    limits = replace(LIMITS, max_connections=2)
+    with serving(replace(ECHO, bind=gate), limits) as server, ThreadPoolExecutor(2) as pool:
+        binds = [pool.submit(ask, server, "POST", "/bind", b"{}") for _ in range(2)]
+        for _ in binds:
+            assert gate.entered.acquire(timeout=10)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            ask(server, "GET", "/healthz")
+        gate.opened.set()
+        assert [bind.result(10)[0] for bind in binds] == [200, 200]
+
+        def is_served() -> bool:
+            try:
+                return ask(server, "GET", "/healthz")[0] == 200
+            except (ConnectionError, http.client.HTTPException):
+                return False
+
+        eventually(is_served)
+
+
+def test_large_bodies_at_work_leave_room_for_small_ones_only() -> None:
+    gate = HeldCall()
+    work = replace(ECHO, filter=lambda body: gate(body) if len(body) > 100_000 else b"{}")
+    with serving(work) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, "POST", "/filter", b"x" * 200_000)
+        assert gate.entered.acquire(timeout=10)
+        status, body, _ = ask(server, "POST", "/filter", b"x" * 200_000)
+        assert (status, error_of(body)) == (503, "busy with other large requests, try again")
+        assert ask(server, "POST", "/filter", b"x")[0] == 200
+        gate.opened.set()
+        assert first.result(10)[0] == 200
+        assert ask(server, "POST", "/filter", b"x" * 200_000)[0] == 200
+
+
+def test_large_body_that_does_not_go_on_makes_way_for_a_newer_one() -> None:
+    limits = replace(LIMITS, request_s=20.0)
+    with (
+        serving(limits=limits) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,
+    ):
+        slow.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 250000\r\n\r\n")
+        slow.sendall(b"x" * 249_999)
+        eventually(lambda: 249_999 in server._routes._bodies._held.values())
+        eventually(lambda: ask(server, "POST", "/filter", b"x" * 200_000)[0] == 200)
+        assert b"made way for a newer large request" in slow.recv(65536)
+
+
+def test_body_of_too_many_values_is_413_before_it_is_read() -> None:
+    with serving(limits=replace(LIMITS, values=1_000)) as server:
+        assert ask(server, "POST", "/filter", b"[" + b"1," * 900 + b"1]")[0] == 200
+        status, body, _ = ask(server, "POST", "/filter", b"[" + b"1," * 1_100 + b"1]")
+    assert (status, "1000 values" in error_of(body)) == (413, True)
+
+
+def test_compressed_body_is_415() -> None:
+    with serving() as server:
+        for coding in ("gzip", "deflate", "br", "gzip, gzip"):
+            headers = {"Content-Encoding": coding}
+            assert ask(server, "POST", "/webhook", b"x", headers)[0] == 415
+        assert ask(server, "POST", "/webhook", b"x", {"Content-Encoding": "identity"})[0] == 200
+
+
+def test_request_that_does_not_wait_for_the_answer_before_is_hung_up_on() -> None:
+    gate = HeldCall()
+    with serving(replace(ECHO, bind=gate)) as server:
+        bind = b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+        received = talk(server, bind + b"GET /healthz HTTP/1.1\r\n\r\n" * 5_000)
+        gate.opened.set()
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1") == 1
+
+
+def test_whole_request_has_one_deadline_however_steady_it_comes() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 900\r\n\r\n")
+        raw.settimeout(0.05)
+        received = b""
+        for _ in range(400):
+            try:
+                raw.sendall(b"x")
+                received = raw.recv(1000)
+                break
+            except TimeoutError:
+                continue
+    assert received.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 101,
+        b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 9_000 + b"\r\n",
+        b"GET /" + b"z" * 9_000 + b" HTTP/1.1\r\n",
+    ],
+    ids=["many", "long", "url"],
+)
+def test_large_head_in_one_piece_is_431(head: bytes) -> None:
+    with serving() as server:
+        assert talk(server, head + b"\r\n").startswith(b"HTTP/1.1 431 ")
+
+
+def test_headers_after_the_body_count_too() -> None:
+    begin = b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    with serving() as server:
+        received = talk(server, begin + b"a: b\r\n" * 200 + b"\r\n")
+    assert received.startswith(b"HTTP/1.1 431 ")
+
+
+def test_answer_that_is_read_byte_by_byte_has_a_deadline() -> None:
+    pages = replace(ECHO, metrics=lambda _: (b"x" * 30_000_000, "text/plain"))
+    with serving(pages) as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+
+        def is_cut_off() -> bool:
+            try:
+                return raw.recv(100) == b""
+            except ConnectionError:
+                return True
+
+        eventually(is_cut_off, limit_s=30)
+
+
+def test_only_the_paths_of_this_port_are_served() -> None:
+    server = ExtenderServer("127.0.0.1:0", ECHO, limits=LIMITS, paths=("/webhook",)).start()
+    try:
+        assert ask(server, "POST", "/webhook", b"x")[0] == 200
+        for path in ("/filter", "/bind", "/metrics", "/healthz", "/version", "/"):
+            for method in ("GET", "POST"):
+                status, body, _ = ask(server, method, path)
+                assert (status, "known paths: /webhook" in error_of(body)) == (404, True)
+    finally:
+        server.close()
