@@ -25,6 +25,7 @@ EXPIRY_S: Final = 300.0
 """As in HAMi: a lock older than this has expired."""
 _TRIES: Final = 5  # kubelet and the reporter write the node as well
 _POINTER: Final = annotation_pointer(NODE_LOCK)
+_REMOVE: Final = {"op": "remove", "path": _POINTER}
 
 IsGone = Callable[[str, str], bool]
 """Whether the pod (namespace, name) no longer needs its lock: deleted, over, or served."""
@@ -42,10 +43,22 @@ class HeldLock:
 class NodeLock:
     """Reads, acquires and releases node locks. Thread-safe; remembers when it first saw a value."""
 
-    def __init__(self, kube: Kube, clock: Clock, expiry_s: float = EXPIRY_S) -> None:
-        """Use this API and clock; a lock expires after `expiry_s` seconds."""
+    def __init__(
+        self, kube: Kube, clock: Clock, expiry_s: float = EXPIRY_S, *, quiet_s: float = 0.0
+    ) -> None:
+        """Use this API.
+
+        Args:
+            kube: the API.
+            clock: the time.
+            expiry_s: a lock that is older has expired.
+            quiet_s: how long a lock stays whose pod no longer needs it, seconds from when we
+                first saw that: its owner may be about to remove it, whoever holds it then.
+        """
         self._kube, self._clock, self._expiry_s = kube, clock, expiry_s
+        self._quiet_s = quiet_s
         self._mutex = threading.Lock()
+        self._gone_since_s: dict[str, tuple[str, float]] = {}
         self._first_seen_s: dict[str, tuple[str, float]] = {}
 
     def read(self, node: Node) -> HeldLock | None:
@@ -57,6 +70,7 @@ class NodeLock:
         with self._mutex:
             if text is None:
                 self._first_seen_s.pop(node.name, None)
+                self._gone_since_s.pop(node.name, None)
                 return None
             seen = self._first_seen_s.get(node.name)
             if seen is None or seen[0] != text:
@@ -112,7 +126,7 @@ class NodeLock:
             held = self.read(node)
             if held is not None and held.owner.is_pod(namespace, pod) and not held.is_expired:
                 return held.text
-            if held is not None and not self._is_free_to_take(held, is_gone):
+            if held is not None and not self._is_free_to_take(node_name, held, is_gone):
                 if not is_read:
                     node = None  # a watch may be late: refuse only after a read
                     continue
@@ -130,19 +144,44 @@ class NodeLock:
             KubeError: the API server can't be reached.
         """
         held = self.read(node)
-        if held is None or not self._is_free_to_take(held, is_gone):
+        if held is None or not self._is_free_to_take(node.name, held, is_gone):
             return False
         return self._remove(node, held)
+
+    def remove_exactly(self, node_name: str, text: str) -> bool:
+        """Remove the lock if this is its text; False when it was removed or replaced before.
+
+        Raises:
+            KubeError: the API server can't be reached.
+        """
+        patch = ({"op": "test", "path": _POINTER, "value": text}, _REMOVE)
+        try:
+            self._kube.json_patch_node(node_name, patch)
+        except Conflict as e:
+            if e.status == 409:
+                raise  # the server was busy with the node; nothing was tested
+            return False
+        return True
 
     def _is_held_by(self, node: Node, namespace: str, pod: str) -> bool:
         text = node.annotations.get(NODE_LOCK)
         return text is not None and decode_lock(text).is_pod(namespace, pod)
 
-    def _is_free_to_take(self, held: HeldLock, is_gone: IsGone) -> bool:
+    def _is_free_to_take(self, node: str, held: HeldLock, is_gone: IsGone) -> bool:
         """A lock without an owner, or a malformed lock, counts as held until it expires."""
         if held.is_expired:
             return True
-        return bool(held.owner.name) and is_gone(held.owner.namespace, held.owner.name)
+        owner = held.owner
+        is_over = bool(owner.name) and is_gone(owner.namespace, owner.name)
+        now_s = self._clock.monotonic()
+        with self._mutex:
+            if not is_over:
+                self._gone_since_s.pop(node, None)
+                return False
+            known = self._gone_since_s.get(node)
+            if known is None or known[0] != held.text:
+                known = self._gone_since_s[node] = (held.text, now_s)
+        return now_s - known[1] >= self._quiet_s
 
     def _who_holds(self, node_name: str, held: HeldLock) -> str:
         owner = held.owner
@@ -155,10 +194,7 @@ class NodeLock:
 
     def _remove(self, node: Node, held: HeldLock) -> bool:
         """Remove exactly this text; False when it was replaced."""
-        patch = (
-            {"op": "test", "path": _POINTER, "value": held.text},
-            {"op": "remove", "path": _POINTER},
-        )
+        patch = ({"op": "test", "path": _POINTER, "value": held.text}, _REMOVE)
         try:
             self._kube.json_patch_node(node.name, patch)
         except Conflict:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final
 
@@ -71,6 +73,42 @@ class PodGrants:
         """True while the container has grants that count."""
         has_ended = self.are_inits_over and self.kind(index) is ContainerKind.INIT
         return index < len(self.containers) and bool(self.containers[index]) and not has_ended
+
+
+def united(seen: PodGrants, now: PodGrants) -> PodGrants:
+    """Grants of which neither of the two holds more: the larger amount of each card, or both cards.
+
+    Where the two are not about the same containers, all of them count as apps.
+    """
+    is_same = seen.containers == now.containers and seen.kinds == now.kinds
+    if is_same or not any(seen.containers):
+        return now
+    if not any(now.containers):
+        return replace(seen, are_inits_over=now.are_inits_over)
+    width = max(len(seen.containers), len(now.containers))
+    pairs = zip_longest(seen.containers, now.containers, fillvalue=())
+    return PodGrants(
+        containers=tuple(_united(first, second) for first, second in pairs),
+        kinds=now.kinds if now.kinds == seen.kinds else (ContainerKind.APP,) * width,
+        are_inits_over=now.are_inits_over,
+    )
+
+
+def _united(seen: ContainerGrants, now: ContainerGrants) -> ContainerGrants:
+    left: dict[tuple[Uuid, Hashable], deque[Grant]] = {}
+    for grant in now:
+        left.setdefault((grant.uuid, grant.part), deque()).append(grant)
+    merged = []
+    for grant in seen:
+        twins = left.get((grant.uuid, grant.part))
+        merged.append(_larger(grant, twins.popleft()) if twins else grant)
+    return (*merged, *(grant for grants in left.values() for grant in grants))
+
+
+def _larger(first: Grant, second: Grant) -> Grant:
+    is_mask = counting_of(first.vendor).cores_are_mask
+    cores = first.cores | second.cores if is_mask else max(first.cores, second.cores)
+    return replace(first, memory_mib=max(first.memory_mib, second.memory_mib), cores=cores)
 
 
 def container_name(pod: Pod, grants: PodGrants, index: int) -> str:

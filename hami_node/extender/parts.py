@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 from hami_node.cluster.client import KubeClient, connect
@@ -17,12 +18,14 @@ from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.config.settings import Settings
 from hami_node.config.sources import plain
 from hami_node.engine.quota import Limits
-from hami_node.extender.bind import BindParts, PodBinder
+from hami_node.extender.binding.bind import BindParts, PodBinder
+from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
-from hami_node.extender.http.server import Endpoints, ExtenderServer
-from hami_node.extender.leader import Leader
-from hami_node.extender.readiness import MakeLeader, Readiness
+from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
+from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
+from hami_node.extender.leading.leader import Leader
+from hami_node.extender.leading.readiness import MakeLeader, Readiness
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
@@ -31,7 +34,8 @@ from hami_node.extender.sweeper import Sweeper
 from hami_node.extender.webhook.rules import webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.metrics.extender import ExtenderMetrics
-from hami_node.metrics.server import MetricsServer, Probes
+from hami_node.metrics.pages import PageServer
+from hami_node.metrics.server import MetricsServer, Probes, ProbeServer
 from hami_node.ports import Clock, EventNote
 from hami_node.vendors.spec import AnyVendor
 from hami_node.wire.quotas import ResourceQuota
@@ -41,9 +45,13 @@ TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
 LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.5, read_s=2.0, total_s=3.0)
 """Well below the time in which the Lease has to be renewed."""
 ATTEMPTS: Final = 2
-EVENT_LIMITS: Final = EventLimits(queue_size=2048, burst=10, remembered=8192)
+DECISIONS: Final = ("/filter", "/bind", "/healthz", "/readyz", "/metrics", "/version")
+"""What is served beside a port for the webhook alone."""
+EVENT_LIMITS: Final = EventLimits(
+    queue_size=256, burst=10, remembered=8192, urgent_per_minute=120, routine_per_minute=240
+)
 """A pod that fits nowhere is filtered every few seconds with different numbers in its reason, and
-thousands may wait: each gets ten Events, then one a minute. An Event has at most 1 KiB."""
+thousands may wait: each gets ten Events, then one a minute, while the sum allows it."""
 
 
 class Parts:
@@ -82,28 +90,74 @@ class Parts:
         self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
         self._follow()
         self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
-        self.readiness = Readiness(self.view, self.quotas, self._election())
+        self.readiness = Readiness(self.view, self.quotas, self._election(), self._begin_term)
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
         probes = self._build_probes(died)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
-        self.server = ExtenderServer(
+        self.server = self._build_server(None)
+        self.webhook_server: ExtenderServer | None = None
+        if settings.webhook_bind != "off":
+            self.server = self._build_server(DECISIONS)
+            self.webhook_server = self._build_webhook_server()
+        self.endpoint = self._build_endpoint()
+        self.metrics_server = self._build_metrics_server(probes)
+        self.probe_server: ProbeServer | None = None
+        if settings.probe_address != "off":
+            self.probe_server = ProbeServer(settings.probe_address, probes)
+
+    def servers(self) -> tuple[ExtenderServer, ...]:
+        """For calls, in the order in which they start."""
+        return (self.server,) if self.webhook_server is None else (self.server, self.webhook_server)
+
+    def page_servers(self) -> tuple[PageServer, ...]:
+        """For people and probes."""
+        both = (self.probe_server, self.metrics_server)
+        return tuple(server for server in both if server is not None)
+
+    def _build_server(self, paths: Collection[str] | None) -> ExtenderServer:
+        settings = self._settings
+        return ExtenderServer(
             settings.http_bind,
             self.endpoints,
-            cert_file=settings.cert_file,
-            key_file=settings.key_file,
-            on_request=metrics.count_request,
+            tls=_tls_of(settings, settings.client_ca_file),
+            on_request=self._metrics.count_request,
+            paths=paths,
         )
-        self.metrics_server = self._build_metrics_server(probes)
+
+    def _build_endpoint(self) -> LeaderEndpoint | None:
+        settings = self._settings
+        if not settings.endpoint_slice:
+            return None
+
+        def place() -> Place:
+            return Place(
+                namespace=settings.lease_namespace,
+                slice_name=settings.endpoint_slice,
+                pod=settings.replica_name or socket.gethostname(),
+                ip=settings.pod_ip,
+                port=self.server.port,
+            )
+
+        return LeaderEndpoint(self.lease_kube, place, self._clock, self.readiness.is_leading)
+
+    def _build_webhook_server(self) -> ExtenderServer:
+        """Everybody may call it, so that it has limits of its own."""
+        settings = self._settings
+        return ExtenderServer(
+            settings.webhook_bind,
+            self.endpoints,
+            tls=_tls_of(settings, None),
+            limits=ServerLimits(max_connections=256),
+            on_request=self._metrics.count_request,
+            paths=("/webhook",),
+        )
 
     def _build_probes(self, died: Callable[[], str]) -> Probes:
         return Probes(
             live={"threads": died},
-            ready={
-                "api-server": self.readiness.why_not_synced,
-                "leader": self.readiness.why_not_leading,
-            },
+            ready={"api-server": self.readiness.why_not_ready},
         )
 
     def _connect(self, timeouts: Timeouts) -> KubeClient:
@@ -120,6 +174,9 @@ class Parts:
         self.view.node_watch.cache.follow(self.state.node_changed)
         self.view.pod_watch.cache.follow(self.state.pod_changed)
         self.quotas.cache.follow(self._quota_changed)
+
+    def _begin_term(self) -> None:
+        self.state.begin_term(self._settings.scheduler_name)
 
     def _quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         quota, limited = after or before, self.state.rules.limited
@@ -165,12 +222,10 @@ class Parts:
                 kube=self.kube,
                 state=self.state,
                 writer=self._writer,
-                lock=NodeLock(self.kube, self._clock, settings.node_lock_timeout_s),
+                lock=self._build_lock(),
                 find_pod=self.view.pod,
                 clock=self._clock,
-                stop=self._stop,
                 scheduler_name=settings.scheduler_name,
-                lock_wait_s=settings.lock_wait_s,
             ),
             self._outlets("bind"),
         )
@@ -188,6 +243,20 @@ class Parts:
             metrics=metrics.exposition,
         )
 
+    def _build_lock(self) -> BindLock:
+        expiry_s = self._settings.node_lock_timeout_s
+        return BindLock(
+            LockParts(
+                kube=self.kube,
+                state=self.state,
+                lock=NodeLock(self.kube, self._clock, expiry_s, quiet_s=QUIET_S),
+                clock=self._clock,
+                stop=self._stop,
+                wait_s=self._settings.lock_wait_s,
+                expiry_s=expiry_s,
+            )
+        )
+
     def _build_metrics_server(self, probes: Probes) -> MetricsServer | None:
         settings = self._settings
         if settings.metrics_address == "off":
@@ -195,7 +264,7 @@ class Parts:
         return MetricsServer(
             settings.metrics_address,
             self._metrics.registry,
-            probes,
+            None if settings.probe_address != "off" else probes,
             lambda: plain(settings),
             card_pages(self.state, settings.card_metrics, self.readiness.is_leading),
         )
@@ -210,3 +279,14 @@ class Parts:
     def _notify(self, event: EventNote) -> None:
         if not self.events.emit(event):
             self._metrics.count_event_dropped()
+
+
+def _tls_of(settings: Settings, client_ca_file: Path | None) -> TlsFiles | None:
+    if settings.cert_file is None or settings.key_file is None:
+        return None
+    return TlsFiles(
+        cert_file=settings.cert_file,
+        key_file=settings.key_file,
+        client_ca_file=client_ca_file,
+        client_name=settings.client_name,
+    )

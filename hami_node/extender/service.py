@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -16,11 +15,12 @@ from hami_node.config.settings import Settings, settings_of
 from hami_node.config.sources import ConfigSources, changed_fields, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.extender.parts import Parts
-from hami_node.extender.restart import END_SIGNALS, restart_program
+from hami_node.extender.restart import restart_program
 from hami_node.logs import configure, kv
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.ports import Clock
 from hami_node.setting_types import Role
+from hami_node.signals import END_SIGNALS, SignalThread
 from hami_node.threads import GuardedThreads
 from hami_node.vendors.spec import AnyVendor
 
@@ -70,9 +70,10 @@ class Extender:
             ConfigError: an address or the certificate can't be used.
         """
         parts, threads, stop = self.parts, self._threads, self.stop
-        parts.server.start()
-        if parts.metrics_server is not None:
-            parts.metrics_server.start()
+        for page_server in parts.page_servers():
+            page_server.start()
+        for server in parts.servers():
+            server.start()
         parts.view.start(stop)
         threads.start("quotas", lambda: parts.quotas.run(stop))
         threads.start("events", lambda: parts.events.run(stop))
@@ -81,6 +82,9 @@ class Extender:
         leader = parts.readiness.leader
         if leader is not None:
             threads.start("leader", lambda: leader.run(self._end_of_lead))
+        endpoint = parts.endpoint
+        if endpoint is not None:
+            threads.start("endpoint", lambda: endpoint.run(stop))
 
     def wait(self) -> int:
         """Wait for the end; the process's exit code."""
@@ -93,15 +97,16 @@ class Extender:
     def _end(self) -> int:
         """Finish running requests, release the Lease, end the threads."""
         parts = self.parts
-        parts.server.close(GRACE_S)
+        for server in parts.servers():
+            server.close(GRACE_S)
         self._end_of_lead.set()  # not before: running requests were decided as the leader
         parts.events.wake()
         self._config.wake()
         parts.quotas.interrupt()
         parts.view.close()
         self._threads.join()
-        if parts.metrics_server is not None:
-            parts.metrics_server.close()
+        for page_server in parts.page_servers():
+            page_server.close()
         parts.kube.close()
         parts.lease_kube.close()
         log.info("stopped", extra=kv(died=self._threads.died or None))
@@ -129,6 +134,7 @@ def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[A
     Raises:
         ConfigError: a setting is wrong.
     """
+    signals = SignalThread(*END_SIGNALS)
     configure(settings.log_format, settings.log_level)
     log.info("starting", extra=kv(version=__version__, scheduler=settings.scheduler_name))
     if settings.ignored:
@@ -136,19 +142,18 @@ def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[A
     extender = Extender(settings, sources, vendors)
     ended = threading.Event()
 
-    def end(*_: object) -> None:
+    def end() -> None:
         ended.set()
         extender.stop.set()
 
-    for number in END_SIGNALS:
-        signal.signal(number, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+    signals.start(dict.fromkeys(END_SIGNALS, end))
     try:
         extender.start()
     except BaseException:
         extender.stop.set()
         raise
     code = extender.wait()
-    if code == 0 and extender.is_outdated:
-        restart_program(ended)
+    signals.close()
+    if code == 0 and extender.is_outdated and not ended.is_set():
+        restart_program()
     return code

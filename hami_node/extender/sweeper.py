@@ -5,21 +5,23 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from contextlib import suppress
 from typing import Final
 
 from hami_node.cluster.watching.views import WatchedCluster
-from hami_node.errors import KubeError, NotFound, PodTaken
-from hami_node.extender.readiness import Readiness
+from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
+from hami_node.extender.leading.readiness import Readiness
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
-from hami_node.ports import Clock
+from hami_node.ports import Clock, Fence
 
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
+TERM_CHECK_S: Final = 0.25
 CLEARING_S: Final = 5.0
 """No leftover is cleared later in a sweep: a call that hangs takes many seconds."""
 
@@ -42,12 +44,15 @@ class Sweeper:
         self._state, self._view, self._writer = state, view, writer
         self._handshakes, self._readiness = handshakes, readiness
         self._clock, self._scheduler_name = clock, scheduler_name
+        self._tried: frozenset[str] = frozenset()
 
     def run(self, stop: threading.Event) -> None:
         """Wait for the first lists and catch up with them; then sweep until stopped."""
         while not self._readiness.is_listed():
             if stop.wait(SYNC_CHECK_S):
                 return
+        if self._readiness.leader is None:  # the process before this one had the only term
+            self._state.begin_term(self._scheduler_name)
         self._state.catch_up()
         gc.collect()
         gc.freeze()  # collecting all pods of a large cluster would stall decisions
@@ -56,24 +61,38 @@ class Sweeper:
         while not stop.is_set():
             self.sweep()
             self._handshakes.look()
-            stop.wait(SWEEP_S)
+            self._rest(stop)
+
+    def _rest(self, stop: threading.Event) -> None:
+        """Until the next sweep: soon after a term begins, for the cards of void reservations."""
+        begun = self._readiness.begun
+        for _ in range(round(SWEEP_S / TERM_CHECK_S)):
+            if stop.wait(TERM_CHECK_S) or begun.is_set():
+                begun.clear()
+                return
 
     def sweep(self) -> None:
         """Drop what no longer counts, and remove it from the pods."""
         version = self._view.pod_watch.version()  # read first, so that the pods are not older
         self._state.sweep({pod.uid for pod in self._view.pods()}, version)
         if self._readiness.is_leading():
-            self._clear_leftovers()
+            with suppress(NotLeading):
+                self._clear_leftovers(self._readiness.require_lead())
 
-    def _clear_leftovers(self) -> None:
+    def _clear_leftovers(self, fence: Fence) -> None:
         end_s = self._clock.monotonic() + CLEARING_S
-        for pod in self._state.leftovers():
+        pods = self._state.leftovers()
+        # those that took all the time of the sweep before, to no avail, come last
+        tried = self._tried & {pod.uid for pod in pods}
+        self._tried = tried
+        for pod in sorted(pods, key=lambda pod: pod.uid in tried):
             if pod.scheduler_name != self._scheduler_name:
                 continue  # its own scheduler may still bind it, and its plugin reads this
-            if self._clock.monotonic() > end_s or not self._readiness.is_leading():
+            if self._clock.monotonic() > end_s:
                 return
+            self._tried = self._tried | {pod.uid}
             try:
-                self._state.learned(self._writer.clear(pod))
+                self._state.learned(self._writer.clear(pod, fence))
             except PodTaken as e:
                 self._state.learned(e.pod)
                 if e.pod.uid != pod.uid:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hami_node.errors import Conflict, KubeError, NotFound
 from hami_node.model import Node, Pod
-from hami_node.ports import EventNote, JsonPatch
+from hami_node.ports import EventNote, Fence, JsonPatch
 from hami_node.simulate.patches import PatchRefused, json_patch, merge_patch
 from hami_node.simulate.store import ApiRefusal, Json, Store
 from hami_node.wire.objects import decode_node, decode_pod
@@ -24,12 +25,15 @@ class FakeExtenderKube:
         self.events: list[EventNote] = []
         self._failures: dict[str, list[tuple[KubeError, bool]]] = {}
         self.before: dict[str, Callable[[], object]] = {}
+        self.fence: Fence = lambda: None
 
     def fail(self, method: str, *errors: KubeError, is_served: bool = False) -> None:
         """Let the next calls of a method fail; `is_served`: only their answers are lost."""
         self._failures.setdefault(method, []).extend((error, is_served) for error in errors)
 
     def _serve(self, method: str, body: Callable[[], T]) -> T:
+        if not method.startswith("read"):
+            self.fence()
         self.calls.append(method)
         if (interlude := self.before.pop(method, None)) is not None:
             interlude()
@@ -93,6 +97,11 @@ class FakeExtenderKube:
         self.events.append(event)
 
     # -- ExtenderKube ------------------------------------------------------------------------------
+    def fenced(self, fence: Fence) -> FakeExtenderKube:
+        view = copy.copy(self)
+        view.fence = fence
+        return view
+
     def patch_pod_exactly(
         self,
         pod: Pod,

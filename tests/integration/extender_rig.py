@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -289,12 +290,13 @@ class ExtenderRig:
         self.extender.parts.sweeper.sweep()
 
     def rebuilt(self) -> ClusterState:
-        """A new state from the API server's objects."""
+        """A new state from the API server's objects, with our reservations as if bound."""
         fresh = ClusterState(self.state.rules, self.clock, UNBOUND_S)
         for node in self._nodes():
             fresh.node_changed(None, node)
         for pod in self.pods():
-            fresh.pod_changed(None, pod)
+            held_on = pod.node_name or self.state.reservation_of(pod.uid)
+            fresh.pod_changed(None, replace(pod, node_name=held_on))
         return fresh
 
     def _nodes(self) -> list[Node]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
 
 LIMIT_S = 20.0
@@ -28,11 +27,7 @@ class Process:
             "http-bind": "127.0.0.1:0",
             "metrics-address": "off",
         }
-        args = [f"--{name}={value}" for name, value in flags.items()]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "hami_node", "extender", *args], stderr=log
-            )
+        self.process = started(self._log, "extender", flags)
 
     def write(self, text: str) -> None:
         """Replace the file at once, as kubelet does."""

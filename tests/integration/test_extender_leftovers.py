@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hami_node.extender.parts import ATTEMPTS
 from hami_node.extender.sweeper import CLEARING_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.pods import Box
@@ -52,3 +53,14 @@ def test_slow_api_server_ends_the_clearing_until_the_next_sweep(rig: ExtenderRig
     assert 0 < len(carriers(rig)) < COUNT
     rig.sweep()
     assert carriers(rig) == []
+
+
+def test_pod_that_cant_be_written_keeps_no_other_from_being_cleared(rig: ExtenderRig) -> None:
+    rig.pass_time(UNBOUND_S + 100.0)
+    rig.api.faults.latency_s = CLEARING_S / 2 + 0.2
+    rig.api.faults.add("patch", "pods", 500, ATTEMPTS)
+    rig.sweep()
+    assert len(carriers(rig)) == COUNT
+    rig.sweep()
+    rig.api.faults.latency_s = 0.0
+    assert carriers(rig) == ["p0", "p3"]

@@ -124,12 +124,13 @@ class Player:
             del self.shown[pod.name]
 
     def expected_mib(self) -> dict[str, int]:
-        """What the recorded pods hold by the plain rule: grants, on a node, not finished."""
+        """What the recorded pods hold by the plain rule: grants, bound, not finished."""
         return {
             name: HOLDS_MIB[name]
             for name, pod in self.shown.items()
             if isinstance(pod, Pod)
             and nvidia_names.POD_ALLOCATED in pod.annotations
+            and pod.node_name
             and not pod.is_over
         }
 

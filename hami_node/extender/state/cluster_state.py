@@ -18,14 +18,14 @@ from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import Charge, DeviceUsage
 from hami_node.extender.rules import ExtenderRules
-from hami_node.extender.state.counted_pod import Marks, is_overfull, reservation_marks
+from hami_node.extender.state.counted_pod import is_overfull, reservation_marks
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
-from hami_node.vendors.holding import UNBOUND_S, has_grants
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.offer import registered_cards
 
 
@@ -100,28 +100,38 @@ class ClusterState:
 
     # -- decisions -------------------------------------------------------------------------------
     def reserve(
-        self, pod: Pod, request: PodRequest, candidates: Collection[str] | None
+        self,
+        pod: Pod,
+        request: PodRequest,
+        candidates: Collection[str] | None,
+        *,
+        is_binding: bool = False,
     ) -> Reserved | NoNode | Refused | Busy:
-        """Release what the pod held, choose its node and cards and charge them, in one step."""
+        """Release what the pod held, choose its node and cards and charge them, in one step.
+
+        Args:
+            pod: as it is now.
+            request: what it asks for.
+            candidates: the nodes to choose from; None means all.
+            is_binding: the caller is the one that binds it.
+        """
         with self._lock:
             if self._pods.is_gone(pod.uid):
                 return Refused(why=f"pod {pod.key} is deleted or has ended")
             counted = self._pods.find_or_add(pod)
             if counted.pod.node_name:
-                return Refused(why=f"pod {pod.key} is bound to node {counted.pod.node_name}")
-            if counted.is_binding or counted.is_doubtful:
+                why = f"pod {pod.key} is bound to node {counted.pod.node_name}"
+                self._pods.call_ended(counted)
+                return Refused(why=why)
+            if (counted.is_binding and not is_binding) or counted.is_doubtful:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
-            if has_grants(pod, self.rules.vendors):
-                counted.disown(reservation_marks(pod, self.rules.vendors))
             self._pods.forget(counted)
             answer = self._fleet.place(request, candidates)
             if not isinstance(answer, Placed):
+                self._pods.call_ended(counted)
                 return answer
             self._last_token += 1
-            counted.token = self._last_token
-            counted.node, counted.since_s = answer.node, self._clock.monotonic()
-            counted.grants = answer.grants
-            self._fleet.add_pod(pod.uid, pod.namespace, answer.node, answer.grants)
+            self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
@@ -133,55 +143,74 @@ class ClusterState:
             return counted is not None and counted.token == token
 
     def committed(self, uid: str, token: int, answer: Pod) -> bool:
-        """The API server has stored this reservation in `answer`; False if it is void."""
+        """The API server has stored this reservation in `answer`; False if it no longer counts."""
         with self._lock:
             counted = self._pods.find(uid)
-            if counted is None:
+            if counted is None or counted.token != token:
                 return False
-            marks = reservation_marks(answer, self.rules.vendors)
-            if counted.token != token:
-                self._pods.void(counted, marks)
-                return False
-            counted.token = 0
-            counted.own(marks)
+            self._pods.stored(counted, answer)
             self._pods.count(max(answer, counted.pod, key=attrgetter("version")))
             return True
 
-    def undo(self, uid: str, token: int, written: Marks = ()) -> None:
-        """The reservation was not stored or is abandoned; `written`: marks if it may be stored."""
+    def is_own(self, pod: Pod, node: str) -> bool:
+        """True if this process reserved the node for the pod, which carries exactly that."""
+        with self._lock:
+            counted = self._pods.find(pod.uid)
+            if counted is None or counted.node != node or not counted.own:
+                return False
+            return counted.own == reservation_marks(pod, self.rules.vendors)
+
+    def undo(self, uid: str, token: int) -> None:
+        """The reservation was not stored or is abandoned."""
         with self._lock:
             counted = self._pods.find(uid)
-            if counted is None:
-                return
-            if counted.token == token:
+            if counted is not None and counted.token == token:
                 self._pods.forget(counted)
-            if written:
-                self._pods.void(counted, written)
+                self._pods.call_ended(counted)
+
+    def begin_term(self, scheduler_name: str) -> None:
+        """Void every reservation of a pod that is not bound: another replica has decided since.
+
+        Those of this scheduler's pods keep their cards until the pods are written: a binding that
+        was sent before may still arrive.
+        """
+        with self._lock:
+            self._pods.begin_term(scheduler_name)
 
     @contextmanager
-    def binding(self, uid: str) -> Iterator[bool]:
+    def binding(self, pod: Pod) -> Iterator[bool]:
         """While a pod is being bound it is not filtered, and its reservation does not expire.
 
         Yields False while another call binds or filters it.
         """
         with self._lock:
-            counted = self._pods.find(uid)
-            is_free = counted is None or not (counted.is_binding or counted.token)
-            if counted is not None and is_free:
-                counted.is_binding = True
+            counted = self._pods.find_or_add(pod)
+            is_free = not (counted.is_binding or counted.token)
+            counted.is_binding = counted.is_binding or is_free
         try:
             yield is_free
         finally:
-            if counted is not None and is_free:
+            if is_free:
                 with self._lock:
                     counted.is_binding = False
 
-    def bound(self, uid: str, node: str) -> None:
-        """The pod was bound; the watch may not show it yet."""
+    def bound(self, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """The pod was bound with these annotations; the watch may not show it yet."""
         with self._lock:
             counted = self._pods.find(uid)
-            if counted is not None:
-                self._pods.count(replace(counted.pod, node_name=counted.pod.node_name or node))
+            if counted is None or counted.pod.node_name:
+                return
+            pod = counted.pod
+            noted = {**pod.annotations, **annotations}
+            self._pods.count(replace(pod, node_name=node, annotations=noted))
+
+    def in_service(self, node: str, but: str, vendors: Collection[Vendor], for_s: float) -> str:
+        """Another pod of the node that its plugin has still to serve, as `namespace/name`.
+
+        "" for none. Only pods with cards of these vendors count, for `for_s` seconds.
+        """
+        with self._lock:
+            return self._pods.in_service(node, but, vendors, for_s)
 
     def doubt(self, uid: str) -> None:
         """It is unknown whether the pod was bound: keep its cards until that is settled."""
@@ -209,6 +238,13 @@ class ClusterState:
             counted = self._pods.find(uid)
             if counted is not None and not counted.pod.node_name:
                 self._pods.forget(counted)
+
+    def void(self, uid: str) -> None:
+        """The pod's reservation no longer counts, but keeps its cards until the pod is written."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is not None and counted.since_s is not None:
+                self._pods.void(counted)
 
     def explain(
         self, request: PodRequest, candidates: Iterable[str] | None = None
@@ -276,7 +312,8 @@ class ClusterState:
         with self._lock:
             states = self._fleet.nodes
             known = states.keys() if wanted is None else states.keys() & wanted
-            offered = {name: states[name].usage.cards for name in known}
+            open_names = known - self._nodes.cordoned()
+            offered = {name: states[name].usage.cards for name in open_names}
             pods = self._pods.in_use(wanted)
             quotas = self._fleet.quotas.snapshot() if wanted is None else {}
             withheld = self._nodes.withheld(wanted)

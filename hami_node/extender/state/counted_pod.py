@@ -2,68 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Pod
-from hami_node.vendors.holding import stamped_age_s
+from hami_node.vendors.holding import has_grants, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
-from hami_node.wire import names
 
 Marks = tuple[str | bool | None, ...]
 
 NOTHING: Final = PodGrants(containers=())
 """What a pod holds that is charged nowhere."""
 
-MAX_VOID: Final = 32
-"""A pod whose bindings fail is filtered again every few seconds, for days; a request that the API
-server is still working on is at most minutes old."""
-
 
 @dataclass(slots=True)
 class Counted:
     """What is charged for one pod. Guarded by the state's lock.
 
+    An unbound pod is charged for the reservation that this process made, whatever its annotations
+    claim; a bound pod for the most that was ever seen of it.
+
     Attributes:
         pod: its newest known state.
         born_s: monotonic time at which it was first seen.
-        marks: of the pod when it was charged from its annotations.
         node: where it is charged; "" if it is not.
         grants: what is charged there.
-        since_s: monotonic time of the charge, while the pod is not bound; None once it is.
+        since_s: monotonic time of the reservation, while the pod is not bound; None once it is.
         token: of the reservation whose patch is in flight; 0 without such a patch.
-        void: marks of reservations that no longer count although the pod may still carry them;
-            the latest `MAX_VOID`, oldest first.
+        own: marks of the reservation as it was stored; () before that.
+        bound_s: monotonic time at which it was first known to be bound; None before that.
+        marks: of the bound pod when it was charged.
+        seen: the grants of the bound pod that no edit makes smaller.
         is_binding: a call to bind it is running.
         is_doubtful: a binding was sent, and it is unknown whether it was made.
+        void_version: set for a reservation that no longer counts: its cards stay charged while the
+            pod is in this version, in which a binding that was sent before may still arrive.
     """
 
     pod: Pod
     born_s: float
-    marks: Marks = ()
     node: str = ""
     grants: PodGrants = NOTHING
     since_s: float | None = None
     token: int = 0
-    void: tuple[Marks, ...] = ()
+    own: Marks = ()
+    bound_s: float | None = None
+    marks: Marks = ()
+    seen: PodGrants = NOTHING
     is_binding: bool = False
     is_doubtful: bool = False
-
-    def is_void(self, vendors: Iterable[VendorProtocol]) -> bool:
-        """True when the reservation that the pod carries no longer counts."""
-        return bool(self.void) and reservation_marks(self.pod, vendors) in self.void
-
-    def disown(self, marks: Marks) -> None:
-        """The reservation with these marks no longer counts."""
-        self.own(marks)
-        self.void = (*self.void, marks)[-MAX_VOID:]
-
-    def own(self, marks: Marks) -> None:
-        """The reservation with these marks counts (again)."""
-        self.void = tuple(void for void in self.void if void != marks)
+    void_version: str = ""
 
     def is_outdated(self, pod: Pod) -> bool:
         """True if this state of the pod is older than the known state.
@@ -73,17 +64,23 @@ class Counted:
         is_older = pod.version < self.pod.version
         return is_older or bool(self.pod.node_name and not pod.node_name)
 
-    def age_s(self, monotonic_s: float, unix_s: float) -> float | None:
-        """How old an unbound reservation is, by our clock or the time in its annotations."""
+    def age_s(self, monotonic_s: float) -> float | None:
+        """How old the reservation of an unbound pod is; None while a call is working on it."""
         if self.since_s is None or self.token or self.is_binding:
             return None
-        return max(monotonic_s - self.since_s, stamped_age_s(self.pod, unix_s))
+        return monotonic_s - self.since_s
+
+    def is_leftover(self, vendors: Sequence[VendorProtocol]) -> bool:
+        """True for an unbound pod that carries a reservation which does not count."""
+        pod = self.pod
+        if pod.node_name or pod.is_being_deleted or self.token or self.is_binding:
+            return False
+        return has_grants(pod, vendors) and reservation_marks(pod, vendors) != self.own
 
 
 def reservation_marks(pod: Pod, vendors: Iterable[VendorProtocol]) -> Marks:
-    """What distinguishes one reservation of a pod from the next."""
-    grants = (vendor.keys.grants.allocated for vendor in vendors)
-    return tuple(pod.annotations.get(key, "") for key in (names.POD_NODE, names.POD_TIME, *grants))
+    """What distinguishes one reservation of a pod from the next: all that a node serves from."""
+    return tuple(pod.annotations.get(key) for key in reservation_keys(vendors))
 
 
 def is_overfull(card: DeviceUsage | None) -> bool:

@@ -57,14 +57,24 @@ class NodeBook:
         offers = self._offers
         return {name: offers[name].largest_mib if name in offers else 0 for name in names}
 
+    def cordoned(self) -> frozenset[str]:
+        """The nodes whose cards go only to pods that tolerate the cordon."""
+        return frozenset(name for name, node in self._nodes.items() if node.is_unschedulable)
+
     def withheld(self, nodes: Collection[str] | None) -> list[tuple[Node, list[VendorProtocol]]]:
-        """Nodes whose cards of these vendors are not offered now; of these nodes, None for all."""
+        """Nodes whose cards of these vendors are not offered now; of these nodes, None for all.
+
+        A cordoned node counts: only pods that tolerate the cordon get its cards.
+        """
         names = self._offers.keys() if nodes is None else self._offers.keys() & nodes
-        return [
-            (self._nodes[name], [vendor for vendor in self._vendors if vendor.cards in missing])
-            for name in names
-            if (missing := self._offers[name].missing)
-        ]
+        withheld = []
+        for name in names:
+            node, missing = self._nodes[name], self._offers[name].missing
+            if node.is_unschedulable:
+                withheld.append((node, list(self._vendors)))
+            elif missing:
+                withheld.append((node, [item for item in self._vendors if item.cards in missing]))
+        return withheld
 
     def put(self, node: Node) -> None:
         """Apply the present state of a node."""
@@ -91,6 +101,8 @@ class NodeBook:
 
     def _refresh(self, node: Node) -> None:
         given_up = self._given_up.get(node.name, {})
+        # kube-scheduler has judged the cordon: it knows which pods tolerate it
+        node = replace(node, is_unschedulable=False)
         is_ours = is_selected(node, self._node_labels)
         marks = (marks_of(node, self._vendors), tuple(given_up), is_ours)
         if self._marks.get(node.name) == marks:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.extender.state.counted_pod import NOTHING, Counted, Marks, reservation_marks
+from hami_node.engine.usage import PodGrants, united
+from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
 from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire import names
+from hami_node.wire.reservation import are_inits_over
 
 log = logging.getLogger(__name__)
 
 MAX_GONE: Final = 20_000
 """Deleted or ended pods that are remembered: a response about such a pod may arrive late."""
+MAX_SEEN: Final = 256
+"""Grants of one bound pod that are remembered although its annotations no longer name them, if the
+node does not have their cards: edits could name new ones for ever."""
 
 
 class PodBook:
@@ -41,6 +47,12 @@ class PodBook:
     def find_or_add(self, pod: Pod) -> Counted:
         """The same; a new pod is recorded in a state that is replaced by any other."""
         return self._pods.get(pod.uid) or self._new(replace(pod, resource_version=""))
+
+    def call_ended(self, counted: Counted) -> None:
+        """A call about the pod reserved nothing: nothing of what its caller sent is kept."""
+        is_of_the_watch = bool(counted.pod.resource_version)
+        if not (is_of_the_watch or counted.node or counted.token or counted.is_binding):
+            self._pods.pop(counted.pod.uid, None)
 
     def is_gone(self, uid: str) -> bool:
         """True if the pod was deleted or has ended, as far as that is remembered."""
@@ -83,16 +95,12 @@ class PodBook:
         ]
 
     def leftovers(self) -> tuple[Pod, ...]:
-        """Pods that carry a reservation which no longer counts."""
-        return tuple(
-            counted.pod
-            for counted in self._pods.values()
-            if counted.is_void(self._vendors) and not (counted.token or counted.is_binding)
-            if not (counted.pod.node_name or counted.pod.is_being_deleted)
-        )
+        """Unbound pods that carry a reservation which does not count."""
+        vendors = self._vendors
+        return tuple(item.pod for item in self._pods.values() if item.is_leftover(vendors))
 
     def count(self, pod: Pod) -> None:
-        """Charge a pod by its annotations, unless a newer state of it is known."""
+        """Apply a state of a pod, unless a newer state of it is known."""
         counted = self._pods.get(pod.uid)
         if counted is None:
             if pod.is_over or not holdings.has_grants(pod, self._vendors):
@@ -101,58 +109,130 @@ class PodBook:
         if counted.is_outdated(pod):
             return
         counted.pod = pod
-        if pod.node_name:
-            counted.is_doubtful = False
-        if counted.token and not pod.node_name and not pod.is_over:
-            return  # the decision in progress counts
-        marks = holdings.marks_of(pod, self._vendors)
-        if counted.marks != marks:
-            counted.token, counted.marks = 0, marks
-            self._charge(counted)
-
-    def void(self, counted: Counted, marks: Marks) -> None:
-        """A reservation that a later call or a failure has superseded no longer counts."""
-        if counted.pod.node_name:
-            return
-        counted.disown(marks)
-        if not counted.token and counted.node and counted.is_void(self._vendors):
+        if pod.is_over:
+            self._drop(pod.uid)
+        elif pod.node_name:
+            self._count_bound(counted)
+        elif pod.is_being_deleted or counted.void_version not in ("", pod.resource_version):
             self.forget(counted)
 
+    def reserve(self, counted: Counted, node: str, grants: PodGrants, token: int) -> None:
+        """Charge a decision of this process."""
+        counted.node, counted.grants, counted.token, counted.own = node, grants, token, ()
+        counted.since_s = self._clock.monotonic()
+        self._fleet.add_pod(counted.pod.uid, counted.pod.namespace, node, grants)
+
+    def stored(self, counted: Counted, answer: Pod) -> None:
+        """The API server has stored the decision in `answer`: charge it as the node reads it."""
+        counted.token, counted.own = 0, reservation_marks(answer, self._vendors)
+        as_bound = replace(answer, node_name=counted.node)
+        holding = holdings.holding_of(as_bound, self._vendors)
+        if holding is not None:
+            counted.grants = holding.grants
+            self._fleet.add_pod(answer.uid, answer.namespace, counted.node, holding.grants)
+
     def forget(self, counted: Counted) -> None:
-        """Release what the pod holds; the reservation that it carries no longer counts."""
-        if holdings.has_grants(counted.pod, self._vendors):
-            counted.disown(reservation_marks(counted.pod, self._vendors))
+        """Release what an unbound pod holds; a reservation that it carries no longer counts."""
         self._fleet.remove_pod(counted.pod.uid)
-        counted.node, counted.since_s, counted.token, counted.marks = "", None, 0, ()
-        counted.grants = NOTHING
-        counted.is_doubtful = False
+        counted.node, counted.grants, counted.since_s = "", NOTHING, None
+        counted.token, counted.own, counted.is_doubtful = 0, (), False
+        counted.void_version = ""
+
+    def void(self, counted: Counted) -> None:
+        """A reservation that stands on its pod no longer counts, but keeps its cards.
+
+        They are free once the pod is written, or the reservation expires: a binding that was sent
+        before names the pod's version, and may still arrive.
+        """
+        counted.token, counted.own, counted.is_doubtful = 0, (), False
+        counted.void_version = counted.pod.resource_version
+
+    def begin_term(self, scheduler_name: str) -> None:
+        """Void every reservation: another replica may have decided about the same pods.
+
+        So does each that another replica has made for this scheduler: what it sent may still
+        arrive.
+        """
+        for counted in self._pods.values():
+            pod = counted.pod
+            if pod.node_name or counted.is_doubtful:
+                continue
+            self.forget(counted)
+            holding = holdings.holding_of(pod, self._vendors)
+            if holding is None or pod.scheduler_name != scheduler_name:
+                continue
+            counted.node, counted.grants = holding.node, holding.grants
+            counted.since_s = self._clock.monotonic()
+            self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
+            self.void(counted)
+
+    def in_service(self, node: str, but: str, vendors: Container[object], for_s: float) -> str:
+        """Another pod of the node that its plugin has still to serve; "" for none.
+
+        Args:
+            node: the node.
+            but: uid of the pod that does not count.
+            vendors: only pods that hold cards of these count.
+            for_s: a pod that has been bound for longer doesn't count: its plugin has given up.
+        """
+        state, now_s = self._fleet.nodes.get(node), self._clock.monotonic()
+        if state is None:
+            return ""
+        for uid in state.usage.pods:
+            counted = self._pods.get(uid)
+            if uid == but or counted is None or counted.pod.phase != "Pending":
+                continue
+            phase = counted.pod.annotations.get(names.POD_BIND_PHASE)
+            is_bound = counted.bound_s is not None and phase == names.PHASE_ALLOCATING
+            is_recent = now_s - (counted.bound_s or counted.since_s or 0.0) <= for_s
+            if not (is_recent and (is_bound or counted.is_doubtful)):
+                continue
+            if any(charge.vendor in vendors for charge in state.usage.charges(uid)):
+                return counted.pod.key
+        return ""
 
     def _new(self, pod: Pod) -> Counted:
         counted = Counted(pod=pod, born_s=self._clock.monotonic())
         self._pods[pod.uid] = counted
         return counted
 
-    def _charge(self, counted: Counted) -> None:
-        pod = counted.pod
-        holding = holdings.holding_of(pod, self._vendors)
-        if pod.is_over:
-            del self._pods[pod.uid]
-        if holding is not None and not holding.is_bound and counted.is_void(self._vendors):
-            holding = None
-        if holding is None:
-            self._fleet.remove_pod(pod.uid)
-            counted.node, counted.grants, counted.since_s = "", NOTHING, None
+    def _count_bound(self, counted: Counted) -> None:
+        """Charge what the pod's annotations say, and never less than was seen of it before."""
+        pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
+        marks = holdings.marks_of(pod, self._vendors)
+        if counted.marks == marks:
             return
-        self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
-        counted.node, counted.grants = holding.node, holding.grants
-        if holding.is_bound:
-            counted.since_s, counted.void = None, ()
-        elif counted.since_s is None:
-            counted.since_s = self._clock.monotonic()
-        self._drop_if_late(counted)
+        if counted.since_s is not None and counted.node == pod.node_name:
+            counted.seen = counted.grants  # what was reserved, and is bound now
+        if counted.bound_s is None:
+            counted.bound_s = self._clock.monotonic()
+        counted.marks, counted.token, counted.own, counted.since_s = marks, 0, (), None
+        holding = holdings.holding_of(pod, self._vendors)
+        written = NOTHING if holding is None else holding.grants
+        grants = replace(united(counted.seen, written), are_inits_over=are_inits_over(pod))
+        if grants.containers != written.containers:
+            log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
+        counted.seen = self._remembered(counted, written, grants)
+        if any(grants.containers):
+            counted.node, counted.grants = pod.node_name, grants
+            self._fleet.add_pod(pod.uid, pod.namespace, pod.node_name, grants)
+        else:
+            counted.node, counted.grants = "", NOTHING
+            self._fleet.remove_pod(pod.uid)
+
+    def _remembered(self, counted: Counted, written: PodGrants, grants: PodGrants) -> PodGrants:
+        """What later edits can't take back: of too much, only what the node can have granted."""
+        if sum(map(len, grants.containers)) <= MAX_SEEN or not any(counted.seen.containers):
+            return grants
+        state = self._fleet.nodes.get(counted.pod.node_name)
+        cards = {} if state is None else state.usage.cards
+        real = tuple(
+            tuple(grant for grant in held if grant.uuid in cards) for held in written.containers
+        )
+        return united(counted.seen, replace(written, containers=real))
 
     def _drop_if_late(self, counted: Counted) -> None:
-        age_s = counted.age_s(self._clock.monotonic(), self._clock.now())
+        age_s = counted.age_s(self._clock.monotonic())
         if age_s is not None and age_s > self._unbound_s:
             log.info("reservation_expired", extra=kv(pod=counted.pod.key, node=counted.node))
             self.forget(counted)

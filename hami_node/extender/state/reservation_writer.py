@@ -9,7 +9,7 @@ from hami_node.errors import Conflict, PodTaken
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Reserved
 from hami_node.model import Node, Pod
-from hami_node.ports import Clock, ExtenderKube
+from hami_node.ports import Clock, ExtenderKube, Fence
 from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.protocol import VendorProtocol
@@ -50,7 +50,8 @@ class ReservationWriter:
         self,
         pod: Pod,
         annotations: Mapping[str, str | None],
-        is_wanted: Callable[[], bool] = lambda: True,
+        is_wanted: Callable[[], bool],
+        fence: Fence,
     ) -> Pod:
         """Store a decision on the pod; returns the resulting pod.
 
@@ -61,14 +62,17 @@ class ReservationWriter:
             pod: as it was at the decision.
             annotations: the decision.
             is_wanted: False once a later call decides; then nothing more is written.
+            fence: checked before each attempt.
 
         Raises:
+            NotLeading: another replica decides by now.
             PodTaken: it is bound, being deleted, ended or replaced by another pod.
             Conflict: a later call decides, or the pod keeps changing.
             KubeError: the API server refuses or can't be reached.
         """
         node = annotations.get(names.POD_NODE) or ""
         label = node if 0 < len(node) <= MAX_LABEL else None
+        kube = self._kube.fenced(fence)
 
         def patch(seen: Pod) -> Pod:
             if not is_wanted():
@@ -76,20 +80,21 @@ class ReservationWriter:
             # annotations that other calls have left meanwhile are removed as well
             left = {key: None for key in self._keys if key in seen.annotations}
             labels = {names.POD_NODE: label} if label or names.POD_NODE in seen.labels else None
-            return self._kube.patch_pod_exactly(seen, left | dict(annotations), labels)
+            return kube.patch_pod_exactly(seen, left | dict(annotations), labels)
 
         return self._exactly(pod, patch)
 
-    def clear(self, pod: Pod) -> Pod:
+    def clear(self, pod: Pod, fence: Fence) -> Pod:
         """Remove exactly this reservation from the pod; returns the resulting pod.
 
         A bound pod keeps its reservation: its containers run with it.
 
         Raises:
+            NotLeading: by the fence, another replica decides by now.
             PodTaken: it is bound, being deleted, ended or replaced by another pod.
             KubeError: the API server refuses or can't be reached.
         """
-        marks = reservation_marks(pod, self._vendors)
+        marks, kube = reservation_marks(pod, self._vendors), self._kube.fenced(fence)
 
         def patch(seen: Pod) -> Pod:
             if reservation_marks(seen, self._vendors) != marks:
@@ -98,7 +103,7 @@ class ReservationWriter:
             if names.POD_NODE in seen.labels:
                 paths.append(pointer("metadata", "labels", names.POD_NODE))
             removals = [{"op": "remove", "path": path} for path in paths]
-            return self._kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
+            return kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
 
         return self._exactly(pod, patch)
 

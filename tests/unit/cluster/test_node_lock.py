@@ -308,3 +308,35 @@ def test_clear_stale_leaves_a_lock_that_was_taken_in_between(
     put(server, encode_lock(NOW_S, "ns", "new"))
     assert not lock.clear_stale(node, nobody)
     assert standing(server) == encode_lock(NOW_S, "ns", "new")
+
+
+def test_lock_whose_pod_is_gone_stays_for_the_quiet_time(
+    server: FaultyApiServer, kube: KubeClient, clock: FakeClock
+) -> None:
+    lock = NodeLock(kube, clock, quiet_s=6.0)
+    put(server, encode_lock(NOW_S, "ns", "served"))
+    for wait_s in (0.0, 5.9):
+        clock.advance(wait_s)
+        with pytest.raises(LockHeld, match="ns/served"):
+            lock.acquire("n1", "ns", "next", everybody)
+    clock.advance(0.2)
+    assert lock.acquire("n1", "ns", "next", everybody) == standing(server)
+
+
+@pytest.mark.parametrize("what", ["another lock", "its pod is back"])
+def test_quiet_time_begins_anew(
+    server: FaultyApiServer, kube: KubeClient, clock: FakeClock, what: str
+) -> None:
+    lock = NodeLock(kube, clock, quiet_s=6.0)
+    put(server, encode_lock(NOW_S, "ns", "served"))
+    with pytest.raises(LockHeld):
+        lock.acquire("n1", "ns", "next", everybody)
+    clock.advance(5.0)
+    if what == "another lock":
+        put(server, encode_lock(NOW_S + 5.0, "ns", "served"))
+    else:
+        with pytest.raises(LockHeld):
+            lock.acquire("n1", "ns", "next", nobody)
+    clock.advance(1.5)
+    with pytest.raises(LockHeld):
+        lock.acquire("n1", "ns", "next", everybody)

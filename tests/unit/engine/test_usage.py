@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.engine.usage import Charge, NodeUsage, PodGrants, collapse
+from hami_node.engine.usage import Charge, NodeUsage, PodGrants, collapse, united
 from hami_node.model import ContainerGrants, ContainerKind, Grant, Uuid
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -220,3 +221,61 @@ def test_sums_are_independent_of_the_order_of_pods(pods: list[PodGrants], draw: 
         assert _used(first, uuid) == _used(other, uuid)
         assert use_of(usage).slots == use_of(twin).slots
         assert bool(usage.contradiction) == bool(twin.contradiction)
+
+
+# -- united ----------------------------------------------------------------------------------------
+
+_GRANTS = st.lists(
+    st.builds(
+        grant,
+        st.sampled_from(["GPU-0", "GPU-1"]),
+        st.integers(0, 9000),
+        st.integers(0, 100),
+    ),
+    max_size=3,
+).map(tuple)
+_HELD = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR, APP]), _GRANTS), max_size=4)
+
+
+@given(_HELD, _HELD, st.booleans())
+def test_united_grants_are_never_less_than_either(
+    seen: list[tuple[ContainerKind, ContainerGrants]],
+    now: list[tuple[ContainerKind, ContainerGrants]],
+    are_inits_over: bool,
+) -> None:
+    first = _pod(*seen, are_inits_over=are_inits_over)
+    second = _pod(*now, are_inits_over=are_inits_over)
+    whole = {charge.uuid: charge for charge in collapse(united(first, second))}
+    for charge in (*collapse(first), *collapse(second)):
+        more = whole[charge.uuid]
+        assert more.memory_mib >= charge.memory_mib
+        assert more.cores >= charge.cores
+        assert more.slots >= charge.slots
+
+
+def test_united_of_containers_whose_kind_changes_with_an_edit_counts_all_as_apps() -> None:
+    first = _pod((SIDECAR, _one(8000, 50)), (INIT, _one(8000, 50)))
+    second = _pod((INIT, _one(8000, 50)), (INIT, _one(8000, 50)))
+    for seen, now in ((first, second), (second, first)):
+        (charge,) = collapse(united(seen, now))
+        assert (charge.memory_mib, charge.cores) == (16000, 100)
+
+
+def test_united_with_itself_is_the_same() -> None:
+    pod = _pod((INIT, _one(8000, 50)), (APP, (*_one(3000, 20), *_one(3000, 20))))
+    assert united(pod, pod) == pod
+
+
+def test_united_cores_of_numbered_cores_are_both() -> None:
+    def held(mask: int) -> PodGrants:
+        return _pod((APP, (Grant(uuid=Uuid("N-0"), vendor=NEURON, memory_mib=0, cores=mask),)))
+
+    assert _sums(collapse(united(held(1), held(2)))) == [("N-0", 0, 3, 1)]
+
+
+def test_united_parts_of_a_divided_card_are_both() -> None:
+    def held(slot: int) -> PodGrants:
+        part = TemplateSlot(template=0, slot=slot)
+        return _pod((APP, (replace(grant("GPU-0", 4864, 0), part=part),)))
+
+    assert collapse(united(held(0), held(1)))[0].memory_mib == 2 * 4864

@@ -10,13 +10,14 @@ from typing import Any
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.config.settings import make_settings
 from hami_node.errors import NotLeading
-from hami_node.extender.bind import BindParts, PodBinder
+from hami_node.extender.binding.bind import BindParts, PodBinder
+from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import Device, Node, Pod, Uuid
-from hami_node.ports import EventNote
+from hami_node.ports import EventNote, Fence
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -69,7 +70,7 @@ class Desk:
         self.writer = ReservationWriter(self.kube, self.clock, rules.vendors)
         self.is_leading = True
         outlets = Outlets(
-            notify=self.notes.append, on_result=self.results.append, require_lead=self.require_lead
+            notify=self.notes.append, on_result=self.results.append, require_lead=self.fence
         )
         self.filter = PodFilter(self.state, self.writer, outlets)
         self.binder = PodBinder(
@@ -77,12 +78,19 @@ class Desk:
                 kube=self.kube,
                 state=self.state,
                 writer=self.writer,
-                lock=NodeLock(self.kube, self.clock),
+                lock=BindLock(
+                    LockParts(
+                        kube=self.kube,
+                        state=self.state,
+                        lock=NodeLock(self.kube, self.clock, quiet_s=QUIET_S),
+                        clock=self.clock,
+                        stop=threading.Event(),
+                        wait_s=lock_wait_s,
+                    )
+                ),
                 find_pod=self.find_shown,
                 clock=self.clock,
-                stop=threading.Event(),
                 scheduler_name=SCHEDULER,
-                lock_wait_s=lock_wait_s,
             ),
             outlets,
         )
@@ -151,6 +159,11 @@ class Desk:
     def require_lead(self) -> None:
         if not self.is_leading:
             raise NotLeading("replica b decides")
+
+    def fence(self) -> Fence:
+        """As of a decision that begins now."""
+        self.require_lead()
+        return self.require_lead
 
     def lose_lead(self) -> None:
         self.is_leading = False

@@ -18,6 +18,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.wire import names
 from tests.fakes.pods import Box, pod_body
+from tests.reliability import shows
 from tests.unit.extender.desk import MEMORY_MIB, SCHEDULER, Desk, card
 
 
@@ -307,3 +308,45 @@ def test_neuron_cores_are_written_for_the_plugin_that_serves_them(desk: Desk) ->
 def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
     desk.choose("a")
     assert not [key for key in desk.notes_of("a") if "NEURON" in key]
+
+
+@shows(
+    "E4",
+    fault="calls about pods that do not exist, with a megabyte of annotations each",
+    happens="nothing of a caller's object is kept after the answer",
+)
+def test_nothing_of_what_a_caller_sent_is_kept() -> None:
+    desk = Desk("n1")
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "999999"}
+    for number in range(20):
+        metadata = {
+            "name": f"ghost-{number}",
+            "namespace": "x",
+            "uid": f"u-{number}",
+            "annotations": {"a": "x" * 1_000_000, nvidia_names.POD_ALLOCATED: "y" * 1_000_000},
+        }
+        containers = [{"name": "c", "resources": {"limits": limits}}]
+        desk.ask({"metadata": metadata, "spec": {"containers": containers}})
+    known = [desk.state.latest(f"u-{number}") for number in range(20)]
+    assert not any(pod.annotations or pod.containers for pod in known if pod is not None)
+    assert len(repr(desk.state._pods._pods)) < 50_000
+
+
+@shows(
+    "E7",
+    fault="a node is cordoned, and a DaemonSet's pod with cards tolerates that",
+    happens="kube-scheduler, which knows what a pod tolerates, decides: the pod starts there",
+)
+def test_cordoned_node_that_kube_scheduler_offers_is_taken(desk: Desk) -> None:
+    cordoned = {"spec": {"unschedulable": True}}
+    desk.kube.store.change("nodes", "", "n1", lambda body: body | cordoned)
+    desk.sync()
+    assert desk.choose("a", "n1") == "n1"
+    assert desk.bind("a", "n1") == ""
+    assert desk.pod("a").node_name == "n1"
+
+
+def test_cordoned_node_is_simulated_as_the_caller_judged_it(desk: Desk) -> None:
+    node = stored(desk, "nodes", "n1") | {"spec": {"unschedulable": True}}
+    found = asked(desk, {"Pod": stored(desk, "pods", "a"), "Nodes": {"items": [node]}})
+    assert [item["metadata"]["name"] for item in found["Nodes"]["items"]] == ["n1"]

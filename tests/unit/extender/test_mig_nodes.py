@@ -10,6 +10,7 @@ from hami_node.config.files import read_device_config
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.reliability import shows
 from tests.unit.extender.desk import Desk
 
 # A part of the device-config.yaml of HAMi 2.9's chart.
@@ -126,6 +127,11 @@ def test_templates_may_sum_up_to_more_than_the_card_has() -> None:
     ]
 
 
+@shows(
+    "E3",
+    fault="the rounded cores of MIG instances sum up to more than the card has (7 x 15 of 100)",
+    happens="filter and bind judge alike: what fits is bound",
+)
 def test_rounded_up_cores_of_instances_never_stop_a_bind() -> None:
     """7 x 15 cores of 100: HAMi 2.10 rounds each instance's share up."""
     profile = {

@@ -101,7 +101,7 @@ def test_node_whose_daemon_serves_slots_is_locked(desk: Desk) -> None:
 
 def test_reservation_is_taken_off_again(desk: Desk) -> None:
     desk.choose("a")
-    assert not set(desk.writer.clear(desk.pod("a")).annotations)
+    assert not set(desk.writer.clear(desk.pod("a"), desk.fence()).annotations)
 
 
 def test_daemon_that_falls_silent_is_given_up_for_its_vendor_alone(desk: Desk) -> None:

@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import KubeError
-from hami_node.extender.state.counted_pod import MAX_VOID, Counted
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.model import ContainerKind, Pod, Uuid
-from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
@@ -30,7 +28,8 @@ def reserve(desk: Desk, pod: Pod) -> Reserved:
 
 
 def stored(desk: Desk, pod: Pod, reserved: Reserved) -> Pod:
-    return desk.writer.write(pod, desk.writer.annotations_of(pod, reserved))
+    annotations = desk.writer.annotations_of(pod, reserved)
+    return desk.writer.write(pod, annotations, lambda: True, desk.fence())
 
 
 def test_reservation_counts_before_watch_shows_it(desk: Desk) -> None:
@@ -107,11 +106,12 @@ def test_unbound_reservation_expires_by_our_clock(desk: Desk) -> None:
     assert desk.held() == {}
 
 
-def test_unbound_reservation_expires_by_the_time_on_it(desk: Desk) -> None:
+def test_time_that_somebody_writes_on_an_unbound_pod_frees_nothing(desk: Desk) -> None:
     desk.choose("a")
     desk.edit_pod("a", annotations={names.POD_TIME: str(int(desk.clock.now()) - 301)})
     desk.sync()
-    assert desk.held() == {}
+    desk.sweep()
+    assert desk.held() == {"a": 6000}
 
 
 def test_bound_reservation_never_expires(desk: Desk) -> None:
@@ -129,7 +129,7 @@ def test_expired_reservation_is_a_leftover_until_it_is_cleared(desk: Desk) -> No
     desk.clock.advance(301.0)
     desk.sweep()
     assert [pod.name for pod in desk.state.leftovers()] == ["a"]
-    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0]))
+    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))
     assert desk.state.leftovers() == ()
     assert nvidia_names.POD_ALLOCATED not in desk.notes_of("a")
 
@@ -148,29 +148,14 @@ def test_filter_again_that_finds_nothing_leaves_nothing(desk: Desk) -> None:
     assert len(desk.state.leftovers()) == 1
 
 
-def test_void_reservation_stays_void_when_the_watch_shows_it(desk: Desk) -> None:
+def test_abandoned_reservation_stays_void_when_the_watch_shows_it(desk: Desk) -> None:
     pod = desk.pod("a")
     reserved = reserve(desk, pod)
-    written = stored(desk, pod, reserved)
-    marks = tuple(
-        written.annotations.get(key, "")
-        for key in (
-            names.POD_NODE,
-            names.POD_TIME,
-            nvidia_names.POD_ALLOCATED,
-            neuron_names.POD_NEURON_ALLOCATED,
-        )
-    )
-    desk.state.undo(pod.uid, reserved.token, marks)
+    stored(desk, pod, reserved)
+    desk.state.undo(pod.uid, reserved.token)
     desk.sync()
     assert desk.held() == {}
-
-
-def test_void_reservations_of_a_pod_that_is_tried_for_days_are_bounded(desk: Desk) -> None:
-    counted = Counted(pod=desk.pod("a"), born_s=0.0)
-    for number in range(1000):
-        counted.disown((str(number),))
-    assert counted.void == tuple((str(number),) for number in range(1000 - MAX_VOID, 1000))
+    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
 
 
 def test_overtaken_reservation_counts_for_nothing_though_it_was_written(desk: Desk) -> None:
@@ -194,7 +179,7 @@ def test_bound_pod_cant_be_filtered_again(desk: Desk) -> None:
 def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> None:
     desk.choose("a")
     reserved = desk.pod("a")
-    desk.state.bound(reserved.uid, "n1")
+    desk.state.bound(reserved.uid, "n1", {})
     desk.state.pod_changed(None, reserved)
     latest = desk.state.latest(reserved.uid)
     assert latest is not None
@@ -205,7 +190,7 @@ def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> N
 def test_pod_that_is_being_bound_cant_be_filtered(desk: Desk) -> None:
     desk.choose("a")
     pod = desk.pod("a")
-    with desk.state.binding(pod.uid) as is_free:
+    with desk.state.binding(pod) as is_free:
         assert is_free
         answer = desk.state.reserve(pod, request_of(pod, desk.state.rules.vendors), None)
     assert isinstance(answer, Busy)
@@ -214,15 +199,15 @@ def test_pod_that_is_being_bound_cant_be_filtered(desk: Desk) -> None:
 
 def test_binding_is_not_free_for_a_second_call(desk: Desk) -> None:
     desk.choose("a")
-    with desk.state.binding("uid-a"), desk.state.binding("uid-a") as is_free:
+    with desk.state.binding(desk.pod("a")), desk.state.binding(desk.pod("a")) as is_free:
         assert not is_free
-    with desk.state.binding("uid-a") as is_free:
+    with desk.state.binding(desk.pod("a")) as is_free:
         assert is_free
 
 
 def test_reservation_outlasts_its_time_while_it_is_being_bound(desk: Desk) -> None:
     desk.choose("a")
-    with desk.state.binding("uid-a"):
+    with desk.state.binding(desk.pod("a")):
         desk.clock.advance(1000.0)
         desk.sweep()
         assert desk.held() == {"a": 6000}
@@ -237,6 +222,7 @@ def test_overcommitted_names_the_card_that_shrank(desk: Desk) -> None:
         nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
     }
     desk.add_pod("b", annotations=foreign)
+    desk.edit_pod("b", spec={"nodeName": "n1"})
     desk.sync()
     assert desk.state.overcommitted("uid-a") == ("GPU-n1-0",)
 

@@ -20,7 +20,7 @@ def desk() -> Desk:
 
 
 def test_clear_takes_everything_off(desk: Desk) -> None:
-    cleared = desk.writer.clear(desk.pod("a"))
+    cleared = desk.writer.clear(desk.pod("a"), desk.fence())
     assert not set(reservation_keys(desk.state.rules.vendors)) & set(cleared.annotations)
     assert names.POD_NODE not in cleared.labels
     assert desk.notes_of("a") == cleared.annotations
@@ -28,21 +28,21 @@ def test_clear_takes_everything_off(desk: Desk) -> None:
 
 def test_clear_leaves_what_is_not_ours(desk: Desk) -> None:
     desk.edit_pod("a", annotations={"note": "mine"})
-    assert desk.writer.clear(desk.pod("a")).annotations == {"note": "mine"}
+    assert desk.writer.clear(desk.pod("a"), desk.fence()).annotations == {"note": "mine"}
 
 
 def test_clear_of_an_older_reservation_leaves_the_newer(desk: Desk) -> None:
     old = desk.pod("a")
     desk.clock.advance(10.0)
     desk.choose("a", "n2")
-    desk.writer.clear(old)
+    desk.writer.clear(old, desk.fence())
     assert desk.notes_of("a")[names.POD_NODE] == "n2"
 
 
 def test_clear_reads_again_where_the_pod_was_written_since(desk: Desk) -> None:
     old = desk.pod("a")
     desk.edit_pod("a", annotations={"note": "mine"})
-    assert desk.writer.clear(old).annotations == {"note": "mine"}
+    assert desk.writer.clear(old, desk.fence()).annotations == {"note": "mine"}
 
 
 @pytest.mark.parametrize("call", ["clear", "write"])
@@ -80,13 +80,17 @@ def test_pod_that_is_gone_is_not_found(desk: Desk, call: str) -> None:
 
 def called(desk: Desk, call: str, pod: Pod) -> None:
     if call == "write":
-        desk.writer.write(pod, {names.POD_NODE: "n1"})
+        written(desk, pod, "n1")
     else:
-        desk.writer.clear(pod)
+        desk.writer.clear(pod, desk.fence())
 
 
 def test_label_is_left_out_where_the_nodes_name_is_too_long(desk: Desk) -> None:
     desk.add_pod("b")
-    written = desk.writer.write(desk.pod("b"), {names.POD_NODE: "n" * 64})
-    assert names.POD_NODE not in written.labels
-    assert written.annotations[names.POD_NODE] == "n" * 64
+    pod = written(desk, desk.pod("b"), "n" * 64)
+    assert names.POD_NODE not in pod.labels
+    assert pod.annotations[names.POD_NODE] == "n" * 64
+
+
+def written(desk: Desk, pod: Pod, node: str) -> Pod:
+    return desk.writer.write(pod, {names.POD_NODE: node}, lambda: True, desk.fence())

@@ -14,7 +14,7 @@ import pytest
 from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.errors import Conflict, KubeError
-from hami_node.extender.leader import MAX_FOREIGN_DURATION_S, Leader, LeaseTimes
+from hami_node.extender.leading.leader import MAX_FOREIGN_DURATION_S, Leader, LeaseTimes
 from hami_node.simulate.store import Json
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
@@ -590,3 +590,67 @@ def test_times_with_which_two_could_lead_are_refused(
 def test_empty_identity_is_refused(leases: StoreLeases, clock: FakeClock) -> None:
     with pytest.raises(ValueError, match="nobody"):
         replica(leases, "", clock)
+
+
+# -- terms -----------------------------------------------------------------------------------------
+
+
+def test_leader_that_slept_through_a_failed_renewal_and_another_term_begins_a_new_one(
+    leases: StoreLeases, clock: FakeClock
+) -> None:
+    recorder, refusing = Recorder(), Hooks()
+    first = replica(leases.shared_by(refusing), "a", clock, recorder)
+    second = replica(leases, "b", clock)
+    first.step()
+    term = first.term()
+    second.step()
+
+    def refuse(_verb: str) -> None:
+        raise KubeError("x", 500)
+
+    refusing.before = refuse
+    first.step()
+    refusing.before = Hooks().before
+    for _ in range(20):  # the first one is frozen meanwhile
+        clock.advance(TIMES.retry_s)
+        second.step()
+    assert second.is_leading()
+    second.release()
+    first.step()
+    assert first.term() == term + 1
+    assert recorder.changes == [True, False, True]
+
+
+def test_renewal_after_a_pause_begins_a_new_term_though_nobody_else_led(
+    leases: StoreLeases, clock: FakeClock
+) -> None:
+    recorder = Recorder()
+    leader = replica(leases, "a", clock, recorder)
+    leader.step()
+    clock.advance(TIMES.renew_deadline_s)
+    assert leader.term() == 0
+    leader.step()
+    assert (leader.term(), recorder.changes) == (2, [True, False, True])
+
+
+def test_renewal_that_is_answered_too_late_leads_only_in_a_new_term(
+    leases: StoreLeases, clock: FakeClock
+) -> None:
+    hooks, recorder = Hooks(), Recorder()
+    leader = replica(leases.shared_by(hooks), "a", clock, recorder)
+    leader.step()
+    hooks.after = lambda _verb: clock.advance(30.0)
+    clock.advance(TIMES.retry_s)
+    leader.step()
+    assert leader.term() == 0
+    hooks.after = Hooks().after
+    leader.step()
+    assert (leader.term(), recorder.changes) == (2, [True, False, True])
+
+
+def test_renewals_in_time_are_one_term(leases: StoreLeases, clock: FakeClock) -> None:
+    leader = replica(leases, "a", clock)
+    for _ in range(10):
+        leader.step()
+        clock.advance(TIMES.retry_s)
+    assert leader.term() == 1

@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
+from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.extender.filter import FAILED as FILTER_FAILED
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
 from tests.fakes.pods import Box
-from tests.unit.extender.desk import Desk
+from tests.reliability import shows
+from tests.unit.extender.desk import SCHEDULER, Desk
 
 LOST = KubeError("no answer")
 BROKEN = KubeError("broken", 500)
@@ -99,12 +101,36 @@ def test_binding_that_nobody_can_tell_keeps_everything(desk: Desk) -> None:
     assert desk.lock("n2").endswith(",default,b")
 
 
-def test_undo_that_fails_frees_the_room_and_leaves_the_rest_to_the_sweeper(desk: Desk) -> None:
+@shows(
+    "E2",
+    fault="a binding is not answered, and the reservation can't be taken back either",
+    happens="its cards stay taken until the pod is written: the binding may still arrive",
+)
+def test_cards_of_a_binding_that_may_still_arrive_stay_taken(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST)
+    desk.kube.fail("json_patch_pod", BROKEN)
+    sent = desk.pod("a")
+    assert "no answer" in desk.bind("a", "n1")
+    desk.add_pod("c")
+    assert desk.choose("c", "n1") == ""
+    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
+    desk.kube.bind_pod(sent, "n1", {})  # it arrives
+    desk.sync()
+    assert desk.held()["a"] == 6000
+    assert desk.choose("c", "n1") == ""
+
+
+def test_undo_that_fails_leaves_the_room_to_the_sweeper(desk: Desk) -> None:
     desk.kube.fail("bind_pod", BROKEN)
     desk.kube.fail("json_patch_pod", BROKEN)
+    sent = desk.pod("a")
     assert "broken" in desk.bind("a", "n1")
+    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))
     assert "a" not in desk.held()
-    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
+    with pytest.raises(Conflict):
+        desk.kube.bind_pod(sent, "n1", {})
+    desk.add_pod("c")
+    assert desk.choose("c", "n1") == "n1"
 
 
 def test_second_bind_to_the_same_node_succeeds(desk: Desk) -> None:
@@ -263,6 +289,11 @@ def test_lock_whose_pod_needs_it_no_more_is_taken_over(desk: Desk, owner: dict[s
         desk.add_pod("owner", annotations=notes)
         desk.edit_pod("owner", status={"phase": owner.get("phase", "Pending")})
     desk.lock("n2", encode_lock(desk.clock.now(), "default", "owner"))
+    desk.sync()
+    assert "is locked by pod default/owner" in desk.bind("b", "n2")
+    desk.clock.advance(QUIET_S - 0.1)
+    assert "is locked by pod default/owner" in desk.bind("b", "n2")
+    desk.clock.advance(0.2)
     assert desk.bind("b", "n2") == ""
     assert desk.lock("n2").endswith(",default,b")
 
@@ -326,3 +357,106 @@ def test_every_failure_is_told(desk: Desk) -> None:
     assert (desk.notes[-1].reason, desk.notes[-1].is_warning) == ("BindingFailed", True)
     assert "not found" in desk.notes[-1].message
     assert FILTER_FAILED not in {note.reason for note in desk.notes}
+
+
+@pytest.mark.parametrize(
+    ("owner", "waits"),
+    [
+        pytest.param({}, True, id="still to be served"),
+        pytest.param({"phase": "Running"}, False, id="it runs: whatever its annotations say"),
+        pytest.param({"phase": "Failed"}, False, id="it has ended"),
+        pytest.param({"node": "n1"}, False, id="on another node"),
+        pytest.param({"bind": names.PHASE_SUCCESS}, False, id="served"),
+        pytest.param({"age_s": 301.0}, False, id="bound too long ago"),
+    ],
+)
+def test_bind_waits_for_the_pod_before_though_no_lock_stands(
+    desk: Desk, owner: dict[str, str | float], waits: bool
+) -> None:
+    desk.add_pod("before", memory_mib=1000)
+    desk.sync()
+    node = str(owner.get("node", "n2"))
+    assert desk.choose("before", node) == node
+    assert desk.bind("before", node) == ""
+    desk.kube.merge_patch_node("n2", {names.NODE_LOCK: None})  # late, by the plugin's retry
+    notes = {names.POD_BIND_PHASE: owner.get("bind", names.PHASE_ALLOCATING)}
+    desk.edit_pod("before", annotations=notes, status={"phase": owner.get("phase", "Pending")})
+    desk.sync()
+    desk.clock.advance(float(owner.get("age_s", 0.0)))
+    assert desk.choose("b", "n2") == "n2"
+    error = desk.bind("b", "n2")
+    assert error == ("the plugin of node n2 has still to serve pod default/before" * waits)
+    assert desk.pod("b").node_name == ("" if waits else "n2")
+
+
+def test_pod_whose_binding_is_in_doubt_is_waited_for(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST, is_served=True)
+    desk.kube.fail("read_pod", LOST)
+    assert "is unknown" in desk.bind("b", "n2")
+    desk.kube.merge_patch_node("n2", {names.NODE_LOCK: None})
+    desk.add_pod("c", memory_mib=1000)
+    desk.sync()
+    desk.choose("c", "n2")
+    assert "has still to serve pod default/b" in desk.bind("c", "n2")
+
+
+# -- the fence -------------------------------------------------------------------------------------
+
+
+@shows(
+    "E10",
+    fault="the Lease is lost while a decision is under way",
+    happens="it is not written any more",
+)
+def test_binding_is_not_repeated_after_the_lead_was_lost(desk: Desk) -> None:
+    desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", annotations={"team": "x"})
+    desk.kube.before["read_pod"] = desk.lose_lead
+    with pytest.raises(NotLeading):
+        desk.bind("a", "n1")
+    assert desk.pod("a").node_name == ""
+    assert "a" not in desk.held()
+
+
+def test_reservation_is_not_written_after_the_lead_was_lost(desk: Desk) -> None:
+    desk.add_pod("c", memory_mib=1000)
+    old = desk.kube.store.read("pods", "default", "c")
+    desk.edit_pod("c", annotations={"team": "x"})
+    desk.sync()
+    desk.kube.before["read_pod"] = desk.lose_lead
+    with pytest.raises(NotLeading):
+        desk.ask(old)
+    assert nvidia_names.POD_ALLOCATED not in desk.notes_of("c")
+    assert "c" not in desk.held()
+
+
+@shows(
+    "E10",
+    fault="a leader's last binding is still under way when another replica leads",
+    happens="its cards stay taken until the pod is written, so that they are given out once",
+)
+def test_reservations_of_an_earlier_term_are_void_and_keep_their_cards(desk: Desk) -> None:
+    sent = desk.pod("a")
+    desk.state.begin_term(SCHEDULER)
+    assert {pod.name for pod in desk.state.leftovers()} == {"a", "b"}
+    desk.add_pod("c")
+    assert desk.choose("c", "n1") == ""
+    desk.kube.bind_pod(sent, "n1", {})  # it arrives
+    desk.sync()
+    assert desk.held() == {"a": 6000, "b": 6000}
+    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))
+    assert desk.held() == {"a": 6000}
+    assert desk.choose("c", "n1") == ""
+    assert desk.choose("c", "n2") == "n2"
+
+
+def test_reservation_of_an_earlier_term_expires(desk: Desk) -> None:
+    desk.state.begin_term(SCHEDULER)
+    desk.clock.advance(301.0)
+    desk.state.sweep(["uid-a", "uid-b"])
+    assert desk.held() == {}
+    assert {pod.name for pod in desk.state.leftovers()} == {"a", "b"}
+
+
+def test_reservation_for_another_scheduler_is_not_kept_by_a_new_term(desk: Desk) -> None:
+    desk.state.begin_term("volcano")
+    assert desk.held() == {}

@@ -7,13 +7,13 @@ both or neither (annotations of a Binding are copied to the pod), so no pod is l
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from hami_node.cluster.node_lock import NodeLock
+from hami_node.engine.fleet.fleet import NoNode
+from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import (
     Conflict,
     HamiError,
@@ -21,17 +21,20 @@ from hami_node.errors import (
     LockHeld,
     NotFound,
     NotLeading,
+    PodTaken,
     WireError,
 )
-from hami_node.extender.bind_queue import LOOK_S, Turns
+from hami_node.extender.binding.bind_lock import BindLock
 from hami_node.extender.filter import Outlets
 from hami_node.extender.http.messages import BindArgs, decode_bind_args, encode_error
+from hami_node.extender.placing import PodPlacer, Stored
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
-from hami_node.ports import Clock, EventNote, ExtenderKube
+from hami_node.ports import Clock, EventNote, ExtenderKube, Fence
+from hami_node.vendors.holding import has_grants
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
@@ -41,12 +44,6 @@ log = logging.getLogger(__name__)
 SUCCEEDED: Final = "BindingSucceed"
 FAILED: Final = "BindingFailed"
 """Reasons of the Events, as HAMi names them."""
-LATE_S: Final = 0.5
-"""After this time the API server is queried again about a lock that the watch does not show."""
-RECHECK_S: Final = 2.0
-"""After this time it is queried whether the owner of a lock still needs it."""
-
-_DONE: Final = (names.PHASE_SUCCESS, names.PHASE_FAILED)
 
 FindPod = Callable[[str, str], Pod | None]
 """Finds a pod by namespace and name in the watch's cache."""
@@ -54,6 +51,10 @@ FindPod = Callable[[str, str], Pod | None]
 
 class BindRefusedError(HamiError):
     """The pod can't be bound as requested; the text gives the reason and a remedy."""
+
+
+class _OutcomeUnknownError(KubeError):
+    """Whether the pod was bound can't be found out now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +67,17 @@ class BindParts:
         writer: writes reservations.
         lock: locks nodes.
         find_pod: looks up the watch's cache.
-        clock: measures waits.
-        stop: ends waits.
+        clock: the time.
         scheduler_name: pods without cards are bound for this scheduler only.
-        lock_wait_s: longest wait for a lock that another pod holds.
     """
 
     kube: ExtenderKube
     state: ClusterState
     writer: ReservationWriter
-    lock: NodeLock
+    lock: BindLock
     find_pod: FindPod
     clock: Clock
-    stop: threading.Event
     scheduler_name: str
-    lock_wait_s: float = 10.0
 
 
 class PodBinder:
@@ -88,7 +85,8 @@ class PodBinder:
 
     def __init__(self, parts: BindParts, outlets: Outlets) -> None:
         """Use `parts`, report to `outlets`."""
-        self._parts, self._out, self._turns = parts, outlets, Turns()
+        self._parts, self._out = parts, outlets
+        self._placer = PodPlacer(parts.state, parts.writer)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -97,10 +95,10 @@ class PodBinder:
             WireError: the body is not a bind call.
             NotLeading: another replica decides.
         """
-        self._out.require_lead()
+        fence = self._out.require_lead()
         args = decode_bind_args(body)
         try:
-            self.bind(args)
+            self._bind(args, fence)
         except (BindRefusedError, LockHeld, KubeError) as e:
             self._out.on_result("lock-held" if isinstance(e, LockHeld) else "failed")
             self._notify(args, FAILED, str(e))
@@ -110,15 +108,7 @@ class PodBinder:
         self._notify(args, SUCCEEDED, f"Successfully binding node [{args.node}] to {args.key}")
         return encode_error("")
 
-    def bind(self, args: BindArgs) -> None:
-        """Bind one pod.
-
-        Raises:
-            BindRefusedError: there is no reservation to bind.
-            LockHeld: the node's lock was not freed in time.
-            KubeError: the API server refuses or can't be reached.
-            NotLeading: another replica decides.
-        """
+    def _bind(self, args: BindArgs, fence: Fence) -> None:
         pod = self._pod(args)
         if pod.node_name:
             if pod.node_name == args.node:
@@ -126,44 +116,57 @@ class PodBinder:
             raise BindRefusedError(f"pod {args.key} is already bound to node {pod.node_name}")
         if pod.is_being_deleted:
             raise BindRefusedError(f"pod {args.key} is being deleted: it can't be bound any more")
-        if not self._asks(pod):
-            self._bind_plain(pod, args)
+        request = self._request(pod)
+        if request.is_empty:
+            self._bind_plain(pod, args, fence)
             return
-        with self._parts.state.binding(args.uid) as is_free:
+        with self._parts.state.binding(pod) as is_free:
             if not is_free:
                 raise BindRefusedError(f"pod {args.key} is filtered or bound by another call")
-            self._bind_asking(self._parts.state.latest(args.uid) or pod, args)
+            pod = self._parts.state.latest(args.uid) or pod
+            if pod.node_name != args.node:  # else the other call was faster
+                self._bind_asking(pod, request, args, fence)
 
-    def _bind_asking(self, pod: Pod, args: BindArgs) -> None:
-        """Bind a pod that asks for cards; no other call decides about it meanwhile."""
-        if pod.node_name == args.node:
-            return  # the other call was faster
-        node = self._reserved_node(pod, args)
-        needs_lock = self._needs_lock(node, pod)
+    def _bind_asking(self, pod: Pod, request: PodRequest, args: BindArgs, fence: Fence) -> None:
+        """Bind a pod that asks for cards; no other call decides about it meanwhile.
+
+        Raises:
+            BindRefusedError: it can't be bound there.
+            LockHeld: the node's lock was not freed in time.
+            KubeError: the API server refuses or can't be reached.
+            NotLeading: another replica decides.
+        """
+        node = self._node(pod, args, fence)
+        pod = self._reserved(pod, request, args, fence)
+        needs_lock = self._parts.lock.is_needed(node, pod)
         try:
             if needs_lock:
-                self._lock(node, pod)
-            self._out.require_lead()
+                with self._parts.lock.held(node, pod, fence):
+                    self._bind_reserved(pod, args, fence)
+            else:
+                self._bind_reserved(pod, args, fence)
         except NotLeading:
             # lock and reservation may already belong to the next leader, which binds the same pod
             self._parts.state.release(args.uid)
             raise
+        except _OutcomeUnknownError:
+            raise  # everything stays until the watch shows it
         except BaseException as e:
             # if the response to the locking was lost, the lock may be ours as well
-            self._undo(pod, args.node, is_locked=not isinstance(e, LockHeld))
+            is_locked = needs_lock and not isinstance(e, LockHeld)
+            self._undo(pod, args.node, fence, is_locked=is_locked)
             raise
-        self._bind_reserved(pod, args, is_locked=needs_lock)
 
-    def _bind_plain(self, pod: Pod, args: BindArgs) -> None:
+    def _bind_plain(self, pod: Pod, args: BindArgs, fence: Fence) -> None:
         """Bind a pod without cards, where kube-scheduler has no list of managedResources.
 
-        Only if it names our scheduler: callers are not authenticated, and a binding bypasses
-        taints and free resources.
+        Only if it names our scheduler: a binding bypasses taints and free resources.
         """
         if pod.scheduler_name != self._parts.scheduler_name:
             why = "asks for no cards and names another scheduler: its own scheduler has to bind it"
             raise BindRefusedError(f"pod {args.key} {why}")
-        self._parts.kube.bind_pod(replace(pod, resource_version=""), args.node, {})
+        kube = self._parts.kube.fenced(fence)
+        kube.bind_pod(replace(pod, resource_version=""), args.node, {})
 
     def _pod(self, args: BindArgs) -> Pod:
         """The pod with its reservation: from our own patch's response, the watch, or a read."""
@@ -183,122 +186,78 @@ class PodBinder:
             raise BindRefusedError(f"pod {args.key} was replaced by another pod ({pod.uid})")
         return pod
 
-    def _asks(self, pod: Pod) -> bool:
+    def _request(self, pod: Pod) -> PodRequest:
         try:
-            return not request_of(pod, self._parts.state.rules.vendors).is_empty
+            return request_of(pod, self._parts.state.rules.vendors)
         except WireError as e:
             raise BindRefusedError(f"the pod can't be served: {e}") from e
 
-    def _reserved_node(self, pod: Pod, args: BindArgs) -> Node:
+    # -- the reservation ---------------------------------------------------------------------------
+    def _node(self, pod: Pod, args: BindArgs, fence: Fence) -> Node:
+        """The node, unless the pod's reservation is elsewhere."""
         state = self._parts.state
-        holder = state.reservation_of(args.uid)
-        node = state.node(args.node)
+        holder, node = state.reservation_of(args.uid), state.node(args.node)
         if node is None:
-            why = f"node {args.node} does not exist"
-        elif not holder:
-            why = "it has no reservation (any more); it has to be filtered again"
-        elif holder != args.node:
+            raise self._refused(pod, args, fence, f"node {args.node} does not exist")
+        if holder not in ("", args.node):
             why = f"its reservation is on node {holder}, not on {args.node}"
-        elif cards := state.overcommitted(args.uid):
-            why = f"its reservation no longer fits: {', '.join(cards)} is full, unhealthy or gone"
-        else:
-            return node
-        self._undo(pod, args.node, is_locked=False)
-        raise BindRefusedError(f"pod {args.key} can't be bound to {args.node}: {why}")
+            raise self._refused(pod, args, fence, why)
+        return node
 
-    # -- the node lock -----------------------------------------------------------------------------
-    def _needs_lock(self, node: Node, pod: Pod) -> bool:
-        """True where the daemon can't tell pods apart without the lock."""
-        if node.annotations.get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES:
-            return False
-        vendors = self._parts.state.rules.vendors
-        # a plugin that does not read slots does not use the lock
-        locking = {vendor.cards for vendor in vendors if vendor.keys.grants.to_allocate}
-        request = request_of(pod, vendors)
-        return any(
-            ask.vendor in locking for container in request.containers for ask in container.asks
-        )
+    def _reserved(self, pod: Pod, request: PodRequest, args: BindArgs, fence: Fence) -> Pod:
+        """The pod with a reservation on the node that this process has made.
 
-    def _lock(self, node: Node, pod: Pod) -> None:
-        """Take the node's lock; wait while it is held.
-
-        Raises:
-            LockHeld: it was not freed in time.
-            KubeError: the API server refuses or can't be reached.
+        Anybody who may edit the pod may have written another one, so it proves nothing: then, and
+        after a change of the leader, cards are chosen again on this node.
         """
-        parts = self._parts
-        deadline_s = parts.clock.monotonic() + parts.lock_wait_s
+        state = self._parts.state
+        if state.is_own(pod, args.node):
+            if cards := state.overcommitted(args.uid):
+                why = (
+                    f"its reservation no longer fits: {', '.join(cards)} is full, unhealthy or gone"
+                )
+                raise self._refused(pod, args, fence, why)
+            return pod
+        if not has_grants(pod, state.rules.vendors):
+            why = "it has no reservation (any more); it has to be filtered again"
+            raise self._refused(pod, args, fence, why)
+        answer = self._placer.place(pod, request, (args.node,), fence, is_binding=True)
+        if isinstance(answer, Stored):
+            log.info("placed_at_bind", extra=kv(pod=args.key, node=args.node, cards=answer.cards))
+            return answer.pod
+        if isinstance(answer, NoNode):
+            found = self._placer.why_nowhere(request, (args.node,))
+            why = found.why if isinstance(found, Refused) else found.summary
+        else:
+            why = answer.why
+        why = f"this scheduler did not make its reservation, and can't make one there now: {why}"
+        raise self._refused(pod, args, fence, why)
 
-        def is_done(namespace: str, name: str) -> bool:
-            return self._is_done(node.name, namespace, name)
-
-        with self._turns.turn(node.name, lambda: self._is_late(deadline_s)) as is_ours:
-            if not is_ours:
-                raise LockHeld(f"node {node.name} is locked, and other pods are waiting for it")
-            while True:
-                seen = parts.state.node(node.name) or node
-                try:
-                    parts.lock.acquire(node.name, pod.namespace, pod.name, is_done, seen=seen)
-                except LockHeld:
-                    if not self._wait_for_lock(node.name, deadline_s):
-                        raise
-                else:
-                    return
-
-    def _is_late(self, deadline_s: float) -> bool:
-        """Whether to give up waiting. Raises NotLeading."""
-        self._out.require_lead()
-        return self._parts.stop.is_set() or self._parts.clock.monotonic() >= deadline_s
-
-    def _wait_for_lock(self, node: str, deadline_s: float) -> bool:
-        """Wait until the watch shows another lock, or none; False on timeout."""
-        parts = self._parts
-        before = self._lock_text(node)
-        again_s = parts.clock.monotonic() + (LATE_S if before is None else RECHECK_S)
-        while (now_s := parts.clock.monotonic()) < deadline_s:
-            if parts.stop.wait(LOOK_S):
-                return False
-            self._out.require_lead()
-            if self._lock_text(node) != before or now_s > again_s:
-                return True
-        return False
-
-    def _lock_text(self, node: str) -> str | None:
-        seen = self._parts.state.node(node)
-        return None if seen is None else seen.annotations.get(names.NODE_LOCK)
-
-    def _is_done(self, node: str, namespace: str, name: str) -> bool:
-        """True if its pod no longer needs the lock: deleted, ended, served, failed, elsewhere."""
-        try:
-            pod = self._parts.kube.read_pod(namespace, name)
-        except NotFound:
-            return True
-        if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) in _DONE:
-            return True
-        return (pod.node_name or pod.annotations.get(names.POD_NODE)) != node
+    def _refused(self, pod: Pod, args: BindArgs, fence: Fence, why: str) -> BindRefusedError:
+        self._undo(pod, args.node, fence, is_locked=False)
+        return BindRefusedError(f"pod {args.key} can't be bound to {args.node}: {why}")
 
     # -- the binding -------------------------------------------------------------------------------
-    def _bind_reserved(self, pod: Pod, args: BindArgs, *, is_locked: bool) -> None:
+    def _bind_reserved(self, pod: Pod, args: BindArgs, fence: Fence) -> None:
         """Bind the pod in exactly the version that carries this reservation.
 
         A binding that is slow, here or at the API server, must not apply to another reservation.
         """
+        kube, announcement = self._parts.kube.fenced(fence), self._announcement()
         for is_last in (False, False, True):
             try:
-                self._parts.kube.bind_pod(pod, args.node, self._announcement())
+                kube.bind_pod(pod, args.node, announcement)
                 break
             except KubeError as e:
                 now = self._now(args, e) or pod
                 if (now.uid, now.node_name) == (args.uid, args.node):
                     break  # only the response was lost
-                why = _why_over(pod, now, self._parts.state.rules.vendors)
-                if why or is_last or now.resource_version == pod.resource_version:
-                    self._undo(pod, args.node, is_locked=is_locked)
-                    if why:
-                        raise BindRefusedError(f"pod {args.key} {why}") from e
+                if why := _why_over(pod, now, self._parts.state.rules.vendors):
+                    raise BindRefusedError(f"pod {args.key} {why}") from e
+                if is_last or now.resource_version == pod.resource_version:
                     raise
                 pod = now
-        self._parts.state.bound(args.uid, args.node)
+        self._parts.state.bound(args.uid, args.node, announcement)
 
     def _announcement(self) -> dict[str, str]:
         """The annotations by which the node's daemon expects the pod."""
@@ -311,7 +270,7 @@ class PodBinder:
         """After a failed binding: the pod as it is; None where that changes nothing.
 
         Raises:
-            KubeError: the outcome is unknown; then everything stays until the watch shows it.
+            _OutcomeUnknownError: the outcome is unknown.
         """
         if not error.is_transient and not isinstance(error, Conflict):
             return None
@@ -321,24 +280,37 @@ class PodBinder:
             return None
         except KubeError as e:
             self._parts.state.doubt(args.uid)
-            raise KubeError(f"{error}; whether it was bound is unknown: {e}", e.status) from e
+            why = f"{error}; whether it was bound is unknown: {e}"
+            raise _OutcomeUnknownError(why, e.status) from e
         self._parts.state.learned(now)
         return now
 
-    def _undo(self, pod: Pod, node: str, *, is_locked: bool) -> None:
-        """Release lock and reservation; what can't be written now is left to the sweeper."""
+    def _undo(self, pod: Pod, node: str, fence: Fence, *, is_locked: bool) -> None:
+        """Release lock and reservation; what can't be written now is left to the sweeper.
+
+        The cards are free only after the pod was written: a binding that failed without an answer
+        may still arrive, but not in another version of the pod.
+        """
         parts = self._parts
-        parts.state.release(pod.uid)
+        parts.state.void(pod.uid)
         steps: list[tuple[str, Callable[[], object]]] = []
-        if is_locked:
-            steps.append(("lock", lambda: parts.lock.release(node, pod.namespace, pod.name)))
         if pod.annotations.get(names.POD_NODE):
-            steps.append(("reservation", lambda: parts.writer.clear(pod)))
+            steps.append(("reservation", lambda: parts.writer.clear(pod, fence)))
+        if is_locked:
+            steps.append(("lock", lambda: parts.lock.release(node, pod, fence)))
+        is_cleared = True
         for what, step in steps:
             try:
                 step()
-            except KubeError as e:
+            except PodTaken as e:
+                parts.state.learned(e.pod)
+            except NotFound:
+                continue  # the pod was deleted, or the node
+            except (KubeError, NotLeading) as e:
+                is_cleared = is_cleared and what != "reservation"
                 log.warning("undo_failed", extra=kv(pod=pod.key, what=what, error=str(e)))
+        if is_cleared:
+            parts.state.release(pod.uid)
 
     def _notify(self, args: BindArgs, reason: str, message: str) -> None:
         note = EventNote(
@@ -349,6 +321,7 @@ class PodBinder:
             reason=reason,
             message=message,
             is_warning=reason == FAILED,
+            is_routine=reason != FAILED,
         )
         self._out.notify(note)
 
@@ -361,8 +334,8 @@ def _why_over(before: Pod, now: Pod, vendors: Sequence[VendorProtocol]) -> str:
         return f"is now bound to node {now.node_name}"
     if now.is_being_deleted or now.is_over:
         return "is being deleted or has ended"
-    if reservation_marks(before, vendors) != reservation_marks(now, vendors):
-        return "carries another reservation by now"
     if before.annotations.get(names.POD_BIND_PHASE) != now.annotations.get(names.POD_BIND_PHASE):
         return "was given up by its node's daemon"
+    if reservation_marks(before, vendors) != reservation_marks(now, vendors):
+        return "carries another reservation by now"
     return ""

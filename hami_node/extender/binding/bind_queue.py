@@ -18,7 +18,7 @@ MAX_WAITING: Final = 16
 """Calls that may wait for one node: each holds a thread that binds on other nodes need."""
 
 
-class Turns:
+class BindQueue:
     """Thread-safe. Keeps nothing about nodes that no call waits for."""
 
     def __init__(self) -> None:

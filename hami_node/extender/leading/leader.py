@@ -86,7 +86,7 @@ class Leader:
             identity: this replica's name in it. Not "".
             clock: wall time is written to the record, monotonic time decides.
             times: how long a record is valid, and how often it is renewed.
-            on_change: called in `run`'s thread; must return at once.
+            on_change: called in `run`'s thread when a term ends or begins; must return at once.
             jitter: 0 to 1, so that replicas do not send requests at the same moment.
         """
         if not identity:
@@ -94,23 +94,33 @@ class Leader:
         self._kube, self._namespace, self._name = kube, namespace, name
         self._identity, self._clock, self._times = identity, clock, times or LeaseTimes()
         self._on_change, self._jitter = on_change, jitter
-        # Written by run's thread only, each atomically, so that readers need no lock.
-        self._renewed_at: float | None = None
+        # Written by run's thread only, each atomically, so that readers need no lock. `_lead` is
+        # the term and the time of its last renewal.
+        self._lead: tuple[int, float] | None = None
         self._holder = ""
         # Used by run's thread only.
-        self._announced = False
+        self._announced = self._last_term = 0
         self._is_failing = False
         self._fresh: Json | None = None
         self._observed: tuple[Json, float] | None = None
         self._stamps: deque[str] = deque(maxlen=32)
 
+    def term(self) -> int:
+        """The number of the present term, from 1; 0 while another replica may lead.
+
+        A term lasts while each successful renewal was started less than `renew_deadline_s` after
+        the one before. After a longer pause of this process (SIGSTOP, a frozen machine) the next
+        renewal begins a new term, also if nobody noticed the pause.
+        """
+        lead = self._lead
+        return 0 if lead is None or self._is_late(lead[1]) else lead[0]
+
     def is_leading(self) -> bool:
-        """True while the last successful renewal was started less than `renew_deadline_s` ago."""
-        renewed_at = self._renewed_at
-        return (
-            renewed_at is not None
-            and self._clock.monotonic() - renewed_at < self._times.renew_deadline_s
-        )
+        """True during a term."""
+        return bool(self.term())
+
+    def _is_late(self, renewed_at: float) -> bool:
+        return self._clock.monotonic() - renewed_at >= self._times.renew_deadline_s
 
     def holder(self) -> str:
         """The holder when the Lease was last seen; "" for nobody."""
@@ -124,6 +134,7 @@ class Leader:
 
     def step(self) -> float:
         """Try once to acquire or renew the Lease; seconds until the next try."""
+        self._announce()
         try:
             wait_s = self._campaign()
         except Conflict:  # another replica was faster: find out which
@@ -137,7 +148,7 @@ class Leader:
 
     def release(self) -> None:
         """Stop leading and let another replica take over at once."""
-        was_held, self._renewed_at = self._renewed_at is not None, None
+        was_held, self._lead = self._lead is not None, None
         # Before the record is written: the next leader may begin with that write.
         self._announce(logging.INFO)
         if not was_held:
@@ -169,7 +180,7 @@ class Leader:
         if self._is_ours(spec):
             self._take(lease)
             return self._times.retry_s
-        self._renewed_at = None
+        self._lead = None
         self._observe(spec)
         return self._take_after(self._seen_time_left(), lease)
 
@@ -213,12 +224,15 @@ class Leader:
     def _take(self, lease: Json | None) -> None:
         """Write ourselves as the holder."""
         start = self._clock.monotonic()
+        is_renewal = lease is not None and self._is_ours(_spec_of(lease)) and self.is_leading()
         wanted = self._held(lease)
         if lease is None:
             written = self._kube.create_lease(self._namespace, wanted)
         else:
             written = self._kube.update_lease(self._namespace, self._name, wanted)
-        self._renewed_at = start
+        if not is_renewal:
+            self._last_term += 1
+        self._lead = (self._last_term, start)
         self._holder, self._fresh, self._is_failing = self._identity, written, False
 
     def _held(self, lease: Json | None) -> Json:
@@ -276,19 +290,23 @@ class Leader:
         log.warning("lease_not_renewed", extra=fields, exc_info=trace)
 
     def _announce(self, loss_level: int = logging.WARNING) -> None:
-        now = self.is_leading()
-        if now == self._announced:
+        before, now = self._announced, self.term()
+        if now == before:
             return
         self._announced = now
-        if now:
-            log.info("leader_acquired", extra=kv(identity=self._identity))
-        else:
+        if before:
             fields = kv(identity=self._identity, holder=self._holder)
             log.log(loss_level, "leader_lost", extra=fields)
+            self._tell(is_leading=False)
+        if now:
+            log.info("leader_acquired", extra=kv(identity=self._identity, term=now))
+            self._tell(is_leading=True)
+
+    def _tell(self, *, is_leading: bool) -> None:
         try:
-            self._on_change(now)
+            self._on_change(is_leading)
         except Exception:  # an election must outlive its listener
-            log.exception("leader_change_not_handled", extra=kv(is_leading=now))
+            log.exception("leader_change_not_handled", extra=kv(is_leading=is_leading))
 
 
 def _spec_of(lease: Json) -> Json:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from hami_node.errors import NotLeading
-from hami_node.extender.bind_queue import MAX_WAITING, Turns
+from hami_node.extender.binding.bind_queue import MAX_WAITING, BindQueue
 from tests.fakes.waiting import eventually
 
 
@@ -17,7 +17,7 @@ def never() -> bool:
 class QueueCaller:
     """A thread that takes its turn and keeps it until released."""
 
-    def __init__(self, turns: Turns, name: str, order: list[str]) -> None:
+    def __init__(self, turns: BindQueue, name: str, order: list[str]) -> None:
         self.end, self.asked = threading.Event(), threading.Event()
 
         def is_late() -> bool:
@@ -40,7 +40,7 @@ class QueueCaller:
 
 
 def test_turns_of_a_node_come_one_by_one_in_order_of_arrival() -> None:
-    turns, order = Turns(), list[str]()
+    turns, order = BindQueue(), list[str]()
     first = QueueCaller(turns, "first", order)
     eventually(lambda: order == ["first"])
     second = QueueCaller(turns, "second", order)
@@ -57,13 +57,13 @@ def test_turns_of_a_node_come_one_by_one_in_order_of_arrival() -> None:
 
 
 def test_turn_at_another_node_is_free() -> None:
-    turns = Turns()
+    turns = BindQueue()
     with turns.turn("n1", never) as first, turns.turn("n2", never) as second:
         assert (first, second) == (True, True)
 
 
 def test_late_call_gets_no_turn_and_leaves_the_queue() -> None:
-    turns = Turns()
+    turns = BindQueue()
     with turns.turn("n1", never):
         with turns.turn("n1", lambda: True) as is_ours:
             assert not is_ours
@@ -72,7 +72,7 @@ def test_late_call_gets_no_turn_and_leaves_the_queue() -> None:
 
 
 def test_call_that_loses_the_lead_leaves_the_queue() -> None:
-    turns = Turns()
+    turns = BindQueue()
 
     def lost() -> bool:
         raise NotLeading("replica b decides")
@@ -84,7 +84,7 @@ def test_call_that_loses_the_lead_leaves_the_queue() -> None:
 
 
 def test_turn_that_ends_in_an_error_is_given_on() -> None:
-    turns = Turns()
+    turns = BindQueue()
     with pytest.raises(ValueError, match="broken"), turns.turn("n1", never):
         raise ValueError("broken")
     with turns.turn("n1", lambda: True) as is_ours:
@@ -92,7 +92,7 @@ def test_turn_that_ends_in_an_error_is_given_on() -> None:
 
 
 def test_turn_is_refused_at_once_where_many_wait() -> None:
-    turns = Turns()
+    turns = BindQueue()
     with ExitStack() as waiting:
         for _ in range(MAX_WAITING):
             waiting.enter_context(turns.turn("n1", lambda: True))

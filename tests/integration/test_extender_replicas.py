@@ -1,0 +1,140 @@
+"""Two replicas as processes, of which the leader is frozen."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_node.simulate.store import Json
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import encode_json
+from hami_node.wire import names
+from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.pods import Box
+from tests.fakes.processes import started
+from tests.fakes.waiting import eventually
+from tests.integration.extender_rig import MEMORY_MIB, cards_of, pod_manifest
+from tests.reliability import shows
+
+pytestmark = pytest.mark.timeout(180)
+LIMIT_S = 40.0
+
+
+class Replica:
+    """`hami-node extender` as a process that takes part in the election."""
+
+    def __init__(self, name: str, folder: Path, kubeconfig: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        flags = {
+            "kubeconfig": kubeconfig,
+            "http-bind": f"127.0.0.1:{self.port}",
+            "metrics-address": "off",
+            "leader-elect": "true",
+            "replica-name": name,
+        }
+        self.process = started(folder / f"{name}.log", "extender", flags)
+
+    def call(self, path: str, body: Json) -> tuple[int, Any]:
+        """(status, answer) of kube-scheduler's call; the answer is None where it is an error."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+        except OSError:
+            return 0, None
+        finally:
+            connection.close()
+        return response.status, json.loads(text) if response.status == 200 else None
+
+    def filter(self, pod: Json) -> str:
+        """The chosen node; "" for none, "?" where this replica does not decide."""
+        status, answer = self.call("/filter", {"Pod": pod, "NodeNames": ["n0"]})
+        if status != 200 or answer["Error"]:
+            return "?"
+        return "".join(answer["NodeNames"] or ())
+
+    def bind(self, pod: Json) -> str:
+        """The error; "" for success, "?" where this replica does not decide."""
+        meta = pod["metadata"]
+        asked = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"]}
+        status, answer = self.call("/bind", {**asked, "Node": "n0"})
+        return "?" if status != 200 else str(answer["Error"])
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def api() -> Iterator[FaultyApiServer]:
+    """One node with one card."""
+    with FaultyApiServer(bookmark_interval_s=1.0) as running:
+        notes = {
+            nvidia_names.NODE_REGISTER: encode_json(cards_of("n0")[:1]),
+            names.NODE_IDENTITY: names.IDENTITY_POD_RESOURCES,
+        }
+        status = {"allocatable": {nvidia_names.RESOURCE_GPU: "5"}}
+        body = {"metadata": {"name": "n0", "annotations": notes}, "spec": {}, "status": status}
+        running.create("nodes", body)
+        yield running
+
+
+def created(api: FaultyApiServer, name: str) -> Json:
+    """A pod of which the card takes one, not two."""
+    box = Box(memory_mib=MEMORY_MIB * 3 // 4)
+    return api.create("pods", pod_manifest(name, (box,), {}))
+
+
+@shows(
+    "E10",
+    fault="the leader is frozen (SIGSTOP) while another replica leads, and wakes up",
+    happens="it decides again only after it has listed everything anew; nothing is over-committed",
+)
+def test_leader_that_was_frozen_decides_only_with_a_fresh_picture(
+    api: FaultyApiServer, tmp_path: Path
+) -> None:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    early, late, latest = (created(api, name) for name in ("early", "late", "latest"))
+    first = Replica("first", tmp_path, kubeconfig)
+    replicas = [first]
+    try:
+        eventually(lambda: first.filter(early) == "n0", LIMIT_S)
+        second = Replica("second", tmp_path, kubeconfig)
+        replicas.append(second)
+        eventually(lambda: second.bind(early) == "?", LIMIT_S)
+        first.signal(signal.SIGSTOP)
+        eventually(lambda: second.filter(late) == "n0", LIMIT_S)
+        assert second.bind(late) == ""
+        second.signal(signal.SIGTERM)
+        assert second.process.wait(LIMIT_S) == 0
+        first.signal(signal.SIGCONT)
+        answers = []
+
+        def is_decided() -> bool:
+            answers.append(first.filter(latest))
+            return answers[-1] != "?"
+
+        eventually(is_decided, LIMIT_S)
+        assert answers[-1] == ""  # the card is taken by what the other replica bound
+        assert first.bind(early) != ""
+        assert [_node(api, name) for name in ("early", "late", "latest")] == ["", "n0", ""]
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+def _node(api: FaultyApiServer, name: str) -> str:
+    return str(api.read("pods", name, "default")["spec"].get("nodeName") or "")
