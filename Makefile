@@ -4,14 +4,14 @@ VENV   := .venv
 RUN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type dead hooks e2e bench image protos lock clean
+.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench image protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
 	@echo 'Every target needs Python 3.11 or later with venv, and makes its own environment in $(VENV).'
-	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
-		split($$2, text, "; needs "); printf "  make %-7s %s\n", $$1, text[1]; \
-		if (text[2]) printf "  %-12s needs %s\n", "", text[2] }'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
+		split($$2, text, "; needs "); printf "  make %-8s %s\n", $$1, text[1]; \
+		if (text[2]) printf "  %-13s needs %s\n", "", text[2] }'
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -47,7 +47,11 @@ hooks: $(VENV)/.ready ## let git run the checks of `make check` before each comm
 
 e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.24.2 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
-	$(RUN)/python -m pytest -m e2e tests/e2e --timeout 900
+	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/e2e --timeout 900
+
+e2e-long: $(VENV)/.ready ## what takes too long for e2e: more seeds of the churn; needs what e2e needs
+	$(RUN)/python -m tests.e2e.prepare
+	$(RUN)/python -m pytest -m e2e_long tests/e2e --timeout 900
 
 bench: $(VENV)/.ready ## print what the budgets are measured by; needs a machine with nothing else to do
 	$(RUN)/python -m pytest -m bench -s tests/bench

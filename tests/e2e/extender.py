@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
+import ssl
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ DEFAULT: Final = "default-scheduler"
 _IMAGE: Final = "localhost/kube-scheduler:e2e"
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
+_SLICE: Final = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/hami-node-leader"
+_CALLER: Final = "hami-scheduler-client-tls"
 _DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 
 
@@ -48,10 +52,10 @@ class Extender:
         eventually("kube-proxy leads to the webhook", self._is_reviewing, limit_s)
 
     def leader(self) -> Json | None:
-        """The pod that holds the Lease and is Ready; None while there is none."""
+        """The pod that holds the Lease and decides; None while there is none."""
         holder = self.holder()
         for pod in self.pods():
-            if pod["metadata"]["name"] == holder and _is_ready(pod):
+            if pod["metadata"]["name"] == holder and _is_ready(pod) and _is_leading(pod):
                 return pod
         return None
 
@@ -93,12 +97,25 @@ class Extender:
         return _container(pod)
 
     def call(self, path: str, body: Json) -> httpx.Response:
-        """Ask the leader itself, as kube-scheduler would."""
+        """Ask the leader itself, as kube-scheduler does, with its certificate."""
         pod = self.leader()
         assert pod is not None, "nobody leads"
         address = pod["status"]["podIP"]
-        # its certificate names the Service, not the pod
-        return httpx.post(f"https://{address}:8443{path}", json=body, timeout=30, verify=False)  # noqa: S501 - a test
+        context = self.caller_context()
+        return httpx.post(f"https://{address}:8443{path}", json=body, timeout=30, verify=context)
+
+    def caller_context(self, *, shows_certificate: bool = True) -> ssl.SSLContext:
+        """What kube-scheduler trusts and shows; the certificate names the Service, not a pod."""
+        data = self.api.read(f"/api/v1/namespaces/{NAMESPACE}/secrets/{_CALLER}")["data"]
+        folder = self.cluster.root / "caller"
+        folder.mkdir(exist_ok=True)
+        for key, value in data.items():
+            (folder / key).write_bytes(base64.b64decode(value))
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        context.check_hostname = False
+        if shows_certificate:
+            context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        return context
 
     def log(self, lines: int = 100) -> str:
         """The ends of the replicas' and kube-scheduler's logs."""
@@ -129,10 +146,9 @@ class Extender:
         return found
 
     def _is_served(self) -> bool:
-        path = f"/api/v1/namespaces/{NAMESPACE}/endpoints/{NAME}"
-        subsets = self.api.read(path).get("subsets") or []
+        endpoints = self.api.read(_SLICE).get("endpoints") or []
         leader = self.leader()
-        served = [one["ip"] for subset in subsets for one in subset.get("addresses") or []]
+        served = [address for endpoint in endpoints for address in endpoint["addresses"]]
         return leader is not None and served == [leader["status"]["podIP"]]
 
     def _is_scheduling(self) -> bool:
@@ -157,6 +173,15 @@ class Extender:
 def _container(pod: Json) -> str:
     found = str(pod["status"]["containerStatuses"][0]["containerID"])
     return found.removeprefix("containerd://")
+
+
+def _is_leading(pod: Json) -> bool:
+    """By its own word: a restarted container bears the name that is in the Lease."""
+    try:
+        page = httpx.get(f"http://{pod['status']['podIP']}:9395/metrics", timeout=5).text
+    except httpx.HTTPError:
+        return False
+    return "\nhami_node_extender_leading 1" in page
 
 
 def _is_ready(pod: Json) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from tests.e2e.machine import NODE_DIR
+from tests.fakes.limiter import build_library
 
 HOOK: Final = NODE_DIR / "hook"  # the daemon's HOOK_PATH
 LIBRARY: Final = HOOK / "vgpu" / "libvgpu.so"
 PRELOAD: Final = HOOK / "vgpu" / "ld.so.preload"
 CONTAINERS: Final = HOOK / "vgpu" / "containers"
+LOCK: Final = HOOK / "vgpu" / "lock"  # for the limiter's version is unknown here
 
 
 def install() -> None:
-    """Lay the files where the real limiter's installer puts them."""
-    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
-    LIBRARY.write_text("a stand-in for the limiter\n")
+    """Lay the files where the real limiter's installer puts them; every program loads them."""
+    build_library(LIBRARY)
     PRELOAD.write_text(f"{LIBRARY}\n")
+    PRELOAD.chmod(0o644)
 
 
 def remove() -> None:

@@ -13,7 +13,6 @@ from tests.e2e.parts import NODE_IP
 
 KUBELET_DIR: Final = Path("/var/lib/kubelet")  # device-plugins/ below it is a constant in kubelet
 NODE_DIR: Final = Path("/var/lib/hami-e2e")  # the node's own files: limiter, driver stub
-VGPU_LOCK_DIR: Final = Path("/tmp/vgpulock")
 _MARK: Final = KUBELET_DIR / ".e2e"  # says that we made what lies in KUBELET_DIR
 _SYSCTLS: Final = ("net.ipv4.ip_forward", "net.ipv4.conf.all.route_localnet")
 _CHAIN_PREFIXES: Final = ("KUBE-", "CNI-")
@@ -74,7 +73,7 @@ def clean(root: Path, programs: Path) -> None:
     if mounted := _mounts(root):
         raise SystemExit(f"still mounted, so nothing is deleted: {', '.join(mounted)}")
     if root.exists():
-        for folder in (root, NODE_DIR, VGPU_LOCK_DIR):
+        for folder in (root, NODE_DIR):
             shutil.rmtree(folder, ignore_errors=True)
     if _MARK.exists():
         shutil.rmtree(KUBELET_DIR)

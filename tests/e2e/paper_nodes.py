@@ -70,18 +70,24 @@ class PaperNodes:
             "/api/v1/nodes",
             {"metadata": {"name": name, "annotations": said, "labels": {"paper": "1"}}},
         )
-        self._nodes.append(name)
-        self._api.create(_LEASES, {"metadata": {"name": name}, "spec": self._lease(name)})
+        self._live(name)
         self.set_allocatable(name, CARDS * 10)
 
-    def set_allocatable(self, name: str, slices: int) -> None:
-        """What the device plugin offers through kubelet now."""
-        amounts = {
-            "cpu": "8",
-            "memory": "32Gi",
-            "pods": "110",
-            nvidia_names.RESOURCE_GPU: str(slices),
-        }
+    def add_plain(self, name: str) -> None:
+        """A Ready node without cards; its label `paper` is its name."""
+        self._api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"paper": name}}})
+        self._live(name)
+        self.set_allocatable(name)
+
+    def _live(self, name: str) -> None:
+        self._nodes.append(name)
+        self._api.create(_LEASES, {"metadata": {"name": name}, "spec": self._lease(name)})
+
+    def set_allocatable(self, name: str, slices: int | None = None) -> None:
+        """What the device plugin offers through kubelet now; None where there is none."""
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        if slices is not None:
+            amounts[nvidia_names.RESOURCE_GPU] = str(slices)
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ready = {
             "type": "Ready",

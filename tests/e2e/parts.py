@@ -195,7 +195,12 @@ def _write_network(root: Path) -> None:
     )
 
 
-def write_kubelet_config(root: Path, feature_gates: dict[str, bool] | None = None) -> None:
+def write_kubelet_config(
+    root: Path,
+    feature_gates: dict[str, bool] | None = None,
+    *,
+    crash_back_off: dict[str, str] | None = None,
+) -> None:
     """kubelet's configuration; it is read when kubelet starts.
 
     cgroup v1 and a missing CAP_SYS_RESOURCE are allowed for: build machines have them so.
@@ -233,6 +238,7 @@ def write_kubelet_config(root: Path, feature_gates: dict[str, bool] | None = Non
             "nodeStatusUpdateFrequency": "4s",
             "syncFrequency": "10s",
             "featureGates": feature_gates or {},
+            **({"crashLoopBackOff": crash_back_off} if crash_back_off else {}),
         },
     )
 

@@ -9,7 +9,6 @@ import pytest
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import cards, limiter
-from tests.e2e.machine import VGPU_LOCK_DIR
 from tests.e2e.pods import Inside, Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually
@@ -40,7 +39,7 @@ def test_container_sees_its_limits_and_nothing_else(pods: Pods, scheduler: Sched
     assert pod["metadata"]["uid"] in cache
 
 
-def test_container_sees_the_limiter_and_a_folder_of_its_own(
+def test_container_sees_the_limiter_and_a_cache_file_of_its_own(
     pods: Pods, scheduler: Scheduler
 ) -> None:
     pod = pods.create("one", RealContainer(name="c0", cards=1, memory_mib=3000))
@@ -48,17 +47,19 @@ def test_container_sees_the_limiter_and_a_folder_of_its_own(
     pods.wait_running("one")
     inside = pods.inside("one", "c0")
     ours = (str(limiter.HOOK), "/tmp", "/etc/ld.so.preload")
+    name = f"{pod['metadata']['uid']}_c0"
     assert {k: v for k, v in inside.mounts.items() if k.startswith(ours)} == {
         f"{limiter.HOOK}/vgpu/libvgpu.so": "ro",
-        f"{limiter.HOOK}/vgpu": "rw",
+        f"{limiter.HOOK}/vgpu/{name}.cache": "rw",
         "/tmp/vgpulock": "rw",
         "/etc/ld.so.preload": "ro",
     }
     assert inside.preload == f"{limiter.LIBRARY}\n"
-    folder = limiter.CONTAINERS / f"{pod['metadata']['uid']}_c0"
-    assert folder.is_dir()
-    assert folder.stat().st_mode & 0o777 == 0o777
-    assert VGPU_LOCK_DIR.stat().st_mode & 0o777 == 0o777
+    folder = limiter.CONTAINERS / name
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert {path.name for path in folder.iterdir()} == {f"{name}.cache", limiter.LIBRARY.name}
+    assert (folder / f"{name}.cache").stat().st_mode & 0o777 == 0o666
+    assert limiter.LOCK.stat().st_mode & 0o777 == 0o777
 
 
 def test_cards_and_limits_have_one_order_by_card_number(pods: Pods, scheduler: Scheduler) -> None:

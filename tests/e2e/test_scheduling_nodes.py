@@ -92,10 +92,12 @@ def test_node_without_identity_is_locked_for_its_pod(
     assert _placed(pods, "locks") == "paper-1"
     lock = api.read("/api/v1/nodes/paper-1")["metadata"]["annotations"][names.NODE_LOCK]
     assert lock.endswith(",default,locks")
-    # the next waits for the lock, and goes on as soon as it is free
+    # the next waits for the lock, and goes on as soon as the plugin has served the first
     pods.create("waits", _ONE, annotations=_A100, scheduler=DEFAULT)
     eventually("reserved", lambda: pods.annotation("waits", nvidia_names.POD_ALLOCATED))
     assert not pods.read("waits")["spec"].get("nodeName")
+    served = {names.POD_BIND_PHASE: names.PHASE_SUCCESS}
+    api.patch(f"{Pods.path}/locks", {"metadata": {"annotations": served}})
     paper.annotate("paper-1", {names.NODE_LOCK: None})
     assert _placed(pods, "waits") == "paper-1"
 

@@ -1,0 +1,223 @@
+"""Pods come and go while daemon, kubelet and extender are killed at random: all stays right."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.wire.grants import decode_grants
+from tests.e2e import cards, parts
+from tests.e2e.api import ApiError, Json
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.extender import DEFAULT, Extender
+from tests.e2e.kubelet import healthy_slices
+from tests.e2e.pods import Pods, RealContainer, describe
+from tests.e2e.scheduler import Scheduler
+from tests.e2e.waiting import eventually
+from tests.reliability import shows
+
+_PODS: Final = 60
+_EVERY_S: Final = 0.5
+_DAEMON_KILLS: Final = 12
+_KUBELET_KILLS: Final = 3
+_EXTENDER_KILLS: Final = 4
+_NO_PLUGIN: Final = re.compile(
+    "Unavailable|Canceled|EOF|connection|no healthy devices|Available: 0|not registered|"
+    "unregistered|endpoint|transport|daemon is (starting|stopping)|has not listed",
+    re.IGNORECASE,
+)
+"""What kubelet says of a pod that came while no plugin served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A pod of the churn; `stays_s` is how long its container runs, None for ever."""
+
+    name: str
+    memory_mib: int
+    stays_s: int | None
+
+    @property
+    def container(self) -> RealContainer:
+        asked = RealContainer(name="c0", cards=1, memory_mib=self.memory_mib, cores=2)
+        return asked if self.stays_s is None else replace(asked, script=f"sleep {self.stays_s}")
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Kills at random moments, each in its own thread; what went wrong itself is kept."""
+
+    seed: random.Random
+    span_s: float
+    threads: list[threading.Thread] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+
+    def kill(self, name: str, times: int, act: Callable[[], object]) -> None:
+        moments = sorted(self.seed.uniform(0, self.span_s) for _ in range(times))
+        thread = threading.Thread(target=self._run, args=(name, moments, act))
+        self.threads.append(thread)
+        thread.start()
+
+    def _run(self, name: str, moments: Sequence[float], act: Callable[[], object]) -> None:
+        began = time.monotonic()
+        for moment in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            for _ in range(200):  # its victim may not be there yet, after the last kill
+                try:
+                    act()
+                except (AssertionError, ApiError, httpx.TransportError, OSError, RuntimeError):
+                    time.sleep(0.1)
+                else:
+                    self.done[name] += 1
+                    break
+            else:
+                self.errors.append(f"{name} could not be killed")
+
+
+@pytest.fixture
+def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
+    """A kubelet that starts crashed containers again after 2 s at most."""
+    fast = {"maxContainerRestartPeriod": "2s"}
+    _restart_kubelet(cluster, daemon, {"KubeletCrashLoopBackOffMax": True}, fast)
+    yield
+    _restart_kubelet(cluster, daemon, {}, None)
+    daemon.forget_crashes()
+
+
+def _restart_kubelet(
+    cluster: Cluster, daemon: Daemon, gates: dict[str, bool], back_off: Json | None
+) -> None:
+    parts.write_kubelet_config(cluster.root, gates, crash_back_off=back_off)
+    cluster.restart("kubelet")
+    eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
+    eventually(
+        "every slice is offered", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 60
+    )
+
+
+def _plans(seed: random.Random) -> list[_Plan]:
+    return [
+        _Plan(
+            name=f"churn-{number:02d}",
+            memory_mib=1000 + 37 * number,
+            stays_s=seed.choice([None, None, 2, 8, 20]),
+        )
+        for number in range(_PODS)
+    ]
+
+
+def _create(pods: Pods, plan: _Plan) -> None:
+    """As a controller does: while nobody answers the webhook, again and again."""
+
+    def probe() -> bool:
+        try:
+            pods.create(plan.name, plan.container, scheduler=DEFAULT)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return True
+
+    eventually(f"pod {plan.name} is accepted", probe, limit_s=90)
+
+
+def _churn(
+    cluster: Cluster, daemon: Daemon, extender: Extender, pods: Pods, number: int
+) -> list[_Plan]:
+    seed = random.Random(number)
+    plans = _plans(seed)
+    trouble = _Trouble(seed, _PODS * _EVERY_S)
+    trouble.kill("daemon", _DAEMON_KILLS, daemon.kill)
+    trouble.kill("kubelet", _KUBELET_KILLS, lambda: cluster.restart("kubelet", signal.SIGKILL))
+    trouble.kill("extender", _EXTENDER_KILLS, extender.kill_leader)
+    for plan in plans:
+        _create(pods, plan)
+        time.sleep(_EVERY_S)
+    for thread in trouble.threads:
+        thread.join()
+    assert not trouble.errors
+    print(f"seed {number}: killed {dict(trouble.done)}")
+    return plans
+
+
+def _settled(pods: Pods) -> bool:
+    """No pod waits any more."""
+    waiting = {
+        pod["metadata"]["name"]: describe(pod["status"])
+        for pod in pods.all()
+        if pod["status"]["phase"] == "Pending"
+    }
+    assert not waiting, waiting
+    return True
+
+
+def _check(pods: Pods, plans: Sequence[_Plan], scheduler: Scheduler) -> None:
+    """Every container has its own slice, no card is overfull, no lock is left."""
+    states = {pod["metadata"]["name"]: pod for pod in pods.all()}
+    used: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    for plan in plans:
+        pod = states[plan.name]
+        phase = pod["status"]["phase"]
+        phases[phase] += 1
+        if phase == "Failed":
+            text = describe(pod["status"])
+            assert _NO_PLUGIN.search(text), f"{plan.name} was refused: {text}"
+            continue
+        key = nvidia_names.POD_ALLOCATED
+        slots = decode_grants(pod["metadata"]["annotations"][key], key, NVIDIA)
+        (grant,) = [grant for slot in slots for grant in slot]
+        inside = pods.inside(plan.name, "c0")
+        assert inside.cards == (grant.uuid,), plan.name
+        assert inside.memory_limits == (f"{plan.memory_mib}m",), plan.name
+        assert pod["metadata"]["uid"] in inside.env[nvidia_names.ENV_CACHE], plan.name
+        if phase == "Running":
+            used[grant.uuid] += plan.memory_mib
+    assert not used or max(used.values()) <= cards.MEMORY_MIB, used
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
+    print(f"after the churn: {dict(phases)}")
+
+
+def _run(request: pytest.FixtureRequest, number: int) -> None:
+    given: Any = request.getfixturevalue
+    cluster, daemon, extender, pods = map(given, ("cluster", "daemon", "extender", "pods"))
+    plans = _churn(cluster, daemon, extender, pods, number)
+    daemon.wait_ready(120)
+    extender.wait_ready(120)
+    eventually("no pod is Pending", lambda: _settled(pods), limit_s=180)
+    _check(pods, plans, given("scheduler"))
+    eventually("all slices are offered", lambda: sum(healthy_slices().values()) == 80)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("impatient_kubelet")
+@shows(
+    "N4",
+    fault="60 pods come and go while the daemon is killed 12 times, kubelet 3 times and the "
+    "extender 4 times",
+    happens="every container has its own slice, no card is overfull, no lock stays, no pod waits",
+    lost="pods that came while no plugin served: kubelet refuses them",
+)
+def test_churn_among_kills(request: pytest.FixtureRequest) -> None:
+    _run(request, 1)
+
+
+@pytest.mark.e2e_long
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("impatient_kubelet")
+@pytest.mark.parametrize("number", range(2, 11))
+def test_churn_among_kills_at_other_moments(request: pytest.FixtureRequest, number: int) -> None:
+    _run(request, number)
