@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.nvml_stub.build import NoCompiler, build
+from tests.nvml_stub.control import Stub
+
+# How long an example takes says something about the machine, and nothing about the product.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session")
+def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Stub:
+    """The stand-in for the driver's library: one a process, for pynvml never loads another."""
+    folder = tmp_path_factory.mktemp("nvml")
+    try:
+        library = build(folder)
+    except NoCompiler as e:
+        pytest.skip(str(e))
+    stub = Stub(library, folder / "cards")
+    stub.show()
+    os.environ["NVML_STUB_FILE"] = str(stub.file)  # the stand-in reads it at every call
+    return stub
 
 
 @pytest.fixture(autouse=True)

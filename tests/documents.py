@@ -35,6 +35,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
+from tests.reliability import shown
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 
@@ -61,6 +62,9 @@ def _settings_lines() -> Iterator[str]:
         default = plain_value(setting.default)
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         shown = "-" if default is None or shown == "" else f"`{shown.lower()}`"
+        other = setting.default_of(Role.EXTENDER)
+        if other != setting.default:
+            shown += f"; extender `{other}`"
         meaning = f"{names.doc} Takes {allowed(setting)}."
         yield f"| `--{setting.flag}` | {meaning} | {shown} | {', '.join(others) or '-'} |"
 
@@ -104,6 +108,7 @@ def every_metric() -> tuple[Metric, ...]:
     )
     metrics.set_allocations((held,))
     metrics.count_registration("nvidia.com/gpu")
+    metrics.set_resource_taken("nvidia.com/gpu", is_taken=False)
     metrics.count_allocate("ok", 0.001)
     metrics.count_api_request("patch", "pods", 200)
     metrics.mark_reported()
@@ -111,6 +116,8 @@ def every_metric() -> tuple[Metric, ...]:
     metrics.watch_pass_age("nvml", lambda: 1.0)
     metrics.count_xid("GPU-1", 31, is_ignored=True)
     metrics.count_lock_removed("stale")
+    metrics.set_record({"served": 1}, drifted_pods=0)
+    metrics.count_record_rebuilt("damaged")
     for counter in counters:
         metrics.count_for_vendor(counter.name, "P2")
     return tuple(metrics.families.collect())
@@ -203,11 +210,21 @@ def _devices_of(ask: Ask, cores_each: int) -> str:
     return f"{devices} devices: " + (", ".join(f"`{family}`" for family in served) or "nowhere")
 
 
+def faults() -> str:
+    """Every fault that a test injects."""
+    rows = ["| | fault | what happens | what is lost | test |", "|---|---|---|---|---|"]
+    for row in sorted(shown(), key=lambda row: (row.number[0], int(row.number[1:]), row.test)):
+        cells = (row.number, row.fault, row.happens, row.lost, f"`{row.test}`")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 PARTS: Final = {
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
     "metrics.md": {"metrics": metrics_table},
     "extender.md": {"metrics": extender_metrics_table},
     "architecture.md": {"layers": layers},
+    "reliability.md": {"faults": faults},
     "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from hami_node.simulate.kubelet import SimulatedKubelet
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.limiter import lay_limiter
 from tests.nvml_stub.build import build
 from tests.nvml_stub.control import Stub
 
@@ -91,10 +92,7 @@ def running_daemon(*flags: str) -> Iterator[DaemonRig]:
         stub = Stub(build(root / "lib"), root / "nvml.txt")
         stub.show(cards=CARDS)
         (root / "plugins").mkdir()
-        hook = root / "hook" / "vgpu"
-        hook.mkdir(parents=True)
-        (hook / "libvgpu.so").write_text("stand-in")
-        (hook / "ld.so.preload").write_text("stand-in")
+        lay_limiter(root / "hook")
         kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
         kubelet.start()
         with FaultyApiServer() as api:
@@ -110,6 +108,7 @@ def running_daemon(*flags: str) -> Iterator[DaemonRig]:
             command = [
                 *(str(Path(sys.executable).with_name("hami-node")), "run"),
                 *("--plugin-dir", str(root / "plugins")),
+                *("--record-dir", str(root / "record")),
                 *("--pod-resources-socket", str(root / "pr" / "kubelet.sock")),
                 *("--metrics-address", "127.0.0.1:0"),
                 *flags,

@@ -118,6 +118,7 @@ class NeuronCluster:
             "plugin_dir": str(self.root / "plugins"),
             "pod_resources_socket": str(self.root / "pr" / "kubelet.sock"),
             "hook_path": str(self.root),
+            "record_dir": str(self.root / "record"),
             "limiter": "optional",
         }
         sources = self._sources(flags, Role.DAEMON)

@@ -11,7 +11,8 @@ from typing import Any, Final
 from hami_node.config.sources import ConfigSources, load
 from hami_node.model import Device, Pod
 from hami_node.node.daemon import Daemon
-from hami_node.simulate.kubelet import Admission, SimulatedKubelet
+from hami_node.ports import Clock
+from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import AnyVendor
@@ -19,6 +20,8 @@ from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import cards_file
+from tests.fakes.faulty_kubelet import FaultyKubelet
+from tests.fakes.limiter import lay_limiter, take_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
 from tests.fakes.waiting import eventually
 
@@ -40,6 +43,8 @@ class Rig:
         self.vendors = tuple(vendors)
         # Short, for a unix socket's path has at most 107 characters.
         self.root = Path(tempfile.mkdtemp(prefix="hn-"))
+        self.record = self.root / "record"
+        self.resource = GPU
         self.cards_path = self.root / "cards.yaml"
         self.config_path = self.root / "device-config.yaml"
         self.hook = self.root / "hook"
@@ -48,14 +53,13 @@ class Rig:
         self.card_count = cards
         self.write_cards()
         self.lay_limiter()
-        self.kubelet = SimulatedKubelet(
-            self.plugins, self.socket, lists_ended_pods=lists_ended_pods
-        )
+        self.kubelet = FaultyKubelet(self.plugins, self.socket, lists_ended_pods=lists_ended_pods)
         self.kubelet.start()
         self.api = FaultyApiServer().start()
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
         self.daemon: Daemon | None = None
+        self.clock: Clock | None = None
 
     # -- the machine -------------------------------------------------------------------------------
     def write_cards(self, **faults: Any) -> None:
@@ -64,17 +68,27 @@ class Rig:
         new.write_text(cards_file(self.card_count, **faults), encoding="utf-8")
         new.replace(self.cards_path)
 
-    def lay_limiter(self) -> None:
+    def flags(self) -> dict[str, object]:
+        """Of `hami-node run` as a process of its own on this node."""
+        return {
+            "node-name": NODE,
+            "kubeconfig": self.kubeconfig,
+            "backend": "simulated",
+            "simulated-file": self.cards_path,
+            "plugin-dir": self.plugins,
+            "pod-resources-socket": self.socket,
+            "hook-path": self.hook,
+            "record-dir": self.record,
+            "metrics-address": "off",
+        }
+
+    def lay_limiter(self, version: str = "") -> None:
         """Put stand-ins of the limiter's files where the node has them."""
-        folder = self.hook / "vgpu"
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("libvgpu.so", "ld.so.preload"):
-            (folder / name).write_text("stand-in", encoding="utf-8")
+        lay_limiter(self.hook, version)
 
     def take_limiter(self) -> None:
         """Remove them."""
-        for name in ("libvgpu.so", "ld.so.preload"):
-            (self.hook / "vgpu" / name).unlink()
+        take_limiter(self.hook)
 
     # -- the daemon --------------------------------------------------------------------------------
     def start(self, **flags: str) -> Daemon:
@@ -87,6 +101,7 @@ class Rig:
             "plugin_dir": str(self.plugins),
             "pod_resources_socket": str(self.socket),
             "hook_path": str(self.hook),
+            "record_dir": str(self.record),
             "metrics_address": "off",
         }
         sources = ConfigSources(
@@ -94,7 +109,8 @@ class Rig:
             flags=given | flags,
             config_file=self.config_path if self.config_path.exists() else None,
         )
-        daemon = self.daemon = Daemon(load(sources), sources, self.vendors)
+        daemon = Daemon(load(sources), sources, self.vendors, clock=self.clock)
+        self.daemon = daemon
         daemon.start()
         self.wait_registered()
         eventually(lambda: self.register_text, LIMIT_S)
@@ -126,7 +142,7 @@ class Rig:
     def wait_registered(self, count: int | None = None) -> None:
         """Wait until kubelet counts so many healthy slots; by default all."""
         wanted = self.card_count * SLOTS if count is None else count
-        eventually(lambda: self.kubelet.allocatable(GPU) == wanted, LIMIT_S)
+        eventually(lambda: self.kubelet.allocatable(self.resource) == wanted, LIMIT_S)
 
     @property
     def cards(self) -> tuple[Device, ...]:
@@ -186,11 +202,11 @@ class Rig:
         if self.daemon is None or self.daemon.cluster is None:
             return
         view = self.daemon.cluster.view
-        wanted = self.pod(name).resource_version
+        wanted = self.pod(name).version
 
         def is_seen() -> bool:
             shown = view.pod("default", name)
-            return shown is not None and shown.resource_version == wanted
+            return shown is not None and shown.version >= wanted
 
         eventually(is_seen, LIMIT_S)
 
@@ -206,10 +222,17 @@ class Rig:
 
     def admit(self, name: str) -> Admission:
         """Let kubelet admit the pod; a refused one is Failed, as kubelet leaves it."""
-        answer = self.kubelet.admit(self.pod(name), GPU)
+        answer = self.kubelet.admit(self.pod(name), self.resource)
+        self.wait_paid()
         phase = "Running" if answer.is_admitted else "Failed"
         self.set_phase(name, phase)
         return answer
+
+    def wait_paid(self) -> None:
+        """Wait until everything is written that was owed after the last answer."""
+        cluster = self.daemon.cluster if self.daemon is not None else None
+        if cluster is not None:
+            eventually(lambda: not cluster.owed._debts, LIMIT_S)
 
     def set_phase(self, name: str, phase: str) -> None:
         """As kubelet reports it."""

@@ -23,6 +23,7 @@ from hami_node.demo.stage import EXTENDER
 from hami_node.demo.steps import audit, restart_kubelet, steps_of
 from hami_node.demo.tour import Seen, Step, Tour
 from hami_node.vendors.registry import VENDORS
+from tests.fakes.processes import processes_of
 from tests.fakes.waiting import eventually
 
 CAST = cast_of(VENDORS)
@@ -56,17 +57,6 @@ HALF = (
 
 def env_with(folder: Path, **more: str) -> Mapping[str, str]:
     return {**os.environ, "TMPDIR": str(folder), **more}
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of processes that were started for this folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue  # it ended meanwhile
-    return [line for line in found if f"{folder}/" in line]
 
 
 def title_of(act: Callable[[Tour], Seen]) -> str:

@@ -39,6 +39,7 @@ from tests.acme.codec import decode_cards, encode_cards
 from tests.acme.spec import ACME_SPEC
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import cards_file
+from tests.fakes.limiter import lay_limiter
 from tests.fakes.waiting import eventually
 
 ALL: Final[tuple[AnyVendor, ...]] = (*VENDORS, ACME_SPEC)
@@ -71,9 +72,7 @@ class Cluster:
         # Short, for a unix socket's path has at most 107 characters.
         self.root = Path(tempfile.mkdtemp(prefix="h3-"))
         self.hook = self.root / "hook"
-        (self.hook / "vgpu").mkdir(parents=True)
-        for name in ("libvgpu.so", "ld.so.preload"):
-            (self.hook / "vgpu" / name).write_text("stand-in")
+        lay_limiter(self.hook)
         (self.root / "gpus.yaml").write_text(cards_file(2))
         self.acme = self.root / "acme.json"
         self.acme.write_text(acme_cards())
@@ -95,6 +94,7 @@ class Cluster:
             "plugin_dir": str(self.root / "plugins"),
             "pod_resources_socket": str(self.root / "pr" / "kubelet.sock"),
             "hook_path": str(self.hook),
+            "record_dir": str(self.root / "record"),
             "metrics_address": "off",
             "acme_cards_file": str(self.acme),
         }

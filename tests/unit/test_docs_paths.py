@@ -16,7 +16,7 @@ PAGES: Final = sorted(
     (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")))
 )
 TARGETS: Final = frozenset(
-    re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 )
 FOLDERS: Final = frozenset(
     path.name for base in (ROOT, PRODUCT) for path in base.iterdir() if path.is_dir()

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-TARGETS: Final = re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+TARGETS: Final = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +56,10 @@ def test_target_is_in_the_help_and_in_contributing(target: str) -> None:
     shown = subprocess.run(("make", "help"), cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(rf"^  make {target} +\S", shown.stdout, re.MULTILINE)
     assert f"| `make {target}` |" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_modules_of_the_product_have_at_most_400_lines() -> None:
+    modules = (ROOT / "hami_node").rglob("*.py")
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in modules}
+    long = {str(path): count for path, count in lines.items() if count > 400}
+    assert {path for path in long if "kubelet_api" not in path} == set()

@@ -168,9 +168,12 @@ def test_seed_002_3_2_1_kube_scheduler_asks_filter_and_bind_about_the_resources(
     assert extender["nodeCacheCapable"] is True
     assert extender["enableHTTPS"] is True
     assert [profile["schedulerName"] for profile in config["profiles"]] == ["hami-scheduler"]
-    managed = {item["name"]: item["ignoredByScheduler"] for item in extender["managedResources"]}
-    for resource in (GPU, MEM, PCT, CORES, PRIO):
+    managed = {
+        item["name"]: item.get("ignoredByScheduler", False) for item in extender["managedResources"]
+    }
+    for resource in (MEM, PCT, CORES, PRIO):
         assert managed[resource] is True
+    assert managed[GPU] is False, "differs: kube-scheduler counts what kubelet counts"
 
 
 def test_seed_002_3_2_3_pod_that_asks_nothing_gets_every_node_back() -> None:

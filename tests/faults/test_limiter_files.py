@@ -1,0 +1,63 @@
+"""The limiter's files on the node: running containers keep theirs, half a set serves nobody."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.cards import uuid
+from tests.fakes.pods import Box, Part
+from tests.integration.rig import Rig
+from tests.reliability import shows
+
+BOX = Box(memory_mib=1000)
+
+
+def place(rig: Rig, name: str) -> None:
+    rig.place(name, [BOX], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
+
+
+def facts(path: Path) -> tuple[int, str]:
+    return path.stat().st_ino, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@shows(
+    "P10",
+    fault="the daemon restarts and its settings change while a container has the limiter mapped",
+    happens="the mapped file keeps its inode and its bytes; what the container was given stays",
+)
+def test_mapped_library_is_never_written(rig: Rig) -> None:
+    place(rig, "running")
+    answer = rig.admit("running")
+    paths = [Path(mount.host_path) for mount in answer.responses["main"].mounts]
+    (library,) = (path for path in paths if path.name.startswith("libvgpu.so"))
+    before = facts(library)
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        held = bytes(mapped)
+        for scaling in ("1.0", "1.5"):
+            rig.restart(memory_scaling=scaling)
+        assert bytes(mapped) == held
+    assert facts(library) == before
+    assert all(path.exists() for path in paths), "each mounted path is there"
+
+
+@shows(
+    "P10",
+    fault="one of the limiter's two files disappears from the node, as in the middle of an upgrade",
+    happens="a container with a limit is refused, with the file's name, until it is there again",
+)
+@pytest.mark.parametrize("name", ["libvgpu.so", "ld.so.preload"])
+def test_half_of_the_limiter_serves_nobody(rig: Rig, name: str) -> None:
+    (found,) = rig.hook.rglob(name)
+    aside = found.with_name(f"moved-{name}")
+    found.rename(aside)
+    place(rig, "unlimited")
+    answer = rig.admit("unlimited")
+    assert not answer.responses
+    assert name in answer.refusal
+    aside.rename(found)
+    place(rig, "limited")
+    assert rig.admit("limited").is_admitted
