@@ -73,7 +73,7 @@ def render(names: list[Name]) -> str:
 
 
 def updated(page: str, *sources: str) -> str:
-    """The page with its tables made anew; sections of one title become one table."""
+    """The page with its tables made again; sections of one title become one table."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return (

@@ -128,7 +128,18 @@ class ClusterServices:
         )
         self._reporter = self._build_reporter()
         self._allocators = self._build_allocators()
-        self._gauges = Gauges(
+        self._gauges = self._build_gauges()
+        self._settler = Settler(
+            live=self.live, kube=self._kube, resources=self._kubelet, on_settled=self._gauges.wake
+        )
+        auditors = map(self._build_auditor, parts.vendors)
+        self._auditors = tuple(auditor for auditor in auditors if auditor is not None)
+        self._servers = self._build_servers()
+
+    def _build_gauges(self) -> Gauges:
+        parts = self._parts
+        others = [vendor for vendor in parts.vendors if vendor.served is None]
+        return Gauges(
             metrics=self.metrics,
             resources=parts.resources,
             live=self.live,
@@ -136,23 +147,10 @@ class ClusterServices:
             node=NodeCards(
                 node=self.view.node,
                 served=self._served,
-                others=[
-                    protocol_of(vendor, settings)
-                    for vendor in parts.vendors
-                    if vendor.served is None
-                ],
+                others=protocols_of(others, parts.settings()),
             ),
             also=self._audit,
         )
-        self._settler = Settler(
-            live=self.live,
-            kube=self._kube,
-            resources=self._kubelet,
-            on_settled=self._gauges.wake,
-        )
-        auditors = map(self._build_auditor, parts.vendors)
-        self._auditors = tuple(auditor for auditor in auditors if auditor is not None)
-        self._servers = self._build_servers()
 
     def _build_rivals(self) -> Rivals:
         def cards_of(resource: NodeResource) -> Callable[[], tuple[str, ...]]:

@@ -22,7 +22,7 @@ _CARD = uuid_of(5)
 
 
 def _bring_back(cluster: Cluster) -> None:
-    """Start the API server; its other clients anew, for they take a minute to find it again.
+    """Start the API server; restart its other clients, which take a minute to find it.
 
     The daemon is not told: how soon it finds back is what is tested. It needs kube-proxy: while
     that has not asked again, every connection to the service's address is refused.

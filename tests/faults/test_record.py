@@ -161,7 +161,7 @@ def process(node: Rig) -> Iterator[subprocess.Popen[bytes]]:
 @shows(
     "R3",
     fault="the disk of the record is full",
-    happens="pods with cards are refused with the reason and the cure; as soon as there is room "
+    happens="pods with cards are refused with the reason and what to do; as soon as there is room "
     "again they are served, and running pods keep their cards",
 )
 def test_full_disk_refuses_until_there_is_room(node: Rig, process: subprocess.Popen[bytes]) -> None:

@@ -101,7 +101,7 @@ def created(api: FaultyApiServer, name: str) -> Json:
 @shows(
     "E10",
     fault="the leader is frozen (SIGSTOP) while another replica leads, and wakes up",
-    happens="it decides again only after it has listed everything anew; nothing is over-committed",
+    happens="it decides again only after it has listed everything again; nothing is over-committed",
 )
 def test_leader_that_was_frozen_decides_only_with_a_fresh_picture(
     api: FaultyApiServer, tmp_path: Path

@@ -25,7 +25,7 @@ def place(rig: Rig, name: str) -> None:
 @shows(
     "N7",
     fault="the limiter's library is cut off by a copy in progress, later it is whole",
-    happens="pods are refused with file, reason and cure, the metric is 1; whole, it serves",
+    happens="pods are refused with file, reason and what to do, the metric is 1; whole, it serves",
 )
 def test_half_a_library_refuses_pods_until_it_is_whole(rig: Rig) -> None:
     library = rig.hook / "vgpu" / "libvgpu.so"
@@ -105,7 +105,7 @@ def test_container_gets_files_of_its_own_and_the_lock_folder_below_the_hook_path
 @shows(
     "N8",
     fault="a link stands where a container's folder or the lock folder would be",
-    happens="the pod is refused with the cure; what the link names is neither opened nor changed",
+    happens="the refusal says what to do; what the link names is neither opened nor changed",
 )
 @pytest.mark.parametrize("where", ["containers/uid-a_main", "lock"])
 def test_link_in_the_place_refuses_the_pod(rig: Rig, tmp_path: Path, where: str) -> None:

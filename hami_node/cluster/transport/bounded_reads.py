@@ -1,6 +1,6 @@
 """One deadline for all reads of a response, its headers included.
 
-A socket's time limit begins anew with every byte, so a server that sends one now and then could
+A socket's time limit starts again with every byte, so a server that sends one now and then could
 hold a caller for hours.
 """
 

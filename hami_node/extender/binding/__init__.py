@@ -1,1 +1,1 @@
-"""The call /bind: placed anew where needed, in turn with the node lock."""
+"""The call /bind: placed again where needed, in turn with the node lock."""

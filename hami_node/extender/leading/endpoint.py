@@ -103,7 +103,7 @@ class LeaderEndpoint:
         found = read_mapping(self._api.request("GET", place.path))
         if found.get("addressType") != place.family:
             wrong = f"its addressType is {found.get('addressType')}, this pod has {place.family}"
-            raise KubeError(f"endpointslices/{place.slice_name}: {wrong}: create it anew")
+            raise KubeError(f"endpointslices/{place.slice_name}: {wrong}: create it again")
         if _served(found) == (place.ip, place.port):
             return
         if not self._is_leading():  # after the slice was read: see above
@@ -118,11 +118,11 @@ class LeaderEndpoint:
         was_failing, self._is_failing = self._is_failing, True
         if was_failing:
             return
-        cure = "retried; kube-scheduler does not reach this replica until it is written"
+        hint = "retried; kube-scheduler does not reach this replica until it is written"
         if isinstance(error, NotFound):
-            cure = "apply the manifests: they contain this EndpointSlice"
+            hint = "apply the manifests: they contain this EndpointSlice"
         trace = None if isinstance(error, HamiError) else error
-        fields = kv(slice=self._place().slice_name, error=error, cure=cure)
+        fields = kv(slice=self._place().slice_name, error=error, cure=hint)
         log.error("leader_endpoint_not_written", extra=fields, exc_info=trace)
 
 

@@ -44,7 +44,7 @@ class Readiness:
             view: nodes and pods.
             quotas: the quotas of all namespaces.
             make_leader: makes the election; None where this replica always decides.
-            on_term: called when a term begins: everything has been listed anew, and nothing has
+            on_term: called when a term begins: everything has been listed again, and nothing has
                 been decided yet.
         """
         self._view, self._quotas, self._on_term = view, quotas, on_term
@@ -81,7 +81,7 @@ class Readiness:
 
         def fence() -> None:
             if self._deciding_term() != term:
-                raise NotLeading("this replica has led anew since this was decided")
+                raise NotLeading("this replica has begun to lead again since this was decided")
 
         return fence
 

@@ -98,7 +98,7 @@ class HandshakeKeeper:
                 self._write(node, texts)
 
     def _forget(self, exchanges: Mapping[tuple[str, str], _Exchange]) -> None:
-        """Nodes that are gone or no longer selected: judged anew if they come back."""
+        """Nodes that are gone or no longer selected: judged again if they come back."""
         vendors = {vendor.keys.handshake: vendor.cards for vendor in self._vendors}
         for (node, key), exchange in exchanges.items():
             if exchange.is_given_up:
@@ -110,7 +110,7 @@ class HandshakeKeeper:
         if text != exchange.text:
             exchange.text, exchange.since_s = text, self._clock.monotonic()
         if exchange.is_given_up and exchange.said != _said(node, vendor):
-            # another plugin, another version of it, or none at all: judged anew
+            # another plugin, another version of it, or none at all: judged again
             exchange.is_given_up = exchange.has_reported = False
             self._state.take_back(node.name, vendor.cards)
         return exchange

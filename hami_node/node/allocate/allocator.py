@@ -130,7 +130,7 @@ class PodAllocator:
             return [self._serve(ids, deadline) for ids in device_ids]
 
     def renew(self) -> None:
-        """We have registered anew: kubelet may be another one than before."""
+        """We have registered again: kubelet may be another one than before."""
         self._identity.renew()
 
     def prefer(

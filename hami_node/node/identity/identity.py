@@ -113,7 +113,7 @@ class Identity:
                 _remember(self._answered, (candidate.pod.uid, candidate.container.name), None)
 
     def renew(self) -> None:
-        """kubelet was started anew, perhaps from an older record: it may ask again."""
+        """kubelet was restarted, perhaps from an older record: it may ask again."""
         with self._lives:
             self._life += 1
             self._answered.clear()

@@ -42,7 +42,7 @@ class Allocator(Protocol):
         """The device IDs that kubelet should take. Raises HamiError where that is unknown."""
 
     def renew(self) -> None:
-        """We have registered anew: kubelet may be another one than before."""
+        """We have registered again: kubelet may be another one than before."""
 
 
 class AllocatorSlot:
@@ -61,7 +61,7 @@ class AllocatorSlot:
         self._ready.set()
 
     def renew(self) -> None:
-        """We have registered anew."""
+        """We have registered again."""
         if self._allocator is not None:
             self._allocator.renew()
 

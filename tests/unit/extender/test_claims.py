@@ -196,7 +196,7 @@ def test_card_of_the_node_that_an_edit_named_once_stays_among_many_edits() -> No
 @shows(
     "E2",
     fault="a tenant writes a reservation on its own pending pod and has it bound",
-    happens="bind chooses anew by the same rules, and refuses with the reason",
+    happens="bind chooses again by the same rules, and refuses with the reason",
 )
 def test_reservation_past_the_quota_is_not_bound() -> None:
     desk = Desk("n1", "n2")

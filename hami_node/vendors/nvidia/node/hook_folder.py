@@ -79,12 +79,12 @@ class HookFolder:
                 if kept.uses_lock:
                     make_writable(handles.enter_context(subfolder(root, LOCK, 0o777)), LOCK)
         except OSError as e:
-            cure = "check the disk and the mounts of the daemon"
+            hint = "check the disk and the mounts of the daemon"
             if isinstance(e, FileExistsError):
-                cure = "find out who made it, and remove it"
+                hint = "find out who made it, and remove it"
             raise AllocationError(
                 f"{e.filename or name} can't be made below {self._root} for {name}: "
-                f"{e.strerror or e}: {cure}"
+                f"{e.strerror or e}: {hint}"
             ) from e
         return kept
 

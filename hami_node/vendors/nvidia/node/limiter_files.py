@@ -37,7 +37,7 @@ class Limiter:
     Attributes:
         identity: of the library that was checked.
         problem: why a container can't be limited; "" if it can.
-        cure: what to do about the problem.
+        hint: what to do about the problem.
     """
 
     library: Path | None = None
@@ -47,7 +47,7 @@ class Limiter:
     version: LimiterVersion = field(default_factory=LimiterVersion)
     identity: FileIdentity | None = None
     problem: str = ""
-    cure: str = ""
+    hint: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -102,7 +102,7 @@ class LimiterFiles:
             LIBRARY: check_library or partial(_library_problem, machine),
             PRELOAD: partial(_preload_problem, str(inside)),
         }
-        self._preload_cure = f"write exactly the line {inside} to it, readable for all"
+        self._preload_hint = f"write exactly the line {inside} to it, readable for all"
         self._verdicts: dict[str, _Verdict] = {}
         self._warned = ""
 
@@ -115,7 +115,7 @@ class LimiterFiles:
         self._verdicts = verdicts
         license_file = _regular(self._folder / "license")
         version = library[1] if library else LimiterVersion()
-        problem, cure = self._trouble(library is not None, preload, problems)
+        problem, hint = self._trouble(library is not None, preload, problems)
         limiter = Limiter(
             library=self._folder / library[0] if library else None,
             preload=None if preload is None or preload.problem else self._folder / PRELOAD,
@@ -124,7 +124,7 @@ class LimiterFiles:
             version=version,
             identity=verdicts[library[0]].identity if library else None,
             problem=problem,
-            cure=cure,
+            hint=hint,
         )
         self._warn_of_defect(limiter.defect)
         return limiter
@@ -137,7 +137,7 @@ class LimiterFiles:
             self._verdicts[name] = _verdict(status, known.problem)
 
     def library_problem(self, path: Path) -> str:
-        """What is wrong with another library, read anew; "" for nothing."""
+        """What is wrong with another library, read again; "" for nothing."""
         status = _status(path)
         return _checked(path, status, self._checks[LIBRARY]).problem if status else "is gone"
 
@@ -181,7 +181,7 @@ class LimiterFiles:
     def _trouble(
         self, has_library: bool, preload: _Verdict | None, problems: list[str]
     ) -> tuple[str, str]:
-        """The first reason why containers can't be limited, and its cure."""
+        """The first reason why containers can't be limited, and its hint."""
         missing = "install the limiter's files there"
         if not has_library:
             if problems:
@@ -190,7 +190,7 @@ class LimiterFiles:
         if preload is None:
             return f"{self._folder / PRELOAD} is not on this node", missing
         if preload.problem:
-            return f"{self._folder / PRELOAD} {preload.problem}", self._preload_cure
+            return f"{self._folder / PRELOAD} {preload.problem}", self._preload_hint
         return "", ""
 
     def _warn_of_defect(self, defect: str) -> None:

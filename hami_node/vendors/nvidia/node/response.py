@@ -132,7 +132,7 @@ class NvidiaResponder:
         if style.is_limiter_required and not limiter.is_complete:
             raise AllocationError(
                 f"{limiter.problem}, so the container would run without its limits: "
-                f"{limiter.cure}, or start hami-node with --limiter optional"
+                f"{limiter.hint}, or start hami-node with --limiter optional"
             )
         return build(granted, self._folder.prepare(granted, limiter), style)
 

@@ -108,7 +108,7 @@ def test_replica_that_no_longer_leads_after_it_has_read_writes_nothing() -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "cure"),
+    ("error", "hint"),
     [
         (NotFound("no such slice", 404), "apply the manifests"),
         (Forbidden("no right", 403), "retried"),
@@ -116,7 +116,7 @@ def test_replica_that_no_longer_leads_after_it_has_read_writes_nothing() -> None
     ],
 )
 def test_failure_is_logged_once_with_its_cure_and_retried(
-    error: Exception, cure: str, caplog: pytest.LogCaptureFixture
+    error: Exception, hint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         def request(self, method: str, path: str, *, body: object = None) -> bytes:
@@ -126,7 +126,7 @@ def test_failure_is_logged_once_with_its_cure_and_retried(
     assert [ours.step() for _ in range(3)] == [RETRY_S] * 3
     (record,) = caplog.records
     assert record.message == "leader_endpoint_not_written"
-    assert cure in str(vars(record))
+    assert hint in str(vars(record))
 
 
 def test_slice_of_the_other_address_family_is_named() -> None:

@@ -219,13 +219,13 @@ def test_replica_that_does_not_lead_marks_nothing() -> None:
     assert names.NODE_READ_BY not in node.annotations
 
 
-# -- given up, and judged anew ---------------------------------------------------------------------
+# -- given up, and judged again --------------------------------------------------------------------
 
 
 @shows(
     "E6",
     fault="a node was given up, and its plugin is upgraded to one that writes no handshake",
-    happens="the node is judged anew with the next change of its annotations",
+    happens="the node is judged again with the next change of its annotations",
 )
 def test_node_given_up_is_judged_anew_after_an_upgrade_of_its_plugin() -> None:
     talk = Talk()

@@ -37,7 +37,7 @@ def test_nothing_there_is_told_with_the_cure(root: Path, files: LimiterFiles) ->
     found = files.find()
     assert not found.is_complete
     assert found.problem == f"{root}/libvgpu.so is not on this node"
-    assert "install" in found.cure
+    assert "install" in found.hint
 
 
 def test_whole_files_serve(hook_path: Path, root: Path, files: LimiterFiles) -> None:
@@ -50,7 +50,7 @@ def test_whole_files_serve(hook_path: Path, root: Path, files: LimiterFiles) -> 
 @shows(
     "N7",
     fault="the limiter's library is empty, half copied or no library",
-    happens="it does not pass as a limiter: containers are refused with file, reason and cure",
+    happens="it does not pass: containers are refused with file, reason and what to do",
 )
 @pytest.mark.parametrize("size", [0, 100, 1023])
 def test_half_a_library_is_none(
@@ -61,7 +61,7 @@ def test_half_a_library_is_none(
     found = files.find()
     assert not found.is_complete
     assert f"{root}/libvgpu.so has {size} bytes" in found.problem
-    assert "install it again" in found.cure
+    assert "install it again" in found.hint
 
 
 @shows(
@@ -85,7 +85,7 @@ def test_preload_that_loads_something_else_is_refused(
     assert found.problem.startswith(f"{root}/ld.so.preload has the content ")
     assert repr(text)[:100] in found.problem
     assert found.problem.endswith(f"instead of {path!r}")
-    assert path in found.cure
+    assert path in found.hint
     assert len(found.problem) < 1000
 
 
@@ -163,7 +163,7 @@ def test_file_that_a_container_can_not_read_is_refused(
     found = files.find()
     assert not found.is_complete
     assert f"{root / name} has the mode 0640" in found.problem
-    assert "readable for all" in found.cure
+    assert "readable for all" in found.hint
 
 
 def test_validator_counts_only_with_a_licence(root: Path, files: LimiterFiles) -> None:
