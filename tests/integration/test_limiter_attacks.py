@@ -21,6 +21,8 @@ from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.fakes.limiter import build_library, lay_limiter
 from tests.reliability import shows
 
+ROOT = Path(__file__).parents[2]
+
 
 def _can_mount() -> bool:
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("gcc"):
@@ -61,8 +63,12 @@ print(json.dumps({"mode": mode, "locks": locks, "inside": os.listdir("/tmp/victi
     happens="the folder keeps its mode; the lock is below the root-only hook folder instead",
 )
 def test_link_in_the_hosts_tmp_changes_nothing_for_its_victim() -> None:
+    root = shlex.quote(str(ROOT))
+    # A checkout below /tmp stays where it is.
     inner = (
-        f"mount -t tmpfs none /tmp && exec {shlex.quote(sys.executable)} -c {shlex.quote(VICTIM)}"
+        f"mount --bind {root} /mnt && mount -t tmpfs none /tmp && mkdir -p {root} && "
+        f"mount --bind /mnt {root} && cd {root} && "
+        f"exec {shlex.quote(sys.executable)} -c {shlex.quote(VICTIM)}"
     )
     done = subprocess.run(
         ["unshare", "-m", "sh", "-ec", inner], check=True, capture_output=True, text=True
