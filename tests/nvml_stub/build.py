@@ -22,8 +22,10 @@ class NoCompiler(RuntimeError):
     """gcc is not installed: tests that need the library are skipped."""
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, *defines: str) -> Path:
     """Compile into `folder` unless an up-to-date library stands there. Returns its path.
+
+    `WITHOUT_MEMORY_LIMITS` among the defines makes it a driver that can't limit memory itself.
 
     Raises:
         NoCompiler: there is no gcc.
@@ -36,7 +38,15 @@ def build(folder: Path) -> Path:
     if compiler is None:
         raise NoCompiler("gcc is not installed: the NVML stand-in can't be built")
     folder.mkdir(parents=True, exist_ok=True)
-    command = [compiler, *FLAGS, "-o", str(target), str(SOURCE), "-lpthread"]
+    command = [
+        compiler,
+        *FLAGS,
+        *(f"-D{name}" for name in defines),
+        "-o",
+        str(target),
+        str(SOURCE),
+        "-lpthread",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")

@@ -12,6 +12,7 @@
  *   card uuid=GPU-1 name="NVIDIA A10" memory_mib=24576 bus=00000000:3B:00.0 [minor=0]
  *        [mig=unsupported|disabled|enabled] [recovery=none|unsupported|<number>]
  *        [remapped=unsupported|none|pending|failure] [used_mib=0]       cards are numbered in order
+ *        [busy=unsupported|<percent>] [processes=<pid>,<pid>...]
  *   topology <card|*> <card|*> internal|single|multiple|hostbridge|node|system   (both directions)
  *   links <card|*> <count> switch       NVLinks through a switch
  *   links <card> <count> <card>         NVLinks between two cards (both directions)
@@ -19,6 +20,9 @@
  *   hang <function|*> <card|*> <seconds>    ends early once the line is gone
  *   garbage <function|*> <card|*> <byte>    answers with success, every byte of the answer being that
  *   xid <sequence> <card> <number>      delivered once; sequence numbers only grow
+ *
+ * What nvmlDeviceSetMemoryLimits_v1 was given is added to the file `$NVML_STUB_FILE.limits`, a call a
+ * line: uuid, soft and hard limit in bytes, cgroup.
  *
  * Build: tests/nvml_stub/build.py. Calls are counted: nvmlStubCalls("nvmlInitWithFlags").
  */
@@ -40,6 +44,7 @@
 #define MAX_RULES 128
 #define MAX_XIDS 256
 #define MAX_LINKS 36
+#define MAX_PROCESSES 64
 #define MAX_COUNTERS 96
 #define ANY (-1)
 
@@ -61,6 +66,10 @@ typedef struct {
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory_v2_t;
 typedef struct {
+    const char *cgroup;
+    unsigned long long soft_bytes, hard_bytes;
+} nvmlSetMemoryLimits_v1_t;
+typedef struct {
     nvmlDevice_t device;
     unsigned long long type, data;
     unsigned gpu_instance, compute_instance;
@@ -75,7 +84,8 @@ typedef struct {
 struct card {
     char uuid[96], name[96], bus[32];
     unsigned long long memory_mib, used_mib;
-    int minor, mig, recovery, remapped; /* -1 = not supported */
+    int minor, mig, recovery, remapped, busy; /* -1 = not supported */
+    unsigned pids[MAX_PROCESSES], pid_count;
     int link_kind[MAX_LINKS], link_peer[MAX_LINKS], link_count;
 };
 struct rule { char function[64]; int card; double value; };
@@ -128,6 +138,7 @@ static void read_card(struct state *s, char *rest) {
     static const char *const mig[] = {"unsupported", "disabled", "enabled", NULL};
     static const char *const remapped[] = {"unsupported", "none", "pending", "failure", NULL};
     static const char *const recovery[] = {"unsupported", "none", NULL};
+    static const char *const busy[] = {"unsupported", NULL};
     if (s->card_count == MAX_CARDS) return;
     struct card *c = &s->cards[s->card_count];
     memset(c, 0, sizeof *c);
@@ -146,6 +157,10 @@ static void read_card(struct state *s, char *rest) {
         if (!strcmp(word, "mig")) c->mig = one_of(value, mig, 0);
         if (!strcmp(word, "remapped")) c->remapped = one_of(value, remapped, 0);
         if (!strcmp(word, "recovery")) c->recovery = one_of(value, recovery, atoi(value));
+        if (!strcmp(word, "busy")) c->busy = one_of(value, busy, atoi(value));
+        if (!strcmp(word, "processes"))
+            for (char *at = value; *at && c->pid_count < MAX_PROCESSES; at += *at == ',')
+                c->pids[c->pid_count++] = (unsigned)strtoul(at, &at, 10);
     }
     s->card_count++;
 }
@@ -443,7 +458,7 @@ API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor) {
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK) *minor = (unsigned)CARD.minor;
-    return leave(result);
+    return leave(spoil(__func__, number_of(device), result, minor, sizeof *minor));
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
@@ -465,6 +480,65 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
         memory->free = memory->total - memory->used;
     }
     return leave(result);
+}
+
+#ifndef WITHOUT_MEMORY_LIMITS /* as a driver before 615 */
+/* Every limit that was set is a line of the file `$NVML_STUB_FILE.limits`: who calls may end at once. */
+API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits) {
+    nvmlReturn_t result = enter_card(__func__, device);
+    if (result == OK && (CARD.mig == 1 || limits->soft_bytes > limits->hard_bytes ||
+                         (limits->hard_bytes != ~0ull && limits->hard_bytes >> 20 > CARD.memory_mib)))
+        result = INVALID_ARGUMENT;
+    if (result == OK) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s.limits", getenv("NVML_STUB_FILE"));
+        FILE *file = fopen(path, "ae");
+        if (!file) return leave(NOT_SUPPORTED);
+        fprintf(file, "%s %llu %llu %s\n", CARD.uuid, limits->soft_bytes, limits->hard_bytes,
+                limits->cgroup);
+        fclose(file);
+    }
+    return leave(result);
+}
+#endif
+
+typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+} nvmlProcessInfo_t;
+
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    nvmlReturn_t result = enter_card(__func__, device);
+    if (result == OK && CARD.busy < 0) result = NOT_SUPPORTED;
+    if (result == OK) {
+        rates->gpu = (unsigned)CARD.busy;
+        rates->memory = (unsigned)CARD.busy / 2;
+    }
+    return leave(spoil(__func__, number_of(device), result, rates, sizeof *rates));
+}
+
+static nvmlReturn_t processes(const char *function, nvmlDevice_t device, unsigned *count,
+                              nvmlProcessInfo_t *out) {
+    nvmlReturn_t result = enter_card(function, device);
+    if (result == OK) {
+        unsigned room = *count;
+        *count = CARD.pid_count;
+        if (room < *count) result = INSUFFICIENT_SIZE;
+        for (unsigned i = 0; result == OK && i < *count; i++)
+            out[i] = (nvmlProcessInfo_t){CARD.pids[i], 1 << 20, 0xFFFFFFFF, 0xFFFFFFFF};
+    }
+    return leave(result);
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_t *out) {
+    return processes(__func__, device, count, out);
+}
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_t *out) {
+    return processes(__func__, device, count, out);
 }
 
 static void fill_pci(nvmlPciInfo_t *pci, const char *bus) {
@@ -492,6 +566,19 @@ API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, un
     if (result == OK && CARD.mig < 0) result = NOT_SUPPORTED;
     if (result == OK) *current = *pending = (unsigned)CARD.mig;
     return leave(spoil(__func__, number_of(device), result, current, sizeof *current));
+}
+
+/* What NVIDIA's container toolkit asks of every card: none has a MIG instance, or is one. */
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
+    nvmlReturn_t result = enter_card(__func__, device);
+    if (result == OK) *count = 0;
+    return leave(result);
+}
+
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
+    nvmlReturn_t result = enter_card(__func__, device);
+    if (result == OK) *is_mig = 0;
+    return leave(result);
 }
 
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable,

@@ -6,50 +6,92 @@ file).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from hami_node.errors import AllocationError
-from hami_node.vendors.answer import ContainerResponse, Mount, Slice
+from hami_node.model import Grant
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.node.hook_folder import CONTAINERS, LOCK, HookFolder, cache_name
-from hami_node.vendors.nvidia.node.limiter_files import LIBRARY, PRELOAD, Limiter
-from hami_node.vendors.nvidia.settings import (
-    CorePolicy,
-    DeviceListStrategy,
-    LimiterMode,
-    NvidiaSettings,
+from hami_node.vendors.nvidia.choices import CorePolicy, LimiterMode, MemoryLimitBy
+from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
+from hami_node.vendors.nvidia.node.driver_limit import core_warning
+from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
+from hami_node.vendors.nvidia.node.handover.card_names import Named
+from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+from hami_node.vendors.nvidia.node.limiter.hook_folder import (
+    CONTAINERS,
+    LOCK,
+    HookFolder,
+    cache_name,
 )
+from hami_node.vendors.nvidia.node.limiter.limiter_files import PRELOAD, Limiter
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.answer import (
+    ContainerResponse,
+    HandOverState,
+    Mount,
+    NodeSituation,
+    Slice,
+)
+from hami_node.vendors.on_node.limiter import LimiterState
 from hami_node.wire.values.scalars import is_true_word
 
 LOCK_INSIDE: Final = Path("/tmp/vgpulock")  # noqa: S108 - the limiter's own fixed path
-CDI_KIND: Final = "nvidia.com/gpu"
+LIMITERS_DEFAULT: Final = Path("/usr/local/vgpu/libvgpu.so")
+"""Where the limiter looks for its own library unless it is told."""
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStyle:
     """Settings that shape a response."""
 
-    hook_path: Path = Path("/usr/local")
+    hook_path: Path = LIMITERS_DEFAULT.parents[1]
     is_oversubscribed: bool = False
     log_level: str = ""
     is_core_limit_disabled: bool = False
     is_limiter_required: bool = True
-    uses_cdi: bool = False
 
 
-def build(granted: Slice, limiter: Limiter, style: ResponseStyle) -> ContainerResponse:
-    """Build the response: limits `_0.._n` and visible devices in the same order, by card index.
+def in_order(granted: Slice) -> tuple[Grant, ...]:
+    """The grants by card index: limits `_0.._n` and the cards' names are in one order."""
+    cards = granted.cards
+    return tuple(sorted(granted.grants, key=lambda grant: (cards[grant.uuid].index, grant.uuid)))
 
-    A memory grant of 0 would mean "no limit" inside: the card's size is written instead.
+
+def build(
+    granted: Slice,
+    limiter: Limiter | None,
+    style: ResponseStyle,
+    named: Named,
+    driver_env: Mapping[str, str] = NOTHING,
+) -> ContainerResponse:
+    """Build the response; `named` is its part that names the cards.
+
+    A memory grant of 0 would mean "no limit" inside: the card's size is written instead. Without
+    a limiter nothing of it is in there; `driver_env` is what the driver limits by.
     """
-    grants = sorted(granted.grants, key=lambda grant: (granted.cards[grant.uuid].index, grant.uuid))
-    uuids = [str(grant.uuid) for grant in grants]
-    envs = {names.ENV_VISIBLE_DEVICES: ",".join(uuids)}
-    if style.uses_cdi:
-        envs = {}
+    envs, mounts, version = dict(named.envs), named.mounts, ""
+    if limiter is not None:
+        envs |= _limiter_env(granted, in_order(granted), style)
+        mounts = (*_mounts(granted, limiter, style), *mounts)
+        version = str(limiter.version) if limiter.library is not None else ""
+    return ContainerResponse(
+        envs=tuple(sorted((envs | dict(driver_env)).items())),
+        mounts=mounts,
+        cdi_devices=named.cdi_devices,
+        devices=named.devices,
+        annotations=named.annotations,
+        limiter_version=version,
+    )
+
+
+def _limiter_env(granted: Slice, grants: Sequence[Grant], style: ResponseStyle) -> dict[str, str]:
+    """What the limiter reads; `grants` are in the order of the cards."""
+    envs: dict[str, str] = {}
     for i, grant in enumerate(grants):
         limit_mib = grant.memory_mib or granted.cards[grant.uuid].memory_mib
         envs[f"{names.ENV_MEMORY_LIMIT}_{i}"] = f"{limit_mib}m"
@@ -57,19 +99,15 @@ def build(granted: Slice, limiter: Limiter, style: ResponseStyle) -> ContainerRe
     # the same limit applies to all cards of a container: the lowest that any grant allows
     envs[names.ENV_CORE_LIMIT] = str(min((grant.cores for grant in grants), default=0))
     envs[names.ENV_CACHE] = str(inside / cache_name(granted.folder_name))
+    if inside / LIBRARY != LIMITERS_DEFAULT:
+        envs[names.ENV_REDIRECT] = str(inside / LIBRARY)
     if style.is_oversubscribed:
         envs[names.ENV_OVERSUBSCRIBE] = "true"
     if style.log_level:
         envs[names.ENV_LOG_LEVEL] = style.log_level
     if style.is_core_limit_disabled:
         envs[names.ENV_CORE_POLICY] = "disable"
-    cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids) if style.uses_cdi else ()
-    return ContainerResponse(
-        envs=tuple(sorted(envs.items())),
-        mounts=_mounts(granted, limiter, style),
-        cdi_devices=cdi,
-        limiter_version=str(limiter.version) if limiter.library is not None else "",
-    )
+    return envs
 
 
 def _is_control_disabled(granted: Slice) -> bool:
@@ -111,16 +149,22 @@ def response_style(settings: NvidiaSettings) -> ResponseStyle:
         log_level=str(settings.lib_cuda_log_level),
         is_core_limit_disabled=is_core_limit_off,
         is_limiter_required=settings.limiter is LimiterMode.REQUIRED,
-        uses_cdi=settings.device_list_strategy is DeviceListStrategy.CDI_CRI,
     )
 
 
 class NvidiaResponder:
     """Builds the responses for containers with NVIDIA cards; see `vendors.answer.Responder`."""
 
-    def __init__(self, folder: HookFolder, settings: Callable[[], NvidiaSettings]) -> None:
+    def __init__(
+        self,
+        folder: HookFolder,
+        settings: Callable[[], NvidiaSettings],
+        hand_over: NodeHandOver,
+        driver: DriverLimits | None = None,
+    ) -> None:
         """Work in `folder`; the settings in force are read for each container."""
-        self._folder, self._settings = folder, settings
+        self._folder, self._settings, self._hand_over = folder, settings, hand_over
+        self._driver = driver or DriverLimits(hand_over.toolkit)
 
     def respond(self, granted: Slice) -> ContainerResponse:
         """Environment, mounts and the container's own files.
@@ -128,16 +172,25 @@ class NvidiaResponder:
         Raises:
             AllocationError: it would run without its limits, or its files can't be made.
         """
-        style, limiter = response_style(self._settings()), self._folder.limiter()
+        by, style = self._settings().memory_limit_by, response_style(self._settings())
+        driver_env = self._driver.env_of(granted, by)
+        uuids = [grant.uuid for grant in in_order(granted)]
+        if by is MemoryLimitBy.DRIVER:
+            named = self._hand_over.name(granted, uuids)
+            return build(granted, None, style, named, driver_env)
+        limiter = self._folder.limiter_of(granted.folder_name)
         if style.is_limiter_required and not limiter.is_complete:
             raise AllocationError(
                 f"{limiter.problem}, so the container would run without its limits: "
                 f"{limiter.hint}, or start hami-node with --limiter optional"
             )
-        return build(granted, self._folder.prepare(granted, limiter), style)
+        named = self._hand_over.name(granted, uuids)
+        return build(granted, self._folder.prepare(granted, limiter), style, named, driver_env)
 
     def warning(self, granted: Slice) -> str:
         """Warn of a container that runs without its limits, or with some of them only."""
+        if self._settings().memory_limit_by is MemoryLimitBy.DRIVER:
+            return core_warning(granted)
         limiter = self._folder.limiter()
         if _is_control_disabled(granted):
             return (
@@ -148,10 +201,31 @@ class NvidiaResponder:
             return f"{limiter.problem}: container {granted.container.name} runs without limits"
         return limiter.defect
 
-    def is_incomplete(self) -> bool:
-        """True while the limiter's files are missing or unusable."""
-        return not self._folder.limiter().is_complete
+    def limiter(self) -> LimiterState:
+        """The limiter of containers that start now; with a wanted sha256 it has to be there."""
+        settings = self._settings()
+        if settings.memory_limit_by is MemoryLimitBy.DRIVER:
+            problem = self._driver.signs().problem
+            return LimiterState(is_missing=bool(problem), unready=problem)
+        found = self._folder.limiter()
+        is_pinned = bool(settings.limiter_sha256) and settings.limiter is LimiterMode.REQUIRED
+        is_awaited = is_pinned or bool(self._folder.problem)
+        return LimiterState(
+            version=str(found.version) if found.library is not None else "",
+            sha256=found.sha256,
+            is_missing=not found.is_complete,
+            is_defective=bool(found.defect),
+            unready=f"{found.problem}: {found.hint}" if is_awaited and found.problem else "",
+        )
 
-    def is_defective(self) -> bool:
-        """True while the limiter is of a version that does not limit every program."""
-        return bool(self._folder.limiter().defect)
+    def keep(self, situation: NodeSituation) -> None:
+        """See `NodeHandOver.keep`."""
+        self._hand_over.keep(situation)
+
+    def hand_over(self) -> HandOverState:
+        """See `NodeHandOver.state`."""
+        return self._hand_over.state()
+
+    def close(self) -> None:
+        """See `NodeHandOver.close`."""
+        self._hand_over.close()

@@ -15,12 +15,16 @@ from hami_node.config.settings import Settings
 from hami_node.errors import BackendError, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import Device, PairScores, Uuid
-from hami_node.ports import Clock, Record
+from hami_node.ports import Clock, HostUse, Record
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.driver.location import driver_root_of
+from hami_node.vendors.nvidia.driver.validations import Validations
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 from hami_node.vendors.nvidia.nvml.cards import HostSources, Reading, Roster, enlist, read_card
 from hami_node.vendors.nvidia.nvml.health import XidWatch
 from hami_node.vendors.nvidia.nvml.links import LinkedCard, read_pair_scores
 from hami_node.vendors.nvidia.nvml.session import NvmlSession
+from hami_node.vendors.nvidia.nvml.use import read_host_use
 from hami_node.vendors.nvidia.nvml.worker import PassWorker
 from hami_node.vendors.nvidia.nvml.xid_ledger import BOOT_ID, XidLedger, XidPolicy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -38,7 +42,7 @@ class NvmlSettings:
     """How the driver is found and queried.
 
     Attributes:
-        library: path of libnvidia-ml.so.1; None: by name, as the dynamic loader finds it.
+        library: finds and loads libnvidia-ml.so.1.
         sources: where sysfs and the system's memory are, and the preconfigured memory.
         xids: what XID events mean.
         interval_s: time between passes over the cards.
@@ -48,7 +52,7 @@ class NvmlSettings:
         boot_id: the kernel's file with a new text for each boot.
     """
 
-    library: Path | None = None
+    library: DriverLibrary = field(default_factory=DriverLibrary)
     sources: HostSources = field(default_factory=HostSources)
     xids: XidPolicy = field(default_factory=XidPolicy)
     interval_s: float = 1.0
@@ -70,7 +74,10 @@ class _Pass:
 def nvml_settings(settings: Settings) -> NvmlSettings:
     """How the driver is queried, by the program's settings."""
     own = settings.of(NvidiaSettings)
+    # who names the driver's folder waits for nobody
+    marks = Validations(own.validations_dir) if own.driver_root is None else None
     return NvmlSettings(
+        library=DriverLibrary(root=lambda: driver_root_of(own, marks), validations=marks),
         sources=HostSources(
             sysfs_root=settings.sysfs_root,
             preconfigured_memory_mib=own.preconfigured_memory_mib or None,
@@ -109,6 +116,8 @@ class NvmlBackend:
             call_limit_s=self._settings.call_limit_s,
         )
         self._handed_out: _Pass | str | None = None
+        self._use_wanted: frozenset[Uuid] | None = None
+        self._host_use: Mapping[Uuid, HostUse] = {}
         # What follows belongs to the worker's thread.
         self._known: dict[Uuid, Device] = {}
         self._nameless: tuple[str, ...] = ()
@@ -164,6 +173,11 @@ class NvmlBackend:
         found = self._last_good()
         return found.pair_scores if found else {}
 
+    def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
+        """What was read after the previous call; the next pass reads it again. Never waits."""
+        self._use_wanted = frozenset(with_processes)
+        return self._host_use if self._last_good() else {}
+
     def nameless_faults(self) -> tuple[str, ...]:
         """Faults of cards whose UUID was never read: they can't be published, only reported."""
         found = self._last_good()
@@ -206,6 +220,7 @@ class NvmlBackend:
         devices = tuple(self._judged(device, readings) for device in roster.devices)
         self._xids.keep()
         self._remember(devices, readings)
+        self._read_use(calls, readings)
         self._listen(readings)
         self._report(roster, readings)
         return _Pass(
@@ -213,6 +228,12 @@ class NvmlBackend:
             nameless_faults=roster.nameless_faults,
             pair_scores=self._scores(calls, readings),
         )
+
+    def _read_use(self, calls: NvmlCalls, readings: list[Reading]) -> None:
+        """Only after somebody has asked: the first list of cards must not wait for it."""
+        wanted, self._use_wanted = self._use_wanted, None
+        if wanted is not None:
+            self._host_use = read_host_use(calls, readings, wanted)
 
     def _read_all(self, calls: NvmlCalls) -> list[Reading]:
         """Raises DriverUnavailable when the cards can't even be counted."""

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from hami_node.errors import BackendError, DeviceLost, DriverChanged, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.ports import Clock
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.driver.rooted import LIBRARY
 
 log = logging.getLogger(__name__)
-
-LIBRARY: Final = "libnvidia-ml.so.1"
-HINT: Final = (
-    "install the NVIDIA driver on the node and give this pod its library: runtimeClassName nvidia, "
-    "NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility"
-)
 
 UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
@@ -77,22 +71,13 @@ class Call:
         return f"NVML call {self.function} has not answered for more than {limit_s:g} s"
 
 
-def load_pynvml(library: Path | None) -> ModuleType:
-    """Import pynvml and make sure that it will find the driver's library.
-
-    Args:
-        library: where the library is; None leaves that to the dynamic loader. pynvml loads it by
-            name, which finds a library that was loaded by its path before.
+def load_pynvml(library: DriverLibrary) -> ModuleType:
+    """Import pynvml, once the library is loaded: pynvml loads it by name, which finds that one.
 
     Raises:
         DriverUnavailable: names the library, where it was looked for, and what to do.
     """
-    tried = str(library or LIBRARY)
-    try:
-        ctypes.CDLL(tried)
-    except OSError as e:
-        where = "" if library else " (looked in LD_LIBRARY_PATH, ld.so.cache, the system folders)"
-        raise DriverUnavailable(f"{LIBRARY} can't be loaded: {e}{where}; {HINT}") from e
+    library.load()
     return importlib.import_module("pynvml")
 
 
@@ -125,7 +110,12 @@ class NvmlCalls:
                 self._abandoned = call
             return self._abandoned is call
 
-    def load(self, library: Path | None) -> None:
+    @property
+    def is_loaded(self) -> bool:
+        """True once the driver's library and pynvml are loaded."""
+        return self._api is not None
+
+    def load(self, library: DriverLibrary) -> None:
         """Load the driver's library and pynvml. Raises DriverUnavailable as `load_pynvml`."""
         if self._api is None:
             self._begin("dlopen", None)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.model import Device, Uuid
-from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA
+from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA, DriverCard
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.calls import (
     INVALID_ARGUMENT,
@@ -33,6 +33,8 @@ _NOT_IN_NAMES: Final = frozenset(',:;"')
 """Separators of the annotations."""
 _MAX_MEMORY_MIB: Final = 2**24
 """16 TiB. Schedulers read sizes as 32-bit numbers, and drop a whole node for one that is larger."""
+_MAX_MINOR: Final = 2**20 - 1
+"""Linux has no higher number for a device."""
 _MAX_NUMA: Final = 1023
 """Linux numbers its nodes up to here."""
 
@@ -71,6 +73,7 @@ class Reading:
         is_driver_fault: the failure concerns the driver, not the card.
         is_gone: the driver says that the card is no longer there.
         handle: NVML's handle; None when even that query failed.
+        minor: the number of the card's device node; None where the driver does not tell it.
         memory_source: where the memory's size comes from if not from the card; else "".
     """
 
@@ -79,6 +82,7 @@ class Reading:
     pci_bus: str = ""
     uuid: Uuid | None = None
     model: str = ""
+    minor: int | None = None
     memory_mib: int = 0
     memory_source: str = ""
     mode: Mode = Mode.HAMI_CORE
@@ -128,6 +132,7 @@ def _answers(calls: NvmlCalls, index: int, sources: HostSources) -> Iterator[tup
     yield "numa", numa_node(sources.sysfs_root, pci_bus)
     yield "uuid", _uuid(calls.ask("nvmlDeviceGetUUID", handle, card=index))
     yield "model", _name(calls.ask("nvmlDeviceGetName", handle, card=index))
+    yield "minor", _minor(calls, handle, index)
     is_mig = is_mig_enabled(calls, handle, index)
     yield "mode", Mode.MIG if is_mig else Mode.HAMI_CORE
     memory_mib, source = _memory(calls, handle, index, sources)
@@ -157,6 +162,13 @@ def _name(answer: str | bytes) -> str:
     if not text.strip() or len(text) > _NAME_CHARS or not is_sound:
         raise DeviceLost("the driver reports a name that can't be one (nvidia-smi -L)")
     return text
+
+
+def _minor(calls: NvmlCalls, handle: object, card: int) -> int | None:
+    """The number in `/dev/nvidia<minor>`. Check: nvidia-smi -q, Minor Number."""
+    answer = calls.ask("nvmlDeviceGetMinorNumber", handle, card=card, absent=NOT_OFFERED)
+    is_sound = isinstance(answer, int) and 0 <= answer <= _MAX_MINOR
+    return answer if is_sound else None
 
 
 def _memory(calls: NvmlCalls, handle: object, card: int, sources: HostSources) -> tuple[int, str]:
@@ -307,6 +319,7 @@ def _device(uuid: Uuid, reading: Reading, last: Device | None) -> Device:
         unhealthy_reason=reading.fault,
         memory_mib=reading.memory_mib,
         pci_bus=reading.pci_bus,
+        detail=DriverCard(minor=reading.minor),
     )
 
 

@@ -12,6 +12,7 @@ from hami_node.errors import BackendError
 from hami_node.logs import kv
 from hami_node.model import Uuid
 from hami_node.ports import Clock
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.nvml.calls import (
     NOT_OFFERED,
     TIMEOUT,
@@ -103,7 +104,7 @@ class XidWatch:
 
     def _listen(self, cards: Mapping[Uuid, Any], this_round: int) -> None:
         """Hold an event set until another round begins. Raises BackendError."""
-        self._calls.load(None)
+        self._calls.load(DriverLibrary())
         events = self._calls.ask("nvmlEventSetCreate")
         wait_ms = int(self._wait_s * 1000)
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from hami_node.errors import BackendError, DriverChanged, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.ports import Clock
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ LONGEST_PAUSE_S = 10.0
 class NvmlSession:
     """Opens and reopens NVML with growing pauses. Used only by the worker's thread."""
 
-    def __init__(self, clock: Clock, library: Path | None) -> None:
+    def __init__(self, clock: Clock, library: DriverLibrary) -> None:
         self._clock = clock
         self._library = library
         self._is_open = False
@@ -42,10 +42,14 @@ class NvmlSession:
                 (then with the text of the last error).
             DriverChanged: the driver was replaced since this process first opened a session.
         """
-        calls.load(self._library)
+        try:
+            calls.load(self._library)
+        except DriverUnavailable as e:
+            raise self._library.explained(e, is_loaded=False) from e
         if self._is_open:
             return False
-        if self._error is not None and not self.may_reopen:
+        is_due = self.may_reopen or self._library.may_go_on
+        if self._error is not None and not is_due:
             raise self._error.with_traceback(None)
         self._take_pause()
         try:
@@ -83,10 +87,14 @@ class NvmlSession:
         self._not_before_s = self._clock.monotonic() + self._pause_s
 
     def _explained(self, error: DriverUnavailable) -> DriverUnavailable:
-        """Before any session a version mismatch is the node's: a new process would not help."""
-        if isinstance(error, DriverChanged) and not self._has_been_open:
-            return DriverUnavailable(str(error))
-        return error
+        """Before any session a version mismatch is the node's: a new process would not help.
+
+        It does where the driver in its root was replaced after its library was loaded.
+        """
+        is_ours = self._has_been_open or self._library.was_replaced
+        if isinstance(error, DriverChanged) and not is_ours:
+            return self._library.explained(DriverUnavailable(str(error)), is_loaded=True)
+        return self._library.explained(error, is_loaded=True)
 
     def _read_version(self, calls: NvmlCalls) -> str:
         """For people only: a driver that does not report its version may still serve cards."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,24 +8,24 @@ import pytest
 
 from hami_node.errors import AllocationError
 from hami_node.model import Container, ContainerGrants, Grant, Uuid
-from hami_node.vendors.answer import ContainerResponse, Mount, Slice
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.node.hook_folder import HookFolder
-from hami_node.vendors.nvidia.node.limiter_files import Limiter
-from hami_node.vendors.nvidia.node.limiter_version import LimiterVersion
-from hami_node.vendors.nvidia.node.response import (
-    NvidiaResponder,
-    ResponseStyle,
-    build,
-    response_style,
-)
-from hami_node.vendors.nvidia.settings import (
+from hami_node.vendors.nvidia.choices import (
+    BackendKind,
     CorePolicy,
     DeviceListStrategy,
     LimiterMode,
-    NvidiaSettings,
 )
+from hami_node.vendors.nvidia.node import response
+from hami_node.vendors.nvidia.node.handover.card_names import Extras, name_cards
+from hami_node.vendors.nvidia.node.handover.choice import HandOver
+from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
+from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter
+from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion
+from hami_node.vendors.nvidia.node.response import ResponseStyle, in_order, response_style
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.answer import ContainerResponse, Mount, Slice
 from tests.fakes.cards import card, uuid
 from tests.fakes.limiter import lay_limiter
 
@@ -44,6 +45,26 @@ def part(
     env = {nvidia_names.ENV_DISABLE_CONTROL: disable_control} if disable_control else {}
     asked = Container(name=container, env=env)
     return Slice(pod_uid=pod_uid, container=asked, grants=grants, cards=CARDS)
+
+
+BY_ENVIRONMENT = HandOver(strategies=(DeviceListStrategy.ENVVAR,))
+
+
+def build(granted: Slice, limiter: Limiter, style: ResponseStyle) -> ContainerResponse:
+    """The response where cards are named in the environment."""
+    named = name_cards([g.uuid for g in in_order(granted)], BY_ENVIRONMENT, Extras())
+    return response.build(granted, limiter, style, named)
+
+
+def responder_of(
+    folder: HookFolder, settings: Callable[[], NvidiaSettings]
+) -> response.NvidiaResponder:
+    """A responder on a node with simulated cards, where nothing has to be seen first."""
+
+    def simulated() -> NvidiaSettings:
+        return replace(settings(), backend=BackendKind.SIMULATED)
+
+    return response.NvidiaResponder(folder, simulated, NodeHandOver(simulated))
 
 
 def envs(
@@ -131,19 +152,14 @@ def test_build_memory_of_zero_becomes_the_size_of_the_card() -> None:
         (ResponseStyle(), nvidia_names.ENV_LOG_LEVEL, None),
         (ResponseStyle(log_level="4"), nvidia_names.ENV_LOG_LEVEL, "4"),
         (ResponseStyle(hook_path=Path("/opt")), nvidia_names.ENV_CACHE, "/opt/vgpu/u-1_main.cache"),
-        (ResponseStyle(uses_cdi=True), nvidia_names.ENV_VISIBLE_DEVICES, None),
+        (ResponseStyle(), nvidia_names.ENV_REDIRECT, None),
+        (ResponseStyle(hook_path=Path("/opt")), nvidia_names.ENV_REDIRECT, "/opt/vgpu/libvgpu.so"),
     ],
 )
 def test_build_style_decides_the_environment(
     style: ResponseStyle, name: str, value: str | None
 ) -> None:
     assert envs((grant(1),), style).get(name) == value
-
-
-def test_build_cdi_names_every_card_and_keeps_the_limits() -> None:
-    found = build(part(grant(2), grant(0)), LIMITER, ResponseStyle(uses_cdi=True))
-    assert found.cdi_devices == (f"nvidia.com/gpu={uuid(0)}", f"nvidia.com/gpu={uuid(2)}")
-    assert dict(found.envs)[f"{nvidia_names.ENV_MEMORY_LIMIT}_1"] == "3000m"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +221,6 @@ def test_build_card_without_a_grant_in_the_inventory_is_an_error_of_the_caller()
         (NvidiaSettings(core_policy=CorePolicy.FORCE), "is_core_limit_disabled", False),
         (NvidiaSettings(limiter=LimiterMode.REQUIRED), "is_limiter_required", True),
         (NvidiaSettings(limiter=LimiterMode.OPTIONAL), "is_limiter_required", False),
-        (NvidiaSettings(device_list_strategy=DeviceListStrategy.CDI_CRI), "uses_cdi", True),
-        (NvidiaSettings(device_list_strategy=DeviceListStrategy.ENVVAR), "uses_cdi", False),
         (NvidiaSettings(hook_path=Path("/opt")), "hook_path", Path("/opt")),
     ],
 )
@@ -230,7 +244,7 @@ def hook(hook_path: Path) -> HookFolder:
 def test_responder_answers_and_makes_the_files(hook_path: Path, hook: HookFolder) -> None:
     lay_limiter(hook_path, "v2.9.0")
     settings = NvidiaSettings(hook_path=hook_path, lib_cuda_log_level=3)
-    responder = NvidiaResponder(hook, lambda: settings)
+    responder = responder_of(hook, lambda: settings)
 
     answer = responder.respond(part(grant(0)))
 
@@ -239,8 +253,8 @@ def test_responder_answers_and_makes_the_files(hook_path: Path, hook: HookFolder
     assert answer == build(part(grant(0)), kept, response_style(settings))
     assert answer.limiter_version == "v2.9.0"
     assert own.is_dir()
-    assert not responder.is_incomplete()
-    assert not responder.is_defective()
+    assert not responder.limiter().is_missing
+    assert not responder.limiter().is_defective
     for mount in answer.mounts:
         assert Path(mount.host_path).is_file()
 
@@ -249,7 +263,7 @@ def test_responder_repeated_gives_the_same_answer_after_another_limiter_was_inst
     hook_path: Path, hook: HookFolder
 ) -> None:
     settings = NvidiaSettings(hook_path=hook_path)
-    responder = NvidiaResponder(hook, lambda: settings)
+    responder = responder_of(hook, lambda: settings)
     lay_limiter(hook_path, "v2.8.0")
     first = responder.respond(part(grant(0)))
     lay_limiter(hook_path, "v2.10.0")
@@ -268,9 +282,9 @@ def test_responder_without_limiter_refuses_unless_it_is_optional(
 ) -> None:
     limiter = LimiterMode.REQUIRED if is_required else LimiterMode.OPTIONAL
     settings = NvidiaSettings(limiter=limiter)
-    responder = NvidiaResponder(hook, lambda: settings)
+    responder = responder_of(hook, lambda: settings)
 
-    assert responder.is_incomplete()
+    assert responder.limiter().is_missing
     assert "libvgpu.so is not on this node" in responder.warning(part(grant(0)))
     if is_required:
         with pytest.raises(AllocationError, match=r"without its limits.*--limiter optional"):
@@ -287,7 +301,7 @@ def test_responder_warns_of_a_container_that_switches_its_limiter_off(
     hook_path: Path, hook: HookFolder, word: str, is_off: bool
 ) -> None:
     lay_limiter(hook_path)
-    warning = NvidiaResponder(hook, NvidiaSettings).warning(part(grant(0), disable_control=word))
+    warning = responder_of(hook, NvidiaSettings).warning(part(grant(0), disable_control=word))
 
     assert ("container main sets CUDA_DISABLE_CONTROL" in warning) is is_off
     assert bool(warning) is is_off
@@ -300,6 +314,6 @@ def test_responder_warns_of_a_limiter_that_limits_only_the_first_program(
     hook_path: Path, hook: HookFolder, version: str, is_defective: bool
 ) -> None:
     lay_limiter(hook_path, version)
-    responder = NvidiaResponder(hook, NvidiaSettings)
-    assert responder.is_defective() is is_defective
+    responder = responder_of(hook, NvidiaSettings)
+    assert responder.limiter().is_defective is is_defective
     assert ("second program" in responder.warning(part(grant(0)))) is is_defective

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import HostSources
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
@@ -41,7 +42,7 @@ def stub(stub_library: Stub) -> Stub:
 def settings(stub: Stub, tmp_path: Path) -> NvmlSettings:
     """No events, no unasked passes within a test, nothing read from this machine."""
     return NvmlSettings(
-        library=stub.library,
+        library=DriverLibrary(stub.library),
         sources=HostSources(sysfs_root=tmp_path / "sys", meminfo=tmp_path / "meminfo"),
         xids=XidPolicy(is_on=False),
         interval_s=30.0,

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from hami_node.errors import DriverChanged, DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.ports import Backend
-from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA
+from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA, DriverCard, minor_of
+from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import FELL_OFF, UNKNOWN_MODEL
@@ -29,6 +31,7 @@ BAD = 1
 IDENTITY = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID")
 REQUIRED = (*IDENTITY, "nvmlDeviceGetName")
 OPTIONAL = (
+    "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetFieldValues",
@@ -84,6 +87,7 @@ def test_scan_reads_every_fact_of_every_card(start: Open, stub: Stub, tmp_path: 
         model=MODEL,
         memory_mib=MEMORY_MIB,
         pci_bus=bus(0),
+        detail=DriverCard(minor=0),
     )
     assert (second.uuid, second.index, second.numa) == (UUIDS[1], 1, 1)
 
@@ -153,6 +157,14 @@ def test_reading_that_a_card_does_not_offer_is_no_fault(
 ) -> None:
     stub.show(f"fail {function} * {code}")
     assert health(start().scan()) == good(0, 1, 2)
+
+
+@table(NOT_OFFERED)
+def test_card_without_a_minor_number_is_served_all_the_same(
+    start: Open, stub: Stub, code: int
+) -> None:
+    stub.write(card(0, minor=7), card(1), f"fail nvmlDeviceGetMinorNumber 1 {code}")
+    assert [minor_of(found) for found in start().scan()] == [7, None]
 
 
 @table(NOT_OFFERED)
@@ -235,7 +247,9 @@ def test_version_mismatch_before_any_session_is_the_nodes(start: Open, stub: Stu
 
 
 def test_library_missing_names_library_path_and_cure(settings: NvmlSettings) -> None:
-    backend = NvmlBackend(RealClock(), replace(settings, library=Path("/no/such/libnvidia-ml.so")))
+    backend = NvmlBackend(
+        RealClock(), replace(settings, library=DriverLibrary(Path("/no/such/libnvidia-ml.so")))
+    )
     with pytest.raises(DriverUnavailable) as refused:
         backend.scan()
     backend.close()
@@ -247,7 +261,9 @@ def test_library_that_is_none_says_what_the_loader_says(
     settings: NvmlSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "lib.so").write_text("no library")
-    backend = NvmlBackend(RealClock(), replace(settings, library=tmp_path / "lib.so"))
+    backend = NvmlBackend(
+        RealClock(), replace(settings, library=DriverLibrary(tmp_path / "lib.so"))
+    )
     with pytest.raises(DriverUnavailable, match=r"lib\.so"):
         backend.scan()
     backend.close()
@@ -264,17 +280,20 @@ def run_python(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+LOAD: Final = (
+    "from hami_node.vendors.nvidia.driver.library import DriverLibrary\n"
+    "from hami_node.vendors.nvidia.nvml.calls import load_pynvml\n"
+    "load_pynvml(DriverLibrary())"
+)
+
+
 def test_library_is_found_by_name_on_the_loaders_path(stub: Stub) -> None:
-    script = (
-        "from hami_node.vendors.nvidia.nvml.calls import load_pynvml as load\nload(None).nvmlInit()"
-    )
-    done = run_python(script, LD_LIBRARY_PATH=str(stub.library.parent))
+    done = run_python(f"{LOAD}.nvmlInit()", LD_LIBRARY_PATH=str(stub.library.parent))
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_library_missing_by_name_says_where_it_was_looked_for() -> None:
-    script = "from hami_node.vendors.nvidia.nvml.calls import load_pynvml as load\nload(None)"
-    done = run_python(script)
+    done = run_python(LOAD)
     if done.returncode == 0:
         pytest.skip("this machine has the driver's library")
     assert "DriverUnavailable: libnvidia-ml.so.1 can't be loaded" in done.stderr

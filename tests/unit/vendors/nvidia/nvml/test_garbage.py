@@ -10,7 +10,7 @@ import pytest
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.node.cards.inventory import Inventory, kubelet_list
-from hami_node.node.cards.scanner import Scanner
+from hami_node.node.cards.scanner import Offer, Scanner
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv7, encode_csv9, encode_json
 from hami_node.vendors.nvidia.nvml.cards import numa_node, system_memory_mib
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
@@ -25,12 +25,13 @@ OF_A_CARD = (
     "nvmlDeviceGetPciInfo_v3",
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetName",
+    "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetRemappedRows",
 )
-HARMLESS = {"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMigMode"}
+HARMLESS = {"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetMigMode"}
 """What these answer can be anything without the card being worse for it."""
 OF_LINKS = (
     "nvmlDeviceGetTopologyCommonAncestor",
@@ -204,7 +205,7 @@ def test_scanner_outlives_a_name_that_is_no_text(start: Open, stub: Stub) -> Non
     backend = start(interval_s=0.05)
     inventory, stop = Inventory(), threading.Event()
     scanner = Scanner(
-        backend=backend, inventory=inventory, offer=lambda cards: cards, clock=RealClock()
+        backend=backend, offers=[Offer(inventory, lambda cards: cards)], clock=RealClock()
     )
     scanner.scan_once()
     thread = threading.Thread(target=scanner.run, args=(stop,))
@@ -217,7 +218,7 @@ def test_scanner_outlives_a_name_that_is_no_text(start: Open, stub: Stub) -> Non
         eventually(lambda: all(found.healthy for found in inventory.cards))
     finally:
         stop.set()
-        thread.join(10.0)
+        thread.join(60.0)  # its wait for a change is not cut short here
     assert not thread.is_alive()
 
 

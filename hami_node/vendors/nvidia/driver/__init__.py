@@ -1,0 +1,1 @@
+"""Where NVIDIA's driver is on the node, and its library."""
