@@ -25,8 +25,10 @@ def lay_limiter(hook: Path, version: str = "") -> None:
         new.replace(path)
 
 
-def build_library(target: Path) -> None:
+def build_library(target: Path, mark: str = "") -> None:
     """Link a library that does nothing, for containers whose linker really loads it.
+
+    Another `mark` makes another build of it.
 
     Raises:
         NoCompiler: there is no gcc.
@@ -36,8 +38,9 @@ def build_library(target: Path) -> None:
         raise NoCompiler("gcc is not installed: the limiter's stand-in can't be linked")
     target.parent.mkdir(parents=True, exist_ok=True)
     new = target.with_name(f"{target.name}.new")
-    flags = ("-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", str(new))
-    subprocess.run([compiler, *flags], check=True, timeout=60)
+    flags = ("-shared", "-nostdlib", "-x", "c", "-", "-o", str(new))
+    source = f'const char mark[] = "{mark}";'
+    subprocess.run([compiler, *flags], input=source, text=True, check=True, timeout=60)
     new.chmod(0o644)
     new.replace(target)
 

@@ -98,6 +98,7 @@ def test_container_gets_files_of_its_own_and_the_lock_folder_below_the_hook_path
         "/tmp/vgpulock": (str(root / "lock"), False),
     }
     assert response.envs[nvidia_names.ENV_CACHE] == str(root / f"{name}.cache")
+    assert response.envs[nvidia_names.ENV_REDIRECT] == str(root / "libvgpu.so")
     for path, mode in ((own / f"{name}.cache", 0o666), (own, 0o755), (root / "lock", 0o777)):
         assert stat.S_IMODE(path.lstat().st_mode) == mode
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from hami_node.model import Container
-from hami_node.vendors.answer import ContainerResponse, Slice
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from tests.fakes.limiter import build_library, lay_limiter
 from tests.reliability import shows
 
@@ -38,8 +40,10 @@ VICTIM = """
 import json, os, stat
 from pathlib import Path
 from hami_node.model import Container
-from hami_node.vendors.answer import Slice
-from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+from hami_node.vendors.on_node.answer import Slice
+from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.fakes.limiter import lay_limiter
@@ -48,8 +52,9 @@ Path("/tmp/victim").mkdir(mode=0o700)
 Path("/tmp/vgpulock").symlink_to("/tmp/victim")
 hook = Path("/tmp/hook")
 lay_limiter(hook, "v2.8.0")
-settings = NvidiaSettings(hook_path=hook)
-responder = NvidiaResponder(HookFolder(hook), lambda: settings)
+settings = NvidiaSettings(hook_path=hook, backend=BackendKind.SIMULATED)
+hand_over = NodeHandOver(lambda: settings)
+responder = NvidiaResponder(HookFolder(hook), lambda: settings, hand_over)
 answer = responder.respond(Slice(pod_uid="u", container=Container(name="c"), grants=()))
 locks = [m.host_path for m in answer.mounts if m.container_path == "/tmp/vgpulock"]
 mode = stat.S_IMODE(os.stat("/tmp/victim").st_mode)
@@ -141,8 +146,9 @@ def test_container_changes_its_cache_and_the_lock_folder_and_nothing_else(tmp_pa
     hook = tmp_path / "hook"
     lay_limiter(hook, "v2.8.0")
     build_library(hook / "vgpu" / "libvgpu.so.v2.8.0")
-    settings = NvidiaSettings(hook_path=hook)
-    responder = NvidiaResponder(HookFolder(hook), lambda: settings)
+    settings = NvidiaSettings(hook_path=hook, backend=BackendKind.SIMULATED)
+    hand_over = NodeHandOver(lambda: settings)
+    responder = NvidiaResponder(HookFolder(hook), lambda: settings, hand_over)
     served = Slice(pod_uid="u-1", container=Container(name="main"), grants=())
     response = responder.respond(served)
 

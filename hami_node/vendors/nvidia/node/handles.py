@@ -25,6 +25,13 @@ def open_handle(path: Path | str, flags: int, folder: int | None = None) -> Iter
 
 
 @contextmanager
+def open_folder(name: Path | str, parent: int | None = None) -> Iterator[int]:
+    """Open a folder that is there, by a name in `parent` if that is given; never a link."""
+    with open_handle(name, os.O_RDONLY | os.O_DIRECTORY, parent) as handle:
+        yield handle
+
+
+@contextmanager
 def subfolder(parent: int, name: str, mode: int) -> Iterator[int]:
     """Open the folder `name`, made with this mode if it is missing; never a link.
 

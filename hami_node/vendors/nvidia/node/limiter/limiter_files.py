@@ -11,20 +11,35 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from hami_node.errors import InstallError
 from hami_node.logs import kv
 from hami_node.text import cut
+from hami_node.vendors.nvidia.node.delivery.digests import Content, Digests, content_of
+from hami_node.vendors.nvidia.node.delivery.installed_names import (
+    DIGITS,
+    LIBRARY,
+    MAX_POINTER_BYTES,
+    POINTER,
+    Pointer,
+    decode_pointer,
+    digest_in,
+    wanted_digest,
+)
 from hami_node.vendors.nvidia.node.elf import SHRINKS, Read, library_problem
 from hami_node.vendors.nvidia.node.handles import open_handle
-from hami_node.vendors.nvidia.node.limiter_version import LimiterVersion, version_of
+from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion, version_of
 
 log = logging.getLogger(__name__)
 
-LIBRARY: Final = "libvgpu.so"
 PRELOAD: Final = "ld.so.preload"
 _MAX_PRELOAD_BYTES: Final = 4096
 _AGAIN: Final = (
     "install it again, written under another name such as .new and then renamed, readable for all"
 )
+_PINNED: Final = (
+    "install it with hami-node install-limiter, or change --limiter-sha256 if another one is wanted"
+)
+_DELIVER: Final = "run hami-node install-limiter on this node again, with the image that has it"
 
 FileIdentity = tuple[int, int]
 """Device and inode."""
@@ -35,6 +50,7 @@ class Limiter:
     """The files of the in-container limiter on this node; None for a missing or unusable file.
 
     Attributes:
+        sha256: of the library.
         identity: of the library that was checked.
         problem: why a container can't be limited; "" if it can.
         hint: what to do about the problem.
@@ -45,6 +61,7 @@ class Limiter:
     license: Path | None = None
     validator: Path | None = None
     version: LimiterVersion = field(default_factory=LimiterVersion)
+    sha256: str = ""
     identity: FileIdentity | None = None
     problem: str = ""
     hint: str = ""
@@ -75,7 +92,7 @@ class _Verdict:
         problem: "" for a file that serves.
     """
 
-    content: tuple[int, int, int, int]
+    content: Content
     changed_ns: int
     problem: str
 
@@ -84,19 +101,41 @@ class _Verdict:
         return self.content[:2]
 
     def is_of(self, status: os.stat_result) -> bool:
-        return (self.content, self.changed_ns) == (_content(status), status.st_ctime_ns)
+        return (self.content, self.changed_ns) == (content_of(status), status.st_ctime_ns)
 
 
 Check = Callable[[Read, int], str]
 """Says what is wrong with a file's content, by its size; "" for nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A library that may be served, by name; `sha256` is what its checksum must begin with."""
+
+    name: str
+    version: LimiterVersion
+    sha256: str
+
+
 class LimiterFiles:
     """Looks for the limiter's files in a folder. A file is read again only when it has changed."""
 
-    def __init__(self, folder: Path, inside: Path, check_library: Check | None = None) -> None:
-        """Look in `folder`; in a container the library is at `inside`."""
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        inside: Path,
+        check_library: Check | None = None,
+        pins: Callable[[], tuple[str, ...]] = tuple,
+        *,
+        is_silent: bool = False,
+    ) -> None:
+        """Look in `folder`; in a container the library is at `inside`.
+
+        `pins` returns the sha256 that the library must have, as the settings have them; with
+        `is_silent` nothing is logged, because somebody else looks there too.
+        """
+        self._is_silent = is_silent
+        self._folder, self._pins, self._digests = folder, pins, Digests()
         machine = os.uname().machine
         self._checks: dict[str, Check] = {
             LIBRARY: check_library or partial(_library_problem, machine),
@@ -107,22 +146,27 @@ class LimiterFiles:
         self._warned = ""
 
     def find(self) -> Limiter:
-        """The plain library before versions, the newest version before others; never links."""
+        """The library with the wanted sha256, else the one installed last, else the best there is.
+
+        That is the plain library before versions, and the newest version before others; never a
+        link, and never a file whose content is not what its name or the installer says.
+        """
         verdicts: dict[str, _Verdict] = {}
-        problems: list[str] = []
+        problems: list[tuple[str, str]] = []
         library = self._library(verdicts, problems)
         preload = self._look(PRELOAD, PRELOAD, verdicts)
         self._verdicts = verdicts
+        self._digests.keep({verdict.content for verdict in verdicts.values()})
         license_file = _regular(self._folder / "license")
-        version = library[1] if library else LimiterVersion()
         problem, hint = self._trouble(library is not None, preload, problems)
         limiter = Limiter(
-            library=self._folder / library[0] if library else None,
+            library=self._folder / library.name if library else None,
             preload=None if preload is None or preload.problem else self._folder / PRELOAD,
             license=license_file,
             validator=_regular(self._folder / "vgpuvalidator") if license_file else None,
-            version=version,
-            identity=verdicts[library[0]].identity if library else None,
+            version=library.version if library else LimiterVersion(),
+            sha256=library.sha256 if library else "",
+            identity=verdicts[library.name].identity if library else None,
             problem=problem,
             hint=hint,
         )
@@ -133,7 +177,7 @@ class LimiterFiles:
         """The library `name` has got one more name: that changed its status, not its content."""
         known = self._verdicts.get(name)
         status = _status(self._folder / name)
-        if known is not None and status is not None and _content(status) == known.content:
+        if known is not None and status is not None and content_of(status) == known.content:
             self._verdicts[name] = _verdict(status, known.problem)
 
     def library_problem(self, path: Path) -> str:
@@ -142,17 +186,48 @@ class LimiterFiles:
         return _checked(path, status, self._checks[LIBRARY]).problem if status else "is gone"
 
     def _library(
-        self, verdicts: dict[str, _Verdict], problems: list[str]
-    ) -> tuple[str, LimiterVersion] | None:
-        """The library's name and version; what is wrong with better ones goes to `problems`."""
-        candidates = [(LIBRARY, LimiterVersion()), *self._versions()]
-        for name, version in candidates:
-            found = self._look(name, LIBRARY, verdicts)
-            if found is not None and not found.problem:
-                return name, version
-            if found is not None:
-                problems.append(f"{self._folder / name} {found.problem}")
+        self, verdicts: dict[str, _Verdict], problems: list[tuple[str, str]]
+    ) -> _Candidate | None:
+        """The library to serve; what is wrong with better ones goes to `problems`, with hints."""
+        try:
+            pin = wanted_digest(self._pins(), os.uname().machine)
+        except InstallError as e:
+            problems.append((str(e), "correct --limiter-sha256"))
+            return None
+        for candidate in self._candidates(pin, problems):
+            path, wanted = self._folder / candidate.name, candidate.sha256
+            found = self._look(candidate.name, LIBRARY, verdicts)
+            if found is None or found.problem:
+                if found is not None:
+                    problems.append((f"{path} {found.problem}", _AGAIN))
+                elif wanted and not pin:
+                    problems.append((f"{path}, which was installed last, is gone", _DELIVER))
+                continue
+            digest = self._digests.of(path)
+            if digest is not None and digest[0] == found.content and digest[1].startswith(wanted):
+                return replace(candidate, sha256=digest[1])
+            if not pin:
+                has = f"has the sha256 {digest[1]}" if digest else SHRINKS
+                problems.append((f"{path} {has} instead of {wanted}", _DELIVER))
+        if pin:
+            problems.insert(0, (f"no limiter with the sha256 {pin} is in {self._folder}", _PINNED))
         return None
+
+    def _candidates(self, pin: str, problems: list[tuple[str, str]]) -> list[_Candidate]:
+        """What may be served, the best first, each with the sha256 that it must begin with."""
+        names = [(LIBRARY, LimiterVersion()), *self._versions()]
+        if pin:  # by its name first: what has another name is read to be told
+            names.sort(key=lambda item: digest_in(item[0]) != pin[:DIGITS])
+            return [_Candidate(name, version, pin) for name, version in names]
+        path = self._folder / POINTER
+        if _status(path) is None:
+            return [_Candidate(name, version, digest_in(name)) for name, version in names]
+        last = _pointer(path)
+        if last is None:
+            problems.append((f"{path} is damaged", _DELIVER))
+            return []
+        version = version_of(last.name, LIBRARY) or LimiterVersion()
+        return [_Candidate(last.name, version, last.sha256)]
 
     def _versions(self) -> list[tuple[str, LimiterVersion]]:
         try:
@@ -173,19 +248,19 @@ class LimiterFiles:
         if known is None or not known.is_of(status):
             before = known.problem if known is not None else ""
             known = _checked(path, status, self._checks[kind])
-            if known.problem and known.problem != before:
+            if known.problem and known.problem != before and not self._is_silent:
                 log.warning("limiter_file_refused", extra=kv(file=str(path), problem=known.problem))
         verdicts[name] = known
         return known
 
     def _trouble(
-        self, has_library: bool, preload: _Verdict | None, problems: list[str]
+        self, has_library: bool, preload: _Verdict | None, problems: list[tuple[str, str]]
     ) -> tuple[str, str]:
         """The first reason why containers can't be limited, and its hint."""
         missing = "install the limiter's files there"
         if not has_library:
             if problems:
-                return problems[0], _AGAIN
+                return problems[0]
             return f"{self._folder / LIBRARY} is not on this node", missing
         if preload is None:
             return f"{self._folder / PRELOAD} is not on this node", missing
@@ -194,7 +269,7 @@ class LimiterFiles:
         return "", ""
 
     def _warn_of_defect(self, defect: str) -> None:
-        if defect and defect != self._warned:
+        if defect and defect != self._warned and not self._is_silent:
             log.warning("limiter_defective", extra=kv(defect=defect))
         self._warned = defect
 
@@ -223,7 +298,7 @@ def _checked(path: Path, status: os.stat_result, check: Check) -> _Verdict:
             after = os.fstat(handle)
     except OSError as e:
         return replace(_verdict(status, f"can't be read ({e.strerror or e})"), changed_ns=-1)
-    return _verdict(before, problem if _content(before) == _content(after) else SHRINKS)
+    return _verdict(before, problem if content_of(before) == content_of(after) else SHRINKS)
 
 
 def _mode_problem(status: os.stat_result) -> str:
@@ -234,16 +309,22 @@ def _mode_problem(status: os.stat_result) -> str:
 
 
 def _verdict(status: os.stat_result, problem: str) -> _Verdict:
-    return _Verdict(content=_content(status), changed_ns=status.st_ctime_ns, problem=problem)
-
-
-def _content(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return _Verdict(content=content_of(status), changed_ns=status.st_ctime_ns, problem=problem)
 
 
 def _status(path: Path) -> os.stat_result | None:
     try:
         return os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _pointer(path: Path) -> Pointer | None:
+    """Which library was installed last; None where that can't be read."""
+    try:
+        with open_handle(path, os.O_RDONLY | os.O_NONBLOCK) as handle:
+            is_ours = stat.S_ISREG(os.fstat(handle).st_mode)
+            return decode_pointer(os.read(handle, MAX_POINTER_BYTES)) if is_ours else None
     except OSError:
         return None
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from pathlib import Path
 
 import pytest
 
+from hami_node.vendors.nvidia.demo import empty_library
+from hami_node.vendors.nvidia.node.delivery.install import install
 from hami_node.vendors.nvidia.node.elf import Read
-from hami_node.vendors.nvidia.node.limiter_files import LimiterFiles
+from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter, LimiterFiles
+from hami_node.vendors.on_node.limiter import LimiterOrder
 from tests.fakes.limiter import lay_limiter
 from tests.reliability import shows
 
@@ -211,3 +215,108 @@ def test_leaky_version_is_logged_once(
         for _ in range(3):
             assert "second program" in files.find().defect
     assert [record.message for record in caplog.records] == ["limiter_defective"]
+
+
+class Installed:
+    """A node on which two versions were installed, the older one last."""
+
+    def __init__(self, hook_path: Path, source: Path) -> None:
+        source.mkdir()
+        self.root, self.paths = hook_path / "vgpu", {}
+        self.sha256: dict[str, str] = {}
+        for version in ("v2.10.0", "v2.9.0"):
+            path = source / f"libvgpu.so.{version}"
+            path.write_bytes(empty_library(os.uname().machine) + version.encode())
+            done = install(LimiterOrder(source=source, hook_path=hook_path))
+            self.paths[version], self.sha256[version] = done.path, done.sha256
+            path.unlink()
+
+    def found(self, *pins: str) -> Limiter:
+        files = LimiterFiles(self.root, self.root / "libvgpu.so", pins=lambda: pins)
+        return files.find()
+
+
+@pytest.fixture
+def installed(hook_path: Path, tmp_path: Path) -> Installed:
+    return Installed(hook_path, tmp_path / "source")
+
+
+def test_installed_last_serves_before_newer_and_plain_ones(
+    hook_path: Path, installed: Installed
+) -> None:
+    lay_limiter(hook_path)
+    found = installed.found()
+    assert (found.library, found.sha256) == (
+        installed.paths["v2.9.0"], installed.sha256["v2.9.0"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["v2.10.0", "v2.9.0"])
+def test_wanted_sha256_serves_whatever_was_installed_last(
+    installed: Installed, version: str
+) -> None:
+    found = installed.found(f"arm64={'b' * 64}", installed.sha256[version])
+    assert found.library == installed.paths[version]
+
+
+def test_wanted_sha256_may_be_that_of_a_file_of_others(
+    hook_path: Path, root: Path, installed: Installed
+) -> None:
+    lay_limiter(hook_path)
+    plain = hashlib.sha256((root / "libvgpu.so").read_bytes()).hexdigest()
+    found = installed.found(plain)
+    assert (found.library, found.sha256) == (root / "libvgpu.so", plain)
+
+
+@shows(
+    "L1",
+    fault="what was installed last is gone, damaged or not named any more, beside other libraries",
+    happens="none of the others steps in: containers are refused with the remedy",
+)
+@pytest.mark.parametrize("what", ["gone", "other content", "damaged pointer", "foreign pointer"])
+def test_what_was_installed_last_is_not_replaced_by_another(
+    hook_path: Path, installed: Installed, what: str
+) -> None:
+    lay_limiter(hook_path)
+    last, pointer = installed.paths["v2.9.0"], installed.root / "limiter.installed"
+    if what == "gone":
+        last.unlink()
+    elif what == "other content":
+        last.unlink()
+        last.write_bytes(installed.paths["v2.10.0"].read_bytes())
+    else:
+        pointer.unlink()
+        pointer.write_text("nothing" if what == "damaged pointer" else f"libvgpu.so {'a' * 64}\n")
+    found = installed.found()
+    assert (found.library, found.is_complete) == (None, False)
+    assert str(installed.root) in found.problem
+    assert "hami-node install-limiter" in found.hint
+
+
+def test_file_whose_name_tells_another_content_never_serves(
+    hook_path: Path, root: Path, files: LimiterFiles
+) -> None:
+    lay_limiter(hook_path, "v2.10.0-0123456789ab")
+    assert not files.find().is_complete
+    lay_limiter(hook_path, "v2.9.0")
+    assert chosen(files) == "libvgpu.so.v2.9.0"
+
+
+def test_sha256_for_another_machine_only_serves_nobody(installed: Installed) -> None:
+    other = "arm64" if os.uname().machine == "x86_64" else "amd64"
+    found = installed.found(f"{other}={'b' * 64}")
+    assert not found.is_complete
+    assert "no sha256 is given for" in found.problem
+
+
+def test_library_is_read_once_however_often_it_is_looked_at_and_linked(
+    installed: Installed, tmp_path: Path
+) -> None:
+    files = LimiterFiles(installed.root, installed.root / "libvgpu.so")
+    known = files._digests._known
+    for number in range(3):
+        os.link(installed.paths["v2.9.0"], tmp_path / str(number))
+        assert files.find().is_complete
+        known = files._digests._known
+        assert len(known) == 1
+    assert list(known.values()) == [installed.sha256["v2.9.0"]]

@@ -10,8 +10,8 @@ import pytest
 
 from hami_node.errors import AllocationError
 from hami_node.model import Container
-from hami_node.vendors.answer import Slice
-from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
+from hami_node.vendors.on_node.answer import Slice
 from tests.fakes.limiter import lay_limiter
 from tests.reliability import shows
 

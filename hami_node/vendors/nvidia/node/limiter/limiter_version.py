@@ -16,6 +16,14 @@ _EARLY: Final = re.compile(r"[-.](alpha|beta|dev|pre|rc)", re.I)
 _LAST_WITH_LOCK: Final = (2, 8, 0)
 _LEAKY: Final = (2, 8, 1)
 
+_LAYOUTS: Final = (
+    ((2, 8, 2), "v1.2"),
+    ((2, 8, 1), "v1.1x"),
+    ((2, 4, 1), "v1.1"),
+    ((2, 4, 0), "v0"),
+)
+"""The first version with each layout of `region_layouts`, the newest first."""
+
 _Key = tuple[tuple[int, int, int], bool, tuple[tuple[int, str], ...]]
 
 
@@ -48,6 +56,14 @@ class LimiterVersion:
     def uses_lock(self) -> bool:
         """True if it takes a lock in /tmp/vgpulock, as up to 2.8.0; an unknown version may."""
         return self.numbers is None or self.numbers <= _LAST_WITH_LOCK
+
+    @property
+    def layout(self) -> str:
+        """The name of the region layout that it makes; "" where that is not known."""
+        numbers = self.numbers
+        if numbers is None or numbers < _LAYOUTS[-1][0]:
+            return ""
+        return next(name for first, name in _LAYOUTS if numbers >= first)
 
     @property
     def defect(self) -> str:

@@ -9,23 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from hami_node.errors import AllocationError
 from hami_node.logs import kv
-from hami_node.vendors.answer import Slice
+from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
 from hami_node.vendors.nvidia.node.handles import (
     close_to_strangers,
     ensure_shared_file,
     make_writable,
+    open_folder,
     regular_status,
     subfolder,
 )
-from hami_node.vendors.nvidia.node.limiter_files import LIBRARY, Limiter, LimiterFiles
-from hami_node.vendors.nvidia.node.limiter_version import LimiterVersion, version_of
+from hami_node.vendors.nvidia.node.limiter.cache_fit import remove_misfit
+from hami_node.vendors.nvidia.node.limiter.hook_mount import HINT as MOUNT_HINT
+from hami_node.vendors.nvidia.node.limiter.hook_mount import folder_problem
+from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter, LimiterFiles
+from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion, version_of
+from hami_node.vendors.on_node.answer import Slice
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +49,45 @@ def cache_name(folder_name: str) -> str:
 class HookFolder:
     """Finds the limiter and prepares containers. One thread prepares at a time."""
 
-    def __init__(self, hook_path: Path) -> None:
-        """Work in `<hook path>/vgpu`; nothing is read or made yet."""
+    def __init__(
+        self,
+        hook_path: Path,
+        pins: Callable[[], tuple[str, ...]] = tuple,
+        *,
+        problem: str = "",
+    ) -> None:
+        """Work in `<hook path>/vgpu`; nothing is read or made yet.
+
+        Args:
+            hook_path: the folder that contains it.
+            pins: returns the sha256 that the library must have, as the settings have them.
+            problem: why nothing that is put there reaches containers.
+        """
+        self.problem = problem
         self._root = hook_path / "vgpu"
-        self._files = LimiterFiles(self._root, self._root / LIBRARY)
+        self._files = LimiterFiles(self._root, self._root / LIBRARY, pins=pins)
 
     def limiter(self) -> Limiter:
         """The limiter's files as they are now."""
+        if self.problem:
+            return Limiter(problem=self.problem, hint=MOUNT_HINT)
         return self._files.find()
+
+    def limiter_of(self, name: str) -> Limiter:
+        """The limiter for the container with this folder.
+
+        One that was served before keeps its library, also while no other may be served.
+        """
+        found = self.limiter()
+        if found.library is None and not self.problem:
+            with suppress(OSError), ExitStack() as handles:
+                containers = self._root / CONTAINERS
+                own = handles.enter_context(open_folder(containers / name))
+                kept = None if os.fstat(own).st_mode & _OTHERS_WRITE else _kept(own)
+                if kept is not None:
+                    path, version = containers / name / kept[0], kept[1]
+                    return replace(found, library=path, version=version)
+        return found
 
     def prepare(self, granted: Slice, limiter: Limiter) -> Limiter:
         """Make the container's cache file, and keep its library beside it. Idempotent.
@@ -62,6 +99,8 @@ class HookFolder:
         Raises:
             AllocationError: something can't be made, or a link or a stranger has its place.
         """
+        if self.problem:
+            raise AllocationError(f"{self.problem}: {MOUNT_HINT}")
         name = granted.folder_name
         own_folder = self._root / CONTAINERS / name
         try:
@@ -74,7 +113,11 @@ class HookFolder:
                 close_to_strangers(root)
                 close_to_strangers(containers)
                 own = handles.enter_context(subfolder(containers, name, 0o755))
+                had = None if os.fstat(own).st_mode & _OTHERS_WRITE else _kept(own)
                 kept = self._keep_library(own, own_folder, limiter)
+                if kept.library is not None:
+                    is_its_own = had is not None and kept.library.parent == own_folder
+                    remove_misfit(own, cache_name(name), kept.version, is_its_own=is_its_own)
                 ensure_shared_file(own, cache_name(name))
                 if kept.uses_lock:
                     make_writable(handles.enter_context(subfolder(root, LOCK, 0o777)), LOCK)
@@ -102,7 +145,7 @@ class HookFolder:
             problem = self._files.library_problem(path)
             if problem:
                 raise AllocationError(f"{path} {problem}: {RECREATE}")
-            return replace(limiter, library=path, version=kept[1])
+            return replace(limiter, library=path, version=kept[1], sha256="")
         if limiter.library is None:
             return limiter
         name = limiter.library.name
@@ -117,6 +160,14 @@ class HookFolder:
             os.unlink(name, dir_fd=own)
             raise AllocationError(f"{limiter.library} is being replaced just now: {RECREATE}")
         return replace(limiter, library=own_folder / name)
+
+
+def node_hook_folder(hook_path: Path, pins: Callable[[], tuple[str, ...]]) -> HookFolder:
+    """The folder on this node; whatever is wrong with its mount is logged and refuses pods."""
+    problem = folder_problem(hook_path / "vgpu")
+    if problem:
+        log.error("hook_folder_unusable", extra=kv(reason=problem, hint=MOUNT_HINT))
+    return HookFolder(hook_path, pins, problem=problem)
 
 
 def _kept(own: int) -> tuple[str, LimiterVersion] | None:

@@ -1,0 +1,1 @@
+"""Removes what ended containers and old limiters leave on the node."""
