@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -83,6 +83,15 @@ def _ratio(cores: int, whole_card: int) -> float | None:
     return cores / whole_card if whole_card else None
 
 
+class LimiterReading(NamedTuple):
+    """The version of what limits a container."""
+
+    namespace: str
+    pod: str
+    container: str
+    version: str
+
+
 class CardCollector(Collector):
     """The series of every card and holder, from the current readings."""
 
@@ -91,11 +100,17 @@ class CardCollector(Collector):
         self._node = node
         self.cards: tuple[CardReading, ...] = ()
         self.held: tuple[AllocationReading, ...] = ()
+        self.limited: tuple[LimiterReading, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
         """All families; those without cards or holders are empty."""
         yield from _card_families(self._node, self.cards)
         yield from _held_families(self._node, self.held)
+        doc = "1 for each container that is limited, with the version that it was given."
+        limiters = _family("container_limiter_info", doc, "node", *LimiterReading._fields)
+        for row in self.limited:
+            limiters.add_metric((self._node, *row[:3], row.version[:MAX_LABEL_CHARS]), 1)
+        yield limiters
 
 
 def _family(name: str, doc: str, *labels: str) -> GaugeMetricFamily:

@@ -7,7 +7,7 @@ Loaded after the registration with kubelet, because prometheus-client is slow to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -15,8 +15,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from hami_node import __version__
-from hami_node.metrics.cards import AllocationReading, CardCollector, CardReading
+from hami_node.metrics.cards import (
+    MAX_LABEL_CHARS,
+    AllocationReading,
+    CardCollector,
+    CardReading,
+    LimiterReading,
+)
 from hami_node.metrics.labels import LabelSets
+from hami_node.metrics.usage import UsageCollector, UsageReadings
 from hami_node.ports import Clock, CounterSpec
 
 PREFIX: Final = "hami_node_"
@@ -47,6 +54,7 @@ class DaemonMetrics:
         build.labels(node, __version__).set(1)
         self._declare_cards()
         self._declare_kubelet()
+        self._declare_files()
         self._declare_reports()
         self._declare_upkeep()
         self._declare_record()
@@ -62,6 +70,8 @@ class DaemonMetrics:
         ).labels(self._node)
         self._cards = CardCollector(self._node)
         self.families.register(self._cards)
+        self._usage = UsageCollector(self._node, self._clock, lambda: self._cards.cards)
+        self.families.register(self._usage)
         self._pass_age = self._gauge(
             "backend_pass_age_seconds", "Time since the last finished scan of the cards.", "backend"
         )
@@ -75,6 +85,9 @@ class DaemonMetrics:
         self._taken = self._gauge(
             "resource_taken", "1 while another device plugin serves our resource.", "resource"
         )
+        self._foreign_pods = self._gauge(
+            "foreign_pods", "Pods that hold cards of this node from another device plugin."
+        ).labels(self._node)
         self._registrations = self._counter(
             "registrations", "Registrations with kubelet.", "resource"
         )
@@ -86,6 +99,10 @@ class DaemonMetrics:
             buckets=BUCKETS_S,
             registry=self.families,
         ).labels(self._node)
+        self._limiters = self._gauge(
+            "limiter_info", "1, with what new containers are limited by.", "version", "sha256"
+        )
+        self._served: set[tuple[str, str]] = set()
         self._limiter_missing = self._gauge(
             "limiter_missing", "1 while the limiter's files are missing or unusable on this node."
         ).labels(self._node)
@@ -93,6 +110,17 @@ class DaemonMetrics:
             "limiter_defective",
             "1 while the limiter's version is known not to limit every program of a container.",
         ).labels(self._node)
+
+    def _declare_files(self) -> None:
+        self._files = self._gauge(
+            "container_files_folders", "Containers that have files of ours, ended ones included."
+        )
+        self._file_bytes = self._gauge(
+            "container_files_bytes", "What the files of containers take on the disk."
+        )
+        self._files_stuck = self._gauge(
+            "container_files_stuck", "Files of ended containers that can't be removed."
+        )
 
     def _declare_reports(self) -> None:
         doc = "Requests to the API server; code 0 means no response."
@@ -118,6 +146,12 @@ class DaemonMetrics:
         self._config_failures = self._counter(
             "config_reload_failures", "Changed files that were rejected; the old settings stayed."
         ).labels(self._node)
+        self._resizes = self._counter(
+            "resizes",
+            "Running pods that were resized or refused that, and limits that were written again "
+            "(kept).",
+            "result",
+        )
         self._locks_removed = self._counter(
             "locks_removed", "Node locks that we removed.", "reason"
         )
@@ -136,7 +170,7 @@ class DaemonMetrics:
         ).labels(self._node)
         self._record_drift = self._gauge(
             "record_drift_pods",
-            "Pods whose annotations say otherwise than the record; the record counts.",
+            "Pods whose annotations say otherwise than the record or kubelet, which count.",
         ).labels(self._node)
 
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
@@ -157,6 +191,20 @@ class DaemonMetrics:
         """Replace what containers hold; series of ended containers disappear."""
         self._cards.held = readings
 
+    def set_container_files(self, folders: int, used_bytes: int, stuck: int) -> None:
+        """Set what containers have on the disk, and how much of it can't be removed."""
+        self._files.labels(self._node).set(folders)
+        self._file_bytes.labels(self._node).set(used_bytes)
+        self._files_stuck.labels(self._node).set(stuck)
+
+    def set_container_limiters(self, rows: Collection[LimiterReading]) -> None:
+        """Replace what limits each container; series of ended containers disappear."""
+        self._cards.limited = tuple(rows)
+
+    def set_usage(self, readings: UsageReadings) -> None:
+        """Replace what containers and everybody use of cards."""
+        self._usage.readings = readings
+
     def set_simulated(self, is_simulated: bool) -> None:
         """Set whether the cards are simulated."""
         self._simulated.set(is_simulated)
@@ -174,10 +222,18 @@ class DaemonMetrics:
         """Set whether kubelet calls another plugin for the resource."""
         self._taken.labels(self._node, resource).set(is_taken)
 
+    def set_foreign_pods(self, count: int) -> None:
+        """Set how many pods hold cards from another device plugin."""
+        self._foreign_pods.set(count)
+
     def count_allocate(self, result: str, seconds: float) -> None:
         """Count an Allocate call; `result` is `ok`, `repeated`, or the kind of refusal."""
         self._count(self._allocate, result)
         self._allocate_seconds.observe(seconds)
+
+    def count_resize(self, result: str) -> None:
+        """Count a resize that is over: `resized` or `refused`; `kept`: limits written again."""
+        self._count(self._resizes, result)
 
     def count_api_request(self, verb: str, resource: str, status: int) -> None:
         """Count a request to the API server; status 0 when there was no response."""
@@ -210,12 +266,21 @@ class DaemonMetrics:
         """Count a changed file that was rejected."""
         self._config_failures.inc()
 
-    def set_limiter_missing(self, is_missing: bool) -> None:
-        """Set whether the limiter's files are missing or unusable."""
-        self._limiter_missing.set(is_missing)
+    def set_limiters(
+        self, served: Iterable[tuple[str, str]], *, is_missing: bool, is_defective: bool
+    ) -> None:
+        """Set version and sha256 of what limits new containers, and what is wrong with it.
 
-    def set_limiter_defective(self, is_defective: bool) -> None:
-        """Set whether the limiter leaves some programs unlimited."""
+        `is_missing`: files are missing or unusable; `is_defective`: it leaves some programs
+        unlimited.
+        """
+        shown = {(version[:MAX_LABEL_CHARS], sha256) for version, sha256 in served}
+        for labels in shown:
+            self._limiters.labels(self._node, *labels).set(1)
+        for labels in self._served - shown:
+            self._limiters.remove(self._node, *labels)
+        self._served = shown
+        self._limiter_missing.set(is_missing)
         self._limiter_defective.set(is_defective)
 
     def set_record(self, entries: Mapping[str, int], drifted_pods: int) -> None:

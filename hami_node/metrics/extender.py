@@ -32,6 +32,7 @@ class ExtenderMetrics:
 
         gauge("build_info", "1, with the version.", "version").labels(__version__).set(1)
         self._decisions = counter("decisions", "Calls by result.", "call", "result")
+        self._resizes = counter("resizes", "Requests to resize running pods by result.", "result")
         self._requests = Histogram(
             PREFIX + "request_seconds",
             "Time of an answered request, waiting for the API server and locks included.",
@@ -54,6 +55,10 @@ class ExtenderMetrics:
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""
         self._decisions.labels(*self._decided.bounded((call, result))).inc()
+
+    def count_resize(self, result: str) -> None:
+        """Count a request that was approved or refused."""
+        self._resizes.labels(result).inc()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""

@@ -87,6 +87,7 @@ from hami_node.wire.wishes import decode_cordon
 from tests.fuzz import samples
 from tests.fuzz.calls import bind_call, filter_call, quota, review
 from tests.fuzz.mutate import Source
+from tests.fuzz.regions import region
 
 VENDORS: Final = (nvidia_protocol(), neuron_protocol())
 CARDS: Final = (NVIDIA, NEURON)
@@ -615,5 +616,6 @@ TARGETS: Final[Mapping[str, Target]] = {
         bind_call,
         review,
         quota,
+        region,
     )
 }

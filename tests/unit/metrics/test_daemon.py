@@ -177,8 +177,7 @@ def test_counters_and_states_are_exposed(metrics: DaemonMetrics) -> None:
     metrics.count_for_vendor("neuron_violations", "P2")
     metrics.count_xid("GPU-1", 31, is_ignored=True)
     metrics.set_simulated(True)
-    metrics.set_limiter_missing(True)
-    metrics.set_limiter_defective(True)
+    metrics.set_limiters([("v2.8.1", "ab")], is_missing=True, is_defective=True)
     metrics.set_handshake_unanswered(True)
     api = scraped(metrics)["hami_node_api_requests_total"]
     patched = {"node": "n1", "verb": "patch", "resource": "pods", "code": "200"}
@@ -233,6 +232,7 @@ def test_family_without_series_is_not_on_the_page(metrics: DaemonMetrics) -> Non
         "hami_node_limiter_missing",
         "hami_node_limiter_defective",
         "hami_node_events_dropped_total",
+        "hami_node_foreign_pods",
         "hami_node_record_drift_pods",
         "hami_node_record_write_failures_total",
     }
@@ -313,7 +313,8 @@ def test_names_follow_the_prefix_and_suffix_rules() -> None:
         for sample in family.samples:
             labels = list(sample.labels)
             assert labels[0] == "node"
-            assert not {"namespace", "pod"} & set(labels) or "allocation" in family.name
+            is_of_holders = "_allocation_" in family.name or "_container_" in family.name
+            assert not {"namespace", "pod"} & set(labels) or is_of_holders
             is_total = sample.name.endswith("_total")
             assert is_total == (family.type == "counter") or sample.name.endswith("_created")
 

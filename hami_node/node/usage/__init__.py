@@ -1,0 +1,1 @@
+"""What containers and cards really use, pass by pass."""

@@ -1,0 +1,138 @@
+"""Every few seconds: what containers use of their cards, and everybody of each card."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hami_node.config.settings import Settings
+from hami_node.metrics.daemon import DaemonMetrics
+from hami_node.metrics.usage import UsageReadings
+from hami_node.model import Device, Uuid
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.usage.holders import Holders
+from hami_node.node.vendor_cards import VendorCards
+from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
+from hami_node.record.ledger import Key, Ledger
+from hami_node.vendors.on_node.usage import UsageReader
+from hami_node.vendors.protocol import VendorProtocol
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 5.0
+"""How soon a changed interval counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one pass found."""
+
+    containers: tuple[ContainerUse, ...] = ()
+    unread: tuple[UnreadUse, ...] = ()
+    hosts: tuple[tuple[Device, HostUse], ...] = ()
+    beyond: frozenset[Key] = frozenset()
+    """Containers that may have more memory in force than the ledger counts."""
+
+
+class _OfVendor:
+    """One vendor's cards, holders and reader."""
+
+    def __init__(self, owner: VendorCards, protocol: VendorProtocol) -> None:
+        self._owner = owner
+        self._holders = Holders(protocol)
+        self._reader: UsageReader | None = owner.usage_reader
+        self._unclear: frozenset[Uuid] = frozenset()
+
+    def look(self, ledger: Ledger, live: LiveUse, *, is_last: bool) -> Usage:
+        cards = {card.uuid: card for card in self._owner.cards()}
+        hosts = self._owner.backend.host_use(self._unclear)
+        seen = tuple((cards[uuid], use) for uuid, use in hosts.items() if uuid in cards)
+        if self._reader is None:
+            return Usage(hosts=seen)
+        pods = {pod.uid: pod for pod in live.pods()}
+        holders, unread = self._holders.of(ledger.entries(), pods, cards)
+        running = {uuid: use.processes or () for uuid, use in hosts.items()}
+        found = self._reader.read(holders, running, is_last=is_last)
+        self._unclear = found.unclear
+        beyond = self._holders.beyond(cards, found.uses, found.unread)
+        return Usage(found.uses, (*found.unread, *unread), seen, beyond)
+
+
+class UsagePasses:
+    """Looks again and again; the last result is in `usage`. `run` is the thread's body."""
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        metrics: DaemonMetrics,
+        vendor_cards: Sequence[VendorCards],
+        protocols: Sequence[VendorProtocol],
+        ledger: Ledger,
+        live: LiveUse,
+        clock: Clock,
+        on_beyond: Callable[[Collection[Key]], None] = lambda _: None,
+    ) -> None:
+        """Wire the sources. `protocols` are those of `vendor_cards`, in the same order.
+
+        `on_beyond` gets the containers that may have more in force than the ledger counts.
+        """
+        self._on_beyond = on_beyond
+        self._settings, self._metrics = settings, metrics
+        self._ledger, self._live, self._clock = ledger, live, clock
+        pairs = zip(vendor_cards, protocols, strict=True)
+        self._vendors = tuple(_OfVendor(owner, protocol) for owner, protocol in pairs)
+        self._wake = threading.Event()
+        self.usage = Usage()
+
+    def wake(self) -> None:
+        """See that the daemon stops, or that the interval has changed."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until stopped, and once more then."""
+        last_s = -math.inf
+        is_on = True  # what a killed daemon has told containers is taken back in any case
+        while not stop.is_set():
+            interval_s = self._settings().usage_interval_s
+            if is_on and not interval_s:
+                self.look(is_last=True)
+                self._show(Usage())
+            elif interval_s and self._clock.monotonic() - last_s >= interval_s:
+                last_s = self._clock.monotonic()
+                self.look()
+            is_on = bool(interval_s)
+            left_s = last_s + interval_s - self._clock.monotonic() if interval_s else CHECK_S
+            self._wake.wait(min(max(left_s, 0.01), CHECK_S))
+            self._wake.clear()
+        if self._settings().usage_interval_s:
+            self.look(is_last=True)
+
+    def look(self, *, is_last: bool = False) -> None:
+        """One pass."""
+        found = [self._look_at(each, is_last=is_last) for each in self._vendors]
+        self._show(
+            Usage(
+                tuple(use for each in found for use in each.containers),
+                tuple(use for each in found for use in each.unread),
+                tuple(host for each in found for host in each.hosts),
+                frozenset(key for each in found for key in each.beyond),
+            )
+        )
+        self._on_beyond(self.usage.beyond)
+
+    def _look_at(self, vendor: _OfVendor, *, is_last: bool) -> Usage:
+        try:
+            return vendor.look(self._ledger, self._live, is_last=is_last)
+        except Exception:  # any bug: rather no numbers than no daemon
+            log.exception("usage_not_read")
+            return Usage()
+
+    def _show(self, usage: Usage) -> None:
+        self.usage = usage
+        names = self._settings().usage_metrics
+        self._metrics.set_usage(UsageReadings(usage.containers, usage.unread, usage.hosts, names))

@@ -1,0 +1,1 @@
+"""The region files of running containers: usage is read, limits and feedback are written."""

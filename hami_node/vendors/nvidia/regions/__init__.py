@@ -1,0 +1,1 @@
+"""What region files hold and mean: layouts, use, feedback. Pure."""

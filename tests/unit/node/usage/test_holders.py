@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hami_node.model import Device, Pod
+from hami_node.node.usage.holders import CARD_UNKNOWN, Holders
+from hami_node.ports import UnreadUse
+from hami_node.record.ledger import Entry
+from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.on_node.usage import Holder
+from hami_node.wire.objects import decode_pod
+from tests.fakes.cards import card, uuid
+from tests.fakes.ledgers import an_entry
+
+CARDS = tuple(card(index) for index in range(4))
+TWO_CARDS = f"{uuid(2)},NVIDIA,1000,0:{uuid(1)},NVIDIA,1000,0:;"
+
+
+def pod(name: str = "p", phase: str = "Running", **ended: int) -> Pod:
+    """A pod whose named containers have ended with these codes."""
+    statuses = [
+        {"name": container, "state": {"terminated": {"exitCode": code}}}
+        for container, code in ended.items()
+    ]
+    raw: dict[str, Any] = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "main"}, {"name": "side"}]},
+        "status": {"phase": phase, "containerStatuses": statuses},
+    }
+    return decode_pod(raw)
+
+
+def found(
+    *entries: Entry, pods: tuple[Pod, ...] = (), cards: tuple[Device, ...] = CARDS
+) -> tuple[list[Holder], list[UnreadUse]]:
+    holders = Holders(nvidia_protocol())
+    return holders.of(
+        entries, {item.uid: item for item in pods}, {item.uuid: item for item in cards}
+    )
+
+
+def names(*entries: Entry, pods: tuple[Pod, ...] = ()) -> list[str]:
+    return [f"{holder.pod}/{holder.container}" for holder in found(*entries, pods=pods)[0]]
+
+
+def test_cards_are_in_the_order_in_which_the_container_sees_them() -> None:
+    (holder,), _ = found(an_entry(grants=TWO_CARDS))
+    assert [item.index for item in holder.cards] == [1, 2]
+    assert holder.folder_name == "uid-p_main"
+
+
+def test_only_those_of_the_vendor() -> None:
+    assert names(an_entry("a"), an_entry("b", vendor="ACME")) == ["a/main"]
+
+
+def test_ended_containers_and_pods_are_left_out() -> None:
+    entries = an_entry("a"), an_entry("a", "side"), an_entry("b"), an_entry("c")
+    pods = pod("a", side=137), pod("b", "Failed"), pod("c", "Pending")
+    assert names(*entries, pods=pods) == ["a/main", "c/main"]
+
+
+def test_container_that_waits_to_be_started_again_is_left_out() -> None:
+    raw: dict[str, Any] = {
+        "metadata": {"name": "a", "namespace": "default", "uid": "uid-a"},
+        "spec": {"containers": [{"name": "main"}, {"name": "side"}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                    "lastState": {"terminated": {"exitCode": 0}},
+                },
+                {"name": "side", "state": {"running": {}}, "lastState": {"terminated": {}}},
+            ],
+        },
+    }
+    waiting = decode_pod(raw)
+    assert not any(container.is_terminated_ok for container in waiting.containers)
+    assert names(an_entry("a"), an_entry("a", "side"), pods=(waiting,)) == ["a/side"]
+
+
+def test_pod_that_is_not_listed_yet_counts() -> None:
+    assert names(an_entry()) == ["p/main"]
+
+
+def test_entry_of_an_unknown_container_has_no_folder() -> None:
+    assert names(an_entry("p", "")) == []
+
+
+def test_part_of_a_divided_card_has_no_limiter() -> None:
+    parts = '[{"container":"main","devices":[{"uuid":"x"}]}]'
+    text = f"{uuid(0)}[0-1],NVIDIA,1000,0:;"
+    holders, unread = found(an_entry(grants=text, parts=parts))
+    assert (holders, [lost.reason for lost in unread]) in (([], []), ([], [CARD_UNKNOWN]))
+
+
+def test_card_that_the_node_does_not_offer_leaves_the_order_open() -> None:
+    holders, unread = found(an_entry(grants=TWO_CARDS), cards=CARDS[:2])
+    assert [(holder.pod, holder.cards) for holder in holders] == [("p", ())]
+    assert [(lost.pod, lost.reason) for lost in unread] == [("p", CARD_UNKNOWN)]
+
+
+def test_entry_that_can_not_be_read_is_left_out() -> None:
+    assert names(an_entry(grants="x"), an_entry("b")) == ["b/main"]
+
+
+def test_changed_entry_is_read_again() -> None:
+    holders = Holders(nvidia_protocol())
+    cards = {item.uuid: item for item in CARDS}
+    assert len(holders.of((an_entry(),), {}, cards)[0][0].cards) == 1
+    assert len(holders.of((an_entry(grants=TWO_CARDS),), {}, cards)[0][0].cards) == 2
