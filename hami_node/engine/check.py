@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.compat import Compat
@@ -11,6 +12,8 @@ from hami_node.engine.filters import FitContext, context
 from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
 from hami_node.engine.usage import Charge, DeviceUsage, PodGrants, charged, collapse
 from hami_node.model import Ask, Grant, PodWishes, Uuid
+
+NO_WISHES: Final = PodWishes()
 
 
 def check_reservation(
@@ -38,12 +41,48 @@ def check_reservation(
     objection = is_covered(cards, grants, ask)
     if objection is not None:
         return objection
+    return _fits(cards, grants, ask, wishes, compat, own=own)
+
+
+def check_fixed(
+    cards: Mapping[Uuid, DeviceUsage],
+    grants: tuple[Grant, ...],
+    ask: Ask,
+    compat: Compat,
+    *,
+    own: PodGrants,
+) -> Objection | None:
+    """As `check_reservation`, for fixed shares: they are what the container asks for.
+
+    Nobody chose the cards by the pod's wishes, and kubelet counts the shares, so slots don't.
+    """
+    return _fits(cards, grants, ask, NO_WISHES, compat, own=own, counts_slots=False)
+
+
+def _fits(
+    cards: Mapping[Uuid, DeviceUsage],
+    grants: tuple[Grant, ...],
+    ask: Ask,
+    wishes: PodWishes,
+    compat: Compat,
+    *,
+    own: PodGrants | None,
+    counts_slots: bool = True,
+) -> Objection | None:
+    """Where the grants, charged one after another, do not fit beside what else is held."""
     ctx = context(ask, wishes.of(ask.vendor), compat, policy=wishes.gpu_policy or "")
     live = dict(cards)
     for charge in collapse(replace(own, are_inits_over=True)) if own is not None else ():
         if charge.uuid in live:
             live[charge.uuid] = charged(live[charge.uuid], charge)
+    if not counts_slots:
+        live = {uuid: _with_a_slot(card) for uuid, card in live.items()}
     return _all_possible(live, grants, ctx)
+
+
+def _with_a_slot(card: DeviceUsage) -> DeviceUsage:
+    slots = max(card.device.slots, card.slots_used + 1)
+    return replace(card, device=replace(card.device, slots=slots))
 
 
 def _all_possible(
@@ -61,9 +100,15 @@ def _all_possible(
 
 
 def is_covered(
-    cards: Mapping[Uuid, DeviceUsage], grants: tuple[Grant, ...], ask: Ask
+    cards: Mapping[Uuid, DeviceUsage],
+    grants: tuple[Grant, ...],
+    ask: Ask,
+    approved: tuple[Grant, ...] = (),
 ) -> Objection | None:
-    """Return where the reservation goes beyond the container's own limits, or None."""
+    """Return where the reservation goes beyond the container's own limits, or None.
+
+    `approved` are grants that may: the container was resized to exactly these.
+    """
     rules = rules_of(ask.vendor)
     held = [cards.get(grant.uuid) for grant in grants]
     devices = [card.device for card in held if card is not None]
@@ -78,17 +123,19 @@ def is_covered(
         if grant.uuid in seen and not rules.is_divided(card.device):
             return objection_to(card, Doubt.CARD_TWICE)
         seen.add(grant.uuid)
-        objection = _covered(card, grant, ask)
+        objection = _covered(card, grant, ask, is_approved=grant in approved)
         if objection is not None:
             return objection
     return rules.all_beyond_ask(devices, grants, ask)
 
 
-def _covered(card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
+def _covered(card: DeviceUsage, grant: Grant, ask: Ask, *, is_approved: bool) -> Objection | None:
     if grant.vendor is not ask.vendor or card.device.vendor is not ask.vendor:
         return objection_to(card, Doubt.VENDOR_DIFFERS)
     if grant.memory_mib < 0 or grant.cores < 0:
         return objection_to(card, Doubt.NEGATIVE)
+    if is_approved:
+        return None
     return rules_of(ask.vendor).beyond_ask(card, grant, ask)
 
 

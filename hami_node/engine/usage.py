@@ -88,13 +88,14 @@ def united(seen: PodGrants, now: PodGrants) -> PodGrants:
     width = max(len(seen.containers), len(now.containers))
     pairs = zip_longest(seen.containers, now.containers, fillvalue=())
     return PodGrants(
-        containers=tuple(_united(first, second) for first, second in pairs),
+        containers=tuple(larger_of(first, second) for first, second in pairs),
         kinds=now.kinds if now.kinds == seen.kinds else (ContainerKind.APP,) * width,
         are_inits_over=now.are_inits_over,
     )
 
 
-def _united(seen: ContainerGrants, now: ContainerGrants) -> ContainerGrants:
+def larger_of(seen: ContainerGrants, now: ContainerGrants) -> ContainerGrants:
+    """One container's grants of which neither of the two holds more."""
     left: dict[tuple[Uuid, Hashable], deque[Grant]] = {}
     for grant in now:
         left.setdefault((grant.uuid, grant.part), deque()).append(grant)
@@ -281,6 +282,14 @@ class NodeUsage:
         """What one pod takes; () for a pod that holds nothing."""
         return self._pods.get(key, ())
 
+    def without(self, key: str) -> Mapping[Uuid, DeviceUsage]:
+        """The cards with what all pods but this one hold."""
+        cards = dict(self._cards)
+        for charge in self.charges(key):
+            if charge.uuid in cards:
+                cards[charge.uuid] = self._fresh(cards[charge.uuid].device, leave_out=key)
+        return cards
+
     def add(self, key: str, grants: PodGrants) -> None:
         """Count a pod's grants; grants counted before under the same key are replaced."""
         self.remove(key)
@@ -316,9 +325,10 @@ class NodeUsage:
         """Take a new inventory; the grants stay with their cards."""
         self._cards = {device.uuid: self._fresh(device) for device in devices}
 
-    def _fresh(self, device: Device) -> DeviceUsage:
+    def _fresh(self, device: Device, leave_out: str = "") -> DeviceUsage:
         # Summed from scratch, over the few charges on the card: masks can't be subtracted.
         card = DeviceUsage(device=device)
-        for charge in self._charges.get(device.uuid, {}).values():
-            card = charged(card, charge)
+        for key, charge in self._charges.get(device.uuid, {}).items():
+            if key != leave_out:
+                card = charged(card, charge)
         return card

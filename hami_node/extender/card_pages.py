@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from hami_node.config.settings import CardMetrics
+from hami_node.config.settings import MetricNames
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.metrics.cluster import own_series
 from hami_node.metrics.hami import hami_series
@@ -12,7 +12,7 @@ from hami_node.metrics.server import CardPages
 
 
 def card_pages(
-    state: ClusterState, names: CardMetrics, is_leading: Callable[[], bool]
+    state: ClusterState, names: MetricNames, is_leading: Callable[[], bool]
 ) -> CardPages:
     """Writes the series of some or all nodes; nothing on a replica that waits.
 
@@ -24,12 +24,12 @@ def card_pages(
     parts = {vendor.part_metric: vendor.part_labels for vendor in vendors if vendor.part_metric}
 
     def pages(nodes: Collection[str] | None) -> Iterator[str]:
-        if names is CardMetrics.OFF or not is_leading():
+        if names is MetricNames.OFF or not is_leading():
             return
         use = state.in_use(nodes)
-        if names in (CardMetrics.OWN, CardMetrics.BOTH):
+        if names in (MetricNames.OWN, MetricNames.BOTH):
             yield from own_series(use)
-        if names in (CardMetrics.HAMI, CardMetrics.BOTH):
+        if names in (MetricNames.HAMI, MetricNames.BOTH):
             yield from hami_series(use, resources, parts)
 
     return pages

@@ -26,6 +26,7 @@ from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimi
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
+from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
@@ -88,6 +89,15 @@ class Parts:
         self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
         rules = rules_of(settings, vendors)
         self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
+        self.resizer = Resizer(
+            self.state,
+            self.kube,
+            ResizeOutlets(
+                notify=self._notify,
+                on_result=metrics.count_resize,
+                require_lead=lambda: self.readiness.require_lead(),
+            ),
+        )
         self._follow()
         self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
         self.readiness = Readiness(self.view, self.quotas, self._election(), self._begin_term)
@@ -173,6 +183,7 @@ class Parts:
     def _follow(self) -> None:
         self.view.node_watch.cache.follow(self.state.node_changed)
         self.view.pod_watch.cache.follow(self.state.pod_changed)
+        self.view.pod_watch.cache.follow(self.resizer.pod_changed)
         self.quotas.cache.follow(self._quota_changed)
 
     def _begin_term(self) -> None:

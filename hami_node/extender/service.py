@@ -79,6 +79,7 @@ class Extender:
         threads.start("events", lambda: parts.events.run(stop))
         threads.start("config", lambda: self._config.run(stop))
         threads.start("sweeper", lambda: parts.sweeper.run(stop))
+        threads.start("resizer", lambda: parts.resizer.run(stop))
         leader = parts.readiness.leader
         if leader is not None:
             threads.start("leader", lambda: leader.run(self._end_of_lead))
@@ -101,6 +102,7 @@ class Extender:
             server.close(GRACE_S)
         self._end_of_lead.set()  # not before: running requests were decided as the leader
         parts.events.wake()
+        parts.resizer.wake()
         self._config.wake()
         parts.quotas.interrupt()
         parts.view.close()

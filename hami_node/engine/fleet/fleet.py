@@ -20,7 +20,7 @@ from hami_node.engine.fleet.summaries import Needs, NodeSummary, needs
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, place_on, plan
 from hami_node.engine.quota import QuotaBook
 from hami_node.engine.ranking import SPREAD
-from hami_node.engine.usage import Charge, PodGrants
+from hami_node.engine.usage import Charge, PodGrants, collapse
 from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
 FEW: Final = 8
@@ -51,7 +51,7 @@ class Fleet:
         self.rules = rules
         self.quotas = QuotaBook() if quotas is None else quotas
         self._nodes: dict[str, NodeState] = {}
-        self._pods: dict[str, tuple[str, str]] = {}
+        self._pods: dict[str, tuple[str, str, tuple[Charge, ...]]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
         self._catalogue = Catalogue()
         self._explainers: dict[Plan, Explainer] = {}
@@ -101,22 +101,37 @@ class Fleet:
         state.usage.replace_devices(())
         self._drop_if_empty(state)
 
-    def add_pod(self, key: str, namespace: str, node: str, grants: PodGrants) -> None:
-        """Count a pod's grants; what was counted under its key before is replaced."""
+    def add_pod(
+        self,
+        key: str,
+        namespace: str,
+        node: str,
+        grants: PodGrants,
+        limited: PodGrants | None = None,
+    ) -> None:
+        """Count a pod's grants; what was counted under its key before is replaced.
+
+        `limited` is what the namespace's quota counts, where that is not the same.
+        """
         self.remove_pod(key)
         state = self._state(node)
         state.usage.add(key, grants)
-        self._pods[key] = (node, namespace)
-        self._use_quota(namespace, state.usage.charges(key), 1)
+        charges = state.usage.charges(key) if limited is None else collapse(limited)
+        self._pods[key] = (node, namespace, charges)
+        self._use_quota(namespace, charges, 1)
         self._touch(state)
+
+    def quota_charges(self, key: str) -> tuple[Charge, ...]:
+        """What a pod takes of its namespace's quota, card by card."""
+        return self._pods[key][2] if key in self._pods else ()
 
     def remove_pod(self, key: str) -> None:
         """Remove a pod's grants; does nothing for an unknown pod."""
-        node, namespace = self._pods.pop(key, ("", ""))
+        node, namespace, charges = self._pods.pop(key, ("", "", ()))
         state = self._nodes.get(node)
         if state is None:
             return
-        self._use_quota(namespace, state.usage.charges(key), -1)
+        self._use_quota(namespace, charges, -1)
         state.usage.remove(key)
         self._touch(state)
         self._drop_if_empty(state)

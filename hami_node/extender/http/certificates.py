@@ -74,7 +74,7 @@ class Certificates:
             self._newest = self._load()
         except (OSError, ValueError) as e:
             hint = "the old pair stays in use; put a matching certificate and key there"
-            log.error("certificate_refused", extra=kv(file=file, error=e, cure=hint))  # noqa: TRY400 - the trace adds nothing
+            log.error("certificate_refused", extra=kv(file=file, error=e, hint=hint))  # noqa: TRY400 - the trace adds nothing
             return
         log.info("certificate_reloaded", extra=kv(file=file))
 

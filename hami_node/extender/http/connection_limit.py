@@ -109,5 +109,5 @@ class ConnectionLimit:
         """Log the first of many."""
         if is_full and not self._is_full:
             hint = "the longest idle ones are closed; see who connects so often"
-            log.warning("extender_connections_full", extra=kv(limit=self._most, cure=hint))
+            log.warning("extender_connections_full", extra=kv(limit=self._most, hint=hint))
         self._is_full = is_full

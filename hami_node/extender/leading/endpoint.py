@@ -122,7 +122,7 @@ class LeaderEndpoint:
         if isinstance(error, NotFound):
             hint = "apply the manifests: they contain this EndpointSlice"
         trace = None if isinstance(error, HamiError) else error
-        fields = kv(slice=self._place().slice_name, error=error, cure=hint)
+        fields = kv(slice=self._place().slice_name, error=error, hint=hint)
         log.error("leader_endpoint_not_written", extra=fields, exc_info=trace)
 
 

@@ -285,7 +285,7 @@ class Leader:
         if was_failing:
             return
         hint = "retried; as long as no replica can renew the Lease, none decides"
-        fields = kv(lease=f"{self._namespace}/{self._name}", error=error, cure=hint)
+        fields = kv(lease=f"{self._namespace}/{self._name}", error=error, hint=hint)
         trace = None if isinstance(error, HamiError) else error
         log.warning("lease_not_renewed", extra=fields, exc_info=trace)
 

@@ -19,7 +19,7 @@ from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import Charge, DeviceUsage
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.counted_pod import is_overfull, reservation_marks
-from hami_node.extender.state.decisions import Busy, Reserved
+from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.metrics.cluster_use import ClusterUse
@@ -27,6 +27,7 @@ from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
 from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.offer import registered_cards
+from hami_node.vendors.resizing import Resizing
 
 
 class ClusterState:
@@ -51,6 +52,8 @@ class ClusterState:
                 self._nodes.put(after)
             elif before is not None:
                 self._nodes.remove(before.name)
+            if (node := after or before) is not None:
+                self._pods.hear(node.name, after)
 
     def give_up(self, node: str, vendor: Vendor, why: str) -> None:
         """Offer no cards of a vendor on a node until `take_back`: its daemon has gone silent."""
@@ -176,6 +179,18 @@ class ClusterState:
         """
         with self._lock:
             self._pods.begin_term(scheduler_name)
+
+    def resize(self, pod: Pod, wanted: Resizing) -> NoRoom | Busy | None:
+        """Charge what a running pod asks for, beside what it holds; why not, or None."""
+        compat = self.rules.engine.compat
+        with self._lock:
+            return self._pods.resize(pod, wanted, zero_is_limit=compat.is_zero_quota_a_limit)
+
+    def take_back_resize(self, uid: str) -> None:
+        """What `resize` charged was not stored: the pod counts as before."""
+        with self._lock:
+            if (counted := self._pods.find(uid)) is not None:
+                self._pods.recount(counted)
 
     @contextmanager
     def binding(self, pod: Pod) -> Iterator[bool]:

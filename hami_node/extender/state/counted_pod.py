@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
@@ -11,11 +12,14 @@ from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Pod
 from hami_node.vendors.holding import has_grants, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire.resize import Word
 
 Marks = tuple[str | bool | None, ...]
 
 NOTHING: Final = PodGrants(containers=())
 """What a pod holds that is charged nowhere."""
+NO_WORDS: Final[Mapping[str, Word]] = MappingProxyType({})
+"""What a node says of a pod that was never resized."""
 
 
 @dataclass(slots=True)
@@ -35,7 +39,9 @@ class Counted:
         own: marks of the reservation as it was stored; () before that.
         bound_s: monotonic time at which it was first known to be bound; None before that.
         marks: of the bound pod when it was charged.
+        words: what its node said of its resized containers then.
         seen: the grants of the bound pod that no edit makes smaller.
+        asked: what it shall hold by a resize that may have been approved in its present version.
         is_binding: a call to bind it is running.
         is_doubtful: a binding was sent, and it is unknown whether it was made.
         void_version: set for a reservation that no longer counts: its cards stay charged while the
@@ -51,7 +57,9 @@ class Counted:
     own: Marks = ()
     bound_s: float | None = None
     marks: Marks = ()
+    words: Mapping[str, Word] = field(default_factory=lambda: NO_WORDS)
     seen: PodGrants = NOTHING
+    asked: PodGrants = NOTHING
     is_binding: bool = False
     is_doubtful: bool = False
     void_version: str = ""

@@ -29,3 +29,10 @@ class Busy:
     """Nothing is decided now; the call may be repeated. `why` is for messages."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A running pod can't be resized as it asks; `why` is for people."""
+
+    why: str

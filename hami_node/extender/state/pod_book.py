@@ -9,15 +9,21 @@ from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.usage import PodGrants, united
+from hami_node.errors import WireError
 from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
+from hami_node.extender.state.decisions import Busy, NoRoom
+from hami_node.extender.state.node_words import NodeWords
+from hami_node.extender.state.resize_room import room_objection
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
-from hami_node.model import Pod
+from hami_node.model import Node, Pod
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.vendors.resizing import Resizing, is_ready, limits_of, resizing_of
 from hami_node.wire import names
 from hami_node.wire.reservation import are_inits_over
+from hami_node.wire.resize import decode_request
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +32,8 @@ MAX_GONE: Final = 20_000
 MAX_SEEN: Final = 256
 """Grants of one bound pod that are remembered although its annotations no longer name them, if the
 node does not have their cards: edits could name new ones for ever."""
+
+_RESIZE_KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED, names.POD_RESIZE_STATE)
 
 
 class PodBook:
@@ -38,6 +46,7 @@ class PodBook:
         self._fleet, self._vendors = fleet, vendors
         self._clock, self._unbound_s = clock, unbound_s
         self._pods: dict[str, Counted] = {}
+        self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
 
     def find(self, uid: str) -> Counted | None:
@@ -165,6 +174,7 @@ class PodBook:
             counted.since_s = self._clock.monotonic()
             self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
             self.void(counted)
+        self._hold_resizes()
 
     def in_service(self, node: str, but: str, vendors: Container[object], for_s: float) -> str:
         """Another pod of the node that its plugin has still to serve; "" for none.
@@ -191,6 +201,63 @@ class PodBook:
                 return counted.pod.key
         return ""
 
+    def hear(self, name: str, node: Node | None) -> None:
+        """Apply what a node says of its resized containers; None for a node that is gone."""
+        for uid in self._words.hear(name, node):
+            counted = self._pods.get(uid)
+            if counted is not None and counted.pod.node_name == name:
+                self._count_bound(counted)
+
+    def resize(self, pod: Pod, wanted: Resizing, *, zero_is_limit: bool) -> NoRoom | Busy | None:
+        """Charge what a running pod asks for, beside what it holds; why not, or None.
+
+        Args:
+            pod: as it was decided on.
+            wanted: its new grants.
+            zero_is_limit: a quota of 0 blocks.
+        """
+        counted = self._pods.get(pod.uid)
+        if counted is None or counted.pod is not pod or counted.node != pod.node_name:
+            return Busy(f"pod {pod.key} has changed")
+        self.recount(counted)
+        after = wanted.beside(pod, counted.grants)
+        if after is None:
+            return NoRoom("its reservation does not match its containers")
+        objection = room_objection(
+            self._fleet, pod, (counted.grants, after), self._vendors, zero_is_limit=zero_is_limit
+        )
+        if objection:
+            return NoRoom(objection)
+        self._charge_resize(counted, after)
+        return None
+
+    def _hold_resizes(self) -> None:
+        """Charge what running pods ask for: the leader before may have approved it just now."""
+        for counted in tuple(self._pods.values()):
+            if names.POD_RESIZE not in counted.pod.annotations or not counted.pod.node_name:
+                continue
+            if not is_ready(counted.pod, self._vendors):
+                continue
+            try:
+                request = decode_request(counted.pod.annotations[names.POD_RESIZE])
+                wanted = resizing_of(counted.pod, request, self._vendors)
+            except WireError:
+                continue
+            after = wanted.beside(counted.pod, counted.grants)
+            if after is not None:
+                self._charge_resize(counted, after)
+
+    def _charge_resize(self, counted: Counted, after: PodGrants) -> None:
+        pod, counted.grants, counted.asked = counted.pod, after, after
+        limited = self._limited(pod, after)
+        self._fleet.add_pod(pod.uid, pod.namespace, counted.node, after, limited)
+
+    def recount(self, counted: Counted) -> None:
+        """Charge a bound pod again by what is known of it: a resize was not stored."""
+        if counted.pod.node_name:
+            counted.marks = ()
+            self._count_bound(counted)
+
     def _new(self, pod: Pod) -> Counted:
         counted = Counted(pod=pod, born_s=self._clock.monotonic())
         self._pods[pod.uid] = counted
@@ -199,26 +266,41 @@ class PodBook:
     def _count_bound(self, counted: Counted) -> None:
         """Charge what the pod's annotations say, and never less than was seen of it before."""
         pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
-        marks = holdings.marks_of(pod, self._vendors)
-        if counted.marks == marks:
+        said = self._words.about(pod)
+        # an approval that was sent names the pod's version: it can't arrive once these change
+        resize = tuple(key + pod.annotations[key] for key in _RESIZE_KEYS if key in pod.annotations)
+        marks = (*holdings.marks_of(pod, self._vendors), *resize)
+        if counted.marks == marks and counted.words == said:
             return
+        if counted.marks != marks:
+            counted.asked = NOTHING
         if counted.since_s is not None and counted.node == pod.node_name:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
             counted.bound_s = self._clock.monotonic()
         counted.marks, counted.token, counted.own, counted.since_s = marks, 0, (), None
+        counted.words = said
         holding = holdings.holding_of(pod, self._vendors)
         written = NOTHING if holding is None else holding.grants
-        grants = replace(united(counted.seen, written), are_inits_over=are_inits_over(pod))
-        if grants.containers != written.containers:
+        floor = self._words.floor(pod, counted.seen)
+        grants = replace(united(floor, written), are_inits_over=are_inits_over(pod))
+        if grants.containers != written.containers and not resize:
             log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
         counted.seen = self._remembered(counted, written, grants)
+        grants = united(counted.asked, grants)
         if any(grants.containers):
             counted.node, counted.grants = pod.node_name, grants
-            self._fleet.add_pod(pod.uid, pod.namespace, pod.node_name, grants)
+            limited = self._limited(pod, grants) if said else None
+            self._fleet.add_pod(pod.uid, pod.namespace, pod.node_name, grants, limited)
         else:
             counted.node, counted.grants = "", NOTHING
             self._fleet.remove_pod(pod.uid)
+
+    def _limited(self, pod: Pod, grants: PodGrants) -> PodGrants:
+        """What a quota counts: the larger of what the pod holds and what its limits ask for."""
+        state = self._fleet.nodes.get(pod.node_name)
+        cards = {} if state is None else state.usage.cards
+        return limits_of(pod, grants, cards, self._vendors)
 
     def _remembered(self, counted: Counted, written: PodGrants, grants: PodGrants) -> PodGrants:
         """What later edits can't take back: of too much, only what the node can have granted."""

@@ -20,7 +20,13 @@ from hami_node.extender.webhook.pod_form import (
     quantity_operations,
     spec_operation,
 )
-from hami_node.extender.webhook.reserved_env import env_problems, env_wanted, overwritten
+from hami_node.extender.webhook.reserved_env import (
+    env_problems,
+    env_unwanted,
+    env_wanted,
+    overwritten,
+    removed,
+)
 from hami_node.extender.webhook.rules import WebhookRules
 from hami_node.model import ContainerKind, Pod
 from hami_node.text import shown
@@ -87,9 +93,10 @@ def _admitted(
     patch: list[Operation] = []
     for request in requests:
         wanted = env_wanted(request, rules.vendors)
-        warnings += overwritten(request, wanted)
+        unwanted = env_unwanted(request, rules.vendors)
+        warnings += (*overwritten(request, wanted), *removed(request, unwanted))
         patch += quantity_operations(request.form, request.added)
-        patch += env_operations(request.form, wanted)
+        patch += env_operations(request.form, wanted, unwanted)
     if is_asking:
         warnings += _unknown_words(form.pod, rules)
         patch += _spec_operations(form, requests, rules)

@@ -6,7 +6,7 @@ pod: fields that this program does not know stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,12 +21,12 @@ from hami_node.wire.objects import decode_pod
 from hami_node.wire.values.json_patch import pointer
 
 
-class Operation(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of a JSON patch; `path` is an escaped JSON pointer."""
 
     op: str
     path: str
-    value: object
+    value: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +152,22 @@ def quantity_operations(form: ContainerForm, added: Mapping[str, str]) -> Iterat
                 yield Operation(op="add", path=parent + pointer(block, name), value=quantity)
 
 
-def env_operations(form: ContainerForm, wanted: Mapping[str, str]) -> Iterator[Operation]:
-    """Set variables to these values: entries of that name are replaced, missing ones appended."""
+def env_operations(
+    form: ContainerForm, wanted: Mapping[str, str], unwanted: Collection[str] = ()
+) -> Iterator[Operation]:
+    """Set variables to these values: entries of that name are replaced, missing ones appended.
+
+    Entries with an unwanted name are removed, the last one first, so that the others keep their
+    places.
+    """
     present = form.env or ()
     for i, var in enumerate(present):
         if var.name in wanted and var.value != wanted[var.name]:
             entry = {"name": var.name, "value": wanted[var.name]}
             yield Operation(op="replace", path=f"{form.path}/env/{i}", value=entry)
+    for i, var in reversed(tuple(enumerate(present))):
+        if var.name in unwanted:
+            yield Operation(op="remove", path=f"{form.path}/env/{i}")
     known = {var.name for var in present}
     new = [{"name": name, "value": text} for name, text in wanted.items() if name not in known]
     if new and form.env is None:

@@ -34,6 +34,23 @@ def env_wanted(request: ContainerRequest, vendors: Iterable[VendorAdmission]) ->
     return wanted
 
 
+def env_unwanted(request: ContainerRequest, vendors: Iterable[VendorAdmission]) -> frozenset[str]:
+    """The user's variables to take out of the container, because the node writes them."""
+    own = {var.name for var in request.form.env or ()}
+    return frozenset(
+        name
+        for vendor in vendors
+        for name in vendor.env_of_the_node(request.ask_of(vendor))
+        if name in own
+    )
+
+
+def removed(request: ContainerRequest, unwanted: Iterable[str]) -> Iterator[str]:
+    """Warnings about a user's variables that are taken out."""
+    for name in sorted(unwanted):
+        yield f"{request.form.title}: environment variable {name} is removed: the node writes it"
+
+
 def overwritten(request: ContainerRequest, wanted: Mapping[str, str]) -> Iterator[str]:
     """Warnings about a user's variables that get another value."""
     for var in request.form.env or ():

@@ -13,6 +13,7 @@ from hami_node.errors import NotLeading
 from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.filter import Outlets, PodFilter
+from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
@@ -93,6 +94,13 @@ class Desk:
                 scheduler_name=SCHEDULER,
             ),
             outlets,
+        )
+        self.resizer = Resizer(
+            self.state,
+            self.kube,
+            ResizeOutlets(
+                notify=self.notes.append, on_result=self.results.append, require_lead=self.fence
+            ),
         )
         for name in nodes:
             self.add_node(name, cards=cards)
@@ -179,9 +187,11 @@ class Desk:
         for key, known in list(self.shown_pods.items()):
             if key not in pods or pods[key].uid != known.uid:
                 self.state.pod_changed(known, None)
+                self.resizer.pod_changed(known, None)
         for key, pod in pods.items():
             if self.shown_pods.get(key) != pod:
                 self.state.pod_changed(self.shown_pods.get(key), pod)
+                self.resizer.pod_changed(self.shown_pods.get(key), pod)
         for name, node in self.shown_nodes.items():
             if name not in nodes:
                 self.state.node_changed(node, None)

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_node.config.settings import CardMetrics
+from hami_node.config.settings import MetricNames
 from hami_node.engine.quota import Limits
 from hami_node.extender.card_pages import card_pages
 from hami_node.model import ContainerKind, Uuid
@@ -71,7 +71,7 @@ def run_neuron_pod(desk: Desk, name: str = "cores", count: str = "1") -> None:
 
 
 def text_of(
-    desk: Desk, names: CardMetrics = CardMetrics.OWN, nodes: list[str] | None = None
+    desk: Desk, names: MetricNames = MetricNames.OWN, nodes: list[str] | None = None
 ) -> str:
     return "".join(card_pages(desk.state, names, lambda: desk.is_leading)(nodes))
 
@@ -201,9 +201,9 @@ def test_node_that_is_named_twice_is_shown_once(desk: Desk) -> None:
     assert text_of(desk, nodes=["h1", "h1"]) == text_of(desk, nodes=["h1"])
 
 
-@pytest.mark.parametrize("names", CardMetrics)
-def test_only_the_replica_that_decides_shows_cards(desk: Desk, names: CardMetrics) -> None:
-    assert bool(text_of(desk, names)) == (names is not CardMetrics.OFF)
+@pytest.mark.parametrize("names", MetricNames)
+def test_only_the_replica_that_decides_shows_cards(desk: Desk, names: MetricNames) -> None:
+    assert bool(text_of(desk, names)) == (names is not MetricNames.OFF)
     desk.lose_lead()
     assert text_of(desk, names) == ""
 
@@ -212,7 +212,7 @@ def test_names_of_hamis_scheduler(desk: Desk) -> None:
     desk.add_pod("gpu", Box(name="c", memory_mib=2048, cores=30))
     assert desk.choose("gpu", "h1") == "h1"
     run_neuron_pod(desk)
-    text = text_of(desk, CardMetrics.HAMI)
+    text = text_of(desk, MetricNames.HAMI)
     on_card = ("zone", "node", "device_uuid", "device_index", "device_type")
     found = series_of(text, *on_card)
     gpu = ("vGPU", "h1", "GPU-h1-0", "0", "NVIDIA-NVIDIA H100")
@@ -250,7 +250,7 @@ def test_quotas_under_hamis_names(desk: Desk) -> None:
     desk.state.set_quota("default", "gpus", Limits(memory_mib=5000))
     desk.add_pod("gpu", Box(name="c", memory_mib=2048, cores=30))
     assert desk.choose("gpu", "n1") == "n1"
-    found = series_of(text_of(desk, CardMetrics.HAMI), "namespace", "quota_name")
+    found = series_of(text_of(desk, MetricNames.HAMI), "namespace", "quota_name")
     memory, cores = (
         ("default", nvidia_names.RESOURCE_GPU_MEMORY),
         ("default", "nvidia.com/gpucores"),
@@ -275,7 +275,7 @@ def test_mig_instances_under_hamis_name(desk: Desk) -> None:
     name = "hami_node_gpu_mig_instance_info"
     (family,) = (
         found
-        for found in text_string_to_metric_families(text_of(desk, CardMetrics.HAMI))
+        for found in text_string_to_metric_families(text_of(desk, MetricNames.HAMI))
         if found.name == name
     )
     (sample,) = family.samples
@@ -302,7 +302,7 @@ def test_both_names_are_well_formed_in_both_formats(desk: Desk) -> None:
     }
     add_node(desk, "s1", annotations, gpu="10")
     desk.sync()
-    text = text_of(desk, CardMetrics.BOTH)
+    text = text_of(desk, MetricNames.BOTH)
     assert set(series_of(text, "node", "uuid", "type")[OWN + "card_info"]) >= {
         ("s1", 'GPU-"\\\n', 'a "b" \\')
     }

@@ -8,7 +8,7 @@ from hami_node.errors import WireError
 from hami_node.extender.rules import rules_of
 from hami_node.model import Container, Pod
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.settings import NVIDIA_SETTINGS
+from hami_node.vendors.nvidia.settings_block import NVIDIA_SETTINGS
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.request import request_of
 from tests.fakes.settings import settings

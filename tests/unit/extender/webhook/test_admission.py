@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hami_node.simulate.patches import json_patch
-from hami_node.vendors.nvidia.settings import CorePolicy
+from hami_node.vendors.nvidia.choices import CorePolicy
 from hami_node.wire import names
 from tests.unit.extender.reviews import (
     CORES,
@@ -251,12 +251,12 @@ def test_runtime_class_is_set_for_cards_unless_the_pod_names_one() -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        (None, ["none"]),
-        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], ["none"]),
-        ([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"secretKeyRef": {}}}], ["none"]),
+        (None, ["void"]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], ["void"]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"secretKeyRef": {}}}], ["void"]),
         ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}], ["void"]),
-        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}], ["none"]),
-        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "0")], ["none", "none"]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}], ["void"]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "0")], ["void", "void"]),
     ],
     ids=["absent", "literal", "value-from", "void", "none", "twice"],
 )
@@ -270,6 +270,30 @@ def test_hidden_cards_overwrite_what_a_container_without_cards_says(
     alone = admitted(pod(container(None, env=env)), rules)
     assert [var["value"] for var in env_of(alone)] == expected
     assert alone["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"value": v} for v in ("all", "GPU-1", "0", "void", "none", "")]
+    + [{}, {"valueFrom": {"configMapKeyRef": {}}}],
+    ids=str,
+)
+def test_visible_devices_of_a_container_with_cards_are_taken_out_for_the_nodes(
+    source: Json,
+) -> None:
+    own = {"name": "NVIDIA_VISIBLE_DEVICES", **source}
+    kept = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}, {"name": "B"}]
+    obj = pod(container(SHARE, env=[own, kept[0], own, kept[1]]))
+    assert env_of(admitted(obj)) == kept
+    assert ask(obj)["warnings"] == [
+        "container main: environment variable NVIDIA_VISIBLE_DEVICES is removed: the node writes it"
+    ]
+    assert ask(admitted(obj)).get("warnings") is None
+
+
+def test_visible_devices_are_taken_out_beside_what_is_set() -> None:
+    obj = pod(container({**SHARE, PRIO: "1"}, env=[{"name": "NVIDIA_VISIBLE_DEVICES"}]))
+    assert env_of(admitted(obj)) == [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]
 
 
 # -- What the manifests send here ------------------------------------------------------------------

@@ -142,8 +142,10 @@ def test_pod_without_containers_is_refused(obj: Json) -> None:
         "CUDA_DEVICE_SM_LIMIT_1",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE",
         "CUDA_OVERSUBSCRIBE",
+        "CUDA_REDIRECT",
+        "NVIDIA_GPU_MEMORY_LIMIT",
+        "NVIDIA_GPU_MEMORY_REQUEST",
         "LD_PRELOAD",
-        "NVIDIA_VISIBLE_DEVICES",
     ],
 )
 @pytest.mark.parametrize(
@@ -167,12 +169,11 @@ def test_reserved_variables_are_free_in_containers_with_neuron_devices_only() ->
         ({"value": "all"}, True),
         ({"value": "GPU-1"}, True),
         ({"valueFrom": {"fieldRef": {}}}, True),
-        ({"value": "none"}, False),
         ({"value": "void"}, False),
         ({}, False),
         ({"value": "", "valueFrom": None}, False),
     ],
-    ids=["all", "uuid", "from", "none", "void", "empty", "null-from"],
+    ids=["all", "uuid", "from", "void", "empty", "null-from"],
 )
 def test_visible_devices_beside_a_container_with_cards(source: Json, is_refused: bool) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", **source}]
@@ -184,6 +185,16 @@ def test_visible_devices_beside_a_container_with_cards(source: Json, is_refused:
         403,
         "container b: environment variable NVIDIA_VISIBLE_DEVICES would show it cards that other "
         "containers asked for, and it asks for none: remove it from env",
+    )
+
+
+def test_visible_devices_none_is_refused_because_void_hides_cards_everywhere() -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    assert refusal(pod(container(SHARE), container(None, "b", env=env))) == (
+        403,
+        "container b: environment variable NVIDIA_VISIBLE_DEVICES fails with NVIDIA's runtime in "
+        "CDI mode, and shows all cards with one version of it (void hides them everywhere): remove "
+        "it from env",
     )
 
 

@@ -12,7 +12,7 @@ from hami_node.errors import WireError
 from hami_node.extender.webhook.rules import WebhookRules
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.simulate.patches import json_patch
-from hami_node.vendors.nvidia.settings import CorePolicy
+from hami_node.vendors.nvidia.choices import CorePolicy
 from tests.fakes.reviews import review_of
 from tests.unit.extender.reviews import (
     CORES,

@@ -1,0 +1,1 @@
+"""Requests to resize running pods: is there room, and what is written on the pod."""
