@@ -1,22 +1,24 @@
-"""One resource that this daemon serves: its cards, and its registration with kubelet."""
+"""One resource that this daemon serves: the cards that it offers, its registration with kubelet."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hami_node.config.settings import Settings
 from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.model import Device
+from hami_node.model import Device, PairScores
 from hami_node.node.cards.inventory import Inventory, refuse_oversize
-from hami_node.node.cards.records import CardRecord
-from hami_node.node.cards.scanner import Scanner
+from hami_node.node.cards.numa_hints import NumaHints
 from hami_node.node.kubelet.lifecycle import Lifecycle, remove_stale_sockets
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
 from hami_node.ports import Clock
-from hami_node.vendors.answer import Responder
 from hami_node.vendors.spec import AnyVendor, ServedResource
+
+if TYPE_CHECKING:  # loaded after the registration
+    from hami_node.node.cards.preference import CardChoice
+    from hami_node.record.ledger import Entry
 
 Served = ServedResource[object]
 
@@ -25,7 +27,7 @@ LONGEST_WAIT_S = 3600.0
 
 
 class NodeResource:
-    """A vendor's resource on this node, with a backend and an inventory of its own."""
+    """A resource on this node, with an inventory, a socket and an allocator of its own."""
 
     def __init__(
         self,
@@ -36,20 +38,18 @@ class NodeResource:
         clock: Clock,
         stop: threading.Event,
         metrics: DeferredMetrics,
+        scores: Callable[[], PairScores],
     ) -> None:
-        """Build the parts; the backend is not queried yet. `settings` returns those in force.
+        """Build the parts; it has no cards yet.
 
-        Raises:
-            ConfigError: a setting of the backend is wrong.
+        `settings` returns those in force, `scores` the links between the vendor's cards.
         """
-        self.vendor, self.served = vendor, served
-        self._settings, self._stop, self._metrics = settings, stop, metrics
-        self.name = served.name(self._own)
+        self._scores = scores
+        self.vendor, self.name = vendor, served.name
+        self.served, self._settings = served, settings
+        self._stop, self._metrics = stop, metrics
         self.inventory = Inventory()
-        self.backend = served.make_backend(settings(), clock, self.record)
-        self.scanner = Scanner(
-            backend=self.backend, inventory=self.inventory, offer=self._offered, clock=clock
-        )
+        self.hints = NumaHints(clock, self.inventory.touch)
         self.allocator = AllocatorSlot(clock, stop)
         note, name = metrics.note, self.name
         self.lifecycle = Lifecycle(
@@ -62,10 +62,6 @@ class NodeResource:
             on_failed=lambda _: note(lambda metrics: metrics.set_registered(name, False)),
         )
 
-    def record(self, name: str) -> CardRecord:
-        """A record of this vendor on this node."""
-        return CardRecord(self._settings().record_dir, name)
-
     def _registered(self) -> None:
         self.allocator.renew()
         self._metrics.note(lambda metrics: metrics.count_registration(self.name))
@@ -75,33 +71,53 @@ class NodeResource:
         """The vendor's settings in force."""
         return self._settings().of(self.vendor.settings.kind)
 
-    @cached_property
-    def responder(self) -> Responder:
-        """Makes the answers; loaded after the registration."""
-        return self.served.make_responder(lambda: self._own)
-
-    @property
-    def harmless_errors(self) -> frozenset[int]:
-        """Codes of driver errors that leave a card healthy."""
-        return self.served.harmless_errors(self._own)
-
-    def _offered(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
+    def offered(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
+        """Those of the vendor's cards that this resource offers, as the settings have them."""
         return self.served.offered(physical, self._own)
 
+    def uuids(self) -> tuple[str, ...]:
+        """The cards that it offers now."""
+        return tuple(card.uuid for card in self.inventory.cards)
+
     def _make_plugin(self) -> DevicePlugin:
-        return DevicePlugin(self.inventory, self.allocator, self.served.options(self._own))
+        return DevicePlugin(
+            self.inventory,
+            self.allocator,
+            self.served.options(self._own),
+            choose=self._choose,
+            shows_numa=lambda: self.hints.are_shown,
+        )
+
+    def _choose(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        from hami_node.node.cards.preference import choose_ids
+
+        return choose_ids(available, must, size, choice=self.choice())
+
+    def choice(self) -> CardChoice:
+        """What a free choice between the cards depends on."""
+        from hami_node.node.cards.preference import CardChoice
+
+        policy = self._settings().gpu_scheduler_policy
+        return CardChoice(cards=self.inventory.cards, scores=self._scores(), policy=policy)
+
+    def update_hints(self, entries: Iterable[Entry]) -> None:
+        """Decide again whether kubelet is told the cards' NUMA nodes; `entries`: all on record."""
+        if self.served.options(self._own).shows_numa:
+            closed = self.inventory.closed_ids
+            self.hints.update(self.inventory.cards, self.name, entries, closed)
+        else:
+            self.hints.hide()
 
     def remove_stale_sockets(self) -> None:
         """Remove the sockets of a killed daemon; to be called before any resource is served."""
         remove_stale_sockets(self._settings().plugin_dir, self.name)
 
-    def find_cards(self) -> None:
-        """Scan the cards for the first time.
+    def refuse_oversize(self) -> None:
+        """Check what kubelet is about to be sent.
 
         Raises:
-            ConfigError: the device list is larger than kubelet accepts.
+            ConfigError: it is more than kubelet accepts.
         """
-        self.scanner.scan_once()
         refuse_oversize(self.inventory.cards, self.served.count_setting)
 
     def check(self, settings: Settings) -> None:
@@ -116,10 +132,10 @@ class NodeResource:
 
     def apply(self, before: Settings) -> None:
         """Apply the settings in force; `before` are the previous settings."""
-        kind = self.vendor.settings.kind
-        self.served.apply(self.backend, self._settings())
-        self.scanner.offer_again()
-        if self.served.options(before.of(kind)) != self.served.options(self._own):
+        kind, options = self.vendor.settings.kind, self.served.options
+        if not options(self._own).shows_numa:
+            self.hints.hide()
+        if options(before.of(kind)) != options(self._own):
             self.lifecycle.restart()
 
     def live(self) -> None:
@@ -132,12 +148,7 @@ class NodeResource:
                 return
             self.inventory.wait_newer_or(version, self._stop.is_set, LONGEST_WAIT_S)
 
-    def scan(self) -> None:
-        """Keep the inventory up to date until stopped."""
-        self.scanner.run(self._stop)
-
     def close(self) -> None:
         """After stop is set: end every wait."""
         self.inventory.wake()
         self.lifecycle.wake()
-        self.backend.close()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device, Node, PairScores, Uuid
-from hami_node.vendors.answer import ContainerResponse, Slice
-from hami_node.vendors.publication import CardSources
+from hami_node.ports import HostUse
+from hami_node.vendors.on_node.answer import ContainerResponse, HandOverState, NodeSituation, Slice
+from hami_node.vendors.on_node.limiter import LimiterState
+from hami_node.vendors.on_node.publication import CardSources
 from hami_node.wire.handshake import encode_reported_rfc3339
 from hami_node.wire.register import in_order
 from tests.acme import names
@@ -32,6 +34,10 @@ class AcmeBackend:
         if self._path is None:
             raise DriverUnavailable("acme-cards-file is not set")
         return decode_cards(self._path.read_text())
+
+    def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
+        del with_processes
+        return {}
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return {}
@@ -77,11 +83,17 @@ class AcmeResponder:
         del part
         return ""
 
-    def is_incomplete(self) -> bool:
-        return False
+    def limiter(self) -> LimiterState:
+        return LimiterState()
 
-    def is_defective(self) -> bool:
-        return False
+    def keep(self, situation: NodeSituation) -> None:
+        del situation
+
+    def hand_over(self) -> HandOverState:
+        return HandOverState()
+
+    def close(self) -> None:
+        pass
 
 
 class AcmePublication:

@@ -7,7 +7,7 @@ from typing import Final
 from hami_node.config.settings import Settings
 from hami_node.ports import Backend, Clock, OpenRecord
 from hami_node.vendors.admission import VendorAdmission
-from hami_node.vendors.spec import PluginOptions, ServedResource, VendorSpec
+from hami_node.vendors.spec import PluginOptions, ServedCards, ServedResource, VendorSpec
 from tests.acme.node import AcmeBackend, AcmePublication, AcmeResponder, offered
 from tests.acme.protocol import AcmeProtocol, acme_protocol
 from tests.acme.settings import ACME_SETTINGS, AcmeSettings
@@ -28,13 +28,17 @@ ACME_SPEC: Final = VendorSpec(
     protocol=_protocol,
     admission=lambda settings, compat: VendorAdmission(protocol=_protocol(settings, compat)),
     publication=lambda sources, settings: AcmePublication(sources),
-    served=ServedResource(
-        name=lambda settings: settings.acme_resource,
+    served=ServedCards(
         make_backend=_backend,
         apply=lambda backend, settings: None,
-        offered=offered,
-        options=lambda settings: PluginOptions(),
+        resources=lambda settings: (
+            ServedResource(
+                name=settings.acme_resource,
+                offered=offered,
+                options=lambda settings: PluginOptions(),
+                count_setting="acme.slots",
+            ),
+        ),
         make_responder=AcmeResponder,
-        count_setting="acme.slots",
     ),
 )

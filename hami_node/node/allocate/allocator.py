@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,33 +18,24 @@ from pathlib import Path
 from typing import Final
 
 from hami_node.clock import Deadline
-from hami_node.engine.check import check_reservation, is_covered
-from hami_node.engine.compat import Compat
-from hami_node.engine.objection import Objection
-from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import (
     AllocationError,
     GrantMismatch,
     HamiError,
     NoPendingPod,
-    WireError,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask, Device, Uuid
+from hami_node.model import Ask, Device
 from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
-from hami_node.node.cards.inventory import uuid_of
-from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.allocate.terms import AllocateRules, Terms
 from hami_node.node.holdings.recorded import answer_text, grants_text
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.identity import CHOICE_S, Identity
-from hami_node.node.identity.init_borrowing import lenders, lent
 from hami_node.node.identity.refusals import RECREATE, sentence
 from hami_node.ports import Clock
 from hami_node.record.bounded import BoundedWork
 from hami_node.record.ledger import Entry, Ledger
-from hami_node.vendors.answer import ContainerResponse, Responder, Slice
-from hami_node.vendors.protocol import VendorProtocol
-from hami_node.vendors.request import asks_of, wishes_of
+from hami_node.vendors.on_node.answer import ContainerResponse, Responder, Slice
 
 log = logging.getLogger(__name__)
 
@@ -63,42 +54,29 @@ class _Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateRules:
-    """The settings of an Allocate. They change with the configuration, all at once.
-
-    Attributes:
-        vendor: whose cards are asked for.
-        vendors: all vendors, for a pod's asks and wishes.
-    """
-
-    vendor: VendorProtocol
-    vendors: tuple[VendorProtocol, ...]
-    compat: Compat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorParts:
     """The dependencies of an allocator.
 
     Attributes:
+        terms: on what terms containers are served.
         cards: the cards of the resource.
-        usage: of these cards by the served containers of all pods but that with the given uid.
         resource: kubelet's name of it.
         one_at_a_time: held during each call, shared by the whole node.
+        is_aligned: whether kubelet knew the cards' NUMA nodes when it admitted who is served now.
         on_result: called with ok, repeated or refused, and the seconds it took.
     """
 
     identity: Identity
-    live: LiveUse
+    terms: Terms
     ledger: Ledger
     cards: Callable[[], tuple[Device, ...]]
-    usage: Callable[[str], Mapping[Uuid, DeviceUsage]]
     writer: PodWriter
     responder: Responder
     rules: Callable[[], AllocateRules]
     clock: Clock
     resource: str
     one_at_a_time: threading.Lock
+    is_aligned: Callable[[], bool] = lambda: False
     on_result: Callable[[str, float], None] = lambda *_: None
 
 
@@ -108,7 +86,7 @@ class PodAllocator:
     def __init__(self, parts: AllocatorParts) -> None:
         """Use these parts."""
         self._parts = parts
-        self._identity, self._live, self._writer = parts.identity, parts.live, parts.writer
+        self._identity, self._terms, self._writer = parts.identity, parts.terms, parts.writer
         self._clock, self._one_at_a_time = parts.clock, parts.one_at_a_time
         self._files = BoundedWork(FILES_S, f"the folder with the files for {parts.resource}")
 
@@ -136,26 +114,13 @@ class PodAllocator:
     def prefer(
         self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
     ) -> list[str]:
-        """IDs on the reserved cards first, so that kubelet, scheduler and container agree.
+        """The device IDs that kubelet should take.
 
         Raises:
             HamiError: the pod under admission is unknown.
         """
         with self._turn(deadline.at_most(CHOICE_S)):
-            grants = self._identity.find_next(size, must, deadline).grants
-        wanted = [grant.uuid for grant in grants]
-        chosen = list(must)[:size]
-        missing = list(wanted)
-        for name in chosen:
-            if uuid_of(name) in missing:
-                missing.remove(uuid_of(name))
-        free = [name for name in available if name not in chosen]
-        for uuid in missing:
-            pick = next((name for name in free if uuid_of(name) == uuid), None)
-            if pick is not None and len(chosen) < size:
-                chosen.append(pick)
-                free.remove(pick)
-        return (chosen + free)[:size]
+            return self._terms.prefer(available, must, size, deadline)
 
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
@@ -177,20 +142,19 @@ class PodAllocator:
             candidate = claim.candidate = self._identity.find(device_ids, deadline)
             if candidate.problem:
                 raise NoPendingPod(f"{candidate.name}: {candidate.problem}: {RECREATE}")
-            ask = _ask(candidate, rules)
+            ask = self._terms.ask(candidate, rules)
+            candidate = claim.candidate = self._terms.granted(candidate, ask, device_ids)
             if candidate.is_repeat:
                 return self._repeat(claim, candidate, ask, rules, deadline)
             # A call that was not answered may have left an entry.
             word = rules.vendor.cards.word
             self._parts.ledger.remove(candidate.pod.uid, candidate.container.name, word)
-            if candidate.is_borrowing:
-                candidate = self._borrow(candidate, ask)
             self._check(candidate, ask, rules, deadline)
             response = self._respond(candidate, deadline)
             entry = self._entry(candidate, device_ids, response)
             self._parts.ledger.put(entry, deadline)
             claim.entry = entry
-            self._writer.commit(candidate, deadline)
+            self._terms.commit(candidate, deadline, response.limiter_version)
             self._identity.was_answered(candidate)
             claim.result = "ok"
         return response
@@ -204,7 +168,7 @@ class PodAllocator:
         deadline: Deadline,
     ) -> ContainerResponse:
         """What the container was given before, to the byte, unless its files are gone since."""
-        objection = is_covered(self._parts.usage(candidate.pod.uid), candidate.grants, ask)
+        objection = self._terms.repeat_objection(candidate, ask)
         if objection is not None:
             raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
         response = self._respond(candidate, deadline)  # its files may have been removed
@@ -216,9 +180,25 @@ class PodAllocator:
         ):
             log.warning("answer_outdated", extra=kv(container=candidate.name))
             answer = None
+        if answer is None:
+            self._note_answer(candidate, rules, response, deadline)
         self._identity.was_answered(candidate)
         claim.result = "repeated"
         return answer or response
+
+    def _note_answer(
+        self,
+        candidate: Candidate,
+        rules: AllocateRules,
+        response: ContainerResponse,
+        deadline: Deadline,
+    ) -> None:
+        """From now on the container has this answer. Raises RecordError."""
+        ledger, word = self._parts.ledger, rules.vendor.cards.word
+        entry = ledger.find(candidate.pod.uid, candidate.container.name, word)
+        if entry is not None:
+            answer, limiter = answer_text(response), response.limiter_version
+            ledger.put(replace(entry, answer=answer, limiter=limiter), deadline)
 
     def _entry(
         self, candidate: Candidate, device_ids: Sequence[str], response: ContainerResponse
@@ -239,6 +219,7 @@ class PodAllocator:
             lender=candidate.lender,
             answer=answer_text(response),
             limiter=response.limiter_version,
+            is_aligned=self._parts.is_aligned(),
             time_s=self._clock.now(),
         )
 
@@ -276,44 +257,15 @@ class PodAllocator:
             )
 
     # -- check -------------------------------------------------------------------------------------
-    def _borrow(self, candidate: Candidate, ask: Ask) -> Candidate:
-        """Take the ask from the first app container whose grants cover it.
-
-        Raises:
-            GrantMismatch: no app container's grants cover it.
-        """
-        held = candidate.held.by_container
-        cards = {card.uuid: card for card in self._parts.cards()}
-        for lender in lenders(held, candidate.pod, ask.count):
-            loan = lent(held[lender], ask, cards)
-            if loan is not None:
-                return replace(candidate, lender=lender, loan=loan)
-        raise GrantMismatch(
-            f"{candidate.name}: the scheduler reserved nothing for this init container, and no app "
-            f"container's reservation covers what it asks for: ask for no more than the app "
-            "containers do, then delete and recreate the pod"
-        )
-
     def _check(
         self, candidate: Candidate, ask: Ask, rules: AllocateRules, deadline: Deadline
     ) -> None:
         """Check the reservation against the container's own limits and the cards' live use."""
-        objection = self._objection(candidate, ask, rules)
+        objection = self._terms.objection(candidate, ask, rules)
         if objection is not None and self._identity.notice_ended(deadline):
-            objection = self._objection(candidate, ask, rules)
+            objection = self._terms.objection(candidate, ask, rules)
         if objection is not None:
             raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
-
-    def _objection(self, candidate: Candidate, ask: Ask, rules: AllocateRules) -> Objection | None:
-        pod = candidate.pod
-        return check_reservation(
-            self._parts.usage(pod.uid),
-            candidate.grants,
-            ask,
-            wishes_of(pod.annotations, rules.vendors),
-            rules.compat,
-            own=self._live.of_pod(pod, rules.vendor),
-        )
 
     def _respond(self, candidate: Candidate, deadline: Deadline) -> ContainerResponse:
         """The response, once the container's files are there.
@@ -349,7 +301,7 @@ class PodAllocator:
                 self._writer.notify(pod, REFUSED_EVENT, str(error))
         if candidate is not None and not candidate.is_repeat:
             self._identity.was_refused(candidate.pod)
-            self._writer.fail(candidate.pod, str(error))
+            self._terms.refuse(candidate.pod, str(error))
 
 
 def _has_its_files(answer: ContainerResponse) -> bool:
@@ -359,19 +311,3 @@ def _has_its_files(answer: ContainerResponse) -> bool:
 
 def _name(claim: _Claim) -> str:
     return f"{claim.candidate.name}: " if claim.candidate is not None else ""
-
-
-def _ask(candidate: Candidate, rules: AllocateRules) -> Ask:
-    """What the container's own limits ask for.
-
-    Raises:
-        GrantMismatch: a limit has a value that can't be read.
-    """
-    try:
-        asks = asks_of(candidate.container, rules.vendors)
-    except WireError as e:
-        raise GrantMismatch(f"{candidate.name}: {e}") from e
-    for ask in asks:
-        if ask.vendor is rules.vendor.cards:
-            return ask
-    raise GrantMismatch(f"{candidate.name}: it asks for no {rules.vendor.counted[0]}")

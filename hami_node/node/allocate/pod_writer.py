@@ -19,6 +19,7 @@ from hami_node.node.identity.refusals import RECREATE
 from hami_node.ports import DaemonKube, EventNote, JsonPatch
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
+from hami_node.wire.limiters import with_limiter
 from hami_node.wire.values.json_patch import annotation_pointer
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,11 @@ class PodWriter:
         self._emit = notify
         self._owed = owed
 
-    def commit(self, candidate: Candidate, deadline: Deadline) -> None:
+    def commit(self, candidate: Candidate, deadline: Deadline, limiter: str = "") -> None:
         """Empty the served slot, and with the last one set the phase; the node lock is owed then.
 
         The patch checks that the reservation is still the one that was read: without it nothing
-        may be served.
+        may be served. It also notes the version of what limits the container.
 
         Raises:
             GrantMismatch: the reservation or the pod is no longer what it was.
@@ -65,7 +66,7 @@ class PodWriter:
         if candidate.is_borrowing:
             self._confirm(candidate, deadline)
             return
-        patched = self._patched(candidate, deadline)
+        patched = self._patched(candidate, deadline, limiter)
         if patched.is_over or patched.has_started:
             raise GrantMismatch(
                 f"{candidate.name}: its pod is {patched.phase} already, so this call is not for "
@@ -75,7 +76,7 @@ class PodWriter:
         if patched.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
             self._owed.add(self._debt(patched))
 
-    def _patched(self, candidate: Candidate, deadline: Deadline) -> Pod:
+    def _patched(self, candidate: Candidate, deadline: Deadline, limiter: str) -> Pod:
         """The pod after our patch, which is tried until it is clear whether it was applied."""
         pause_s, is_unclear = PAUSE_S, False
         while True:
@@ -83,9 +84,8 @@ class PodWriter:
             try:
                 if is_unclear:
                     candidate = self._read_again(candidate, kube)
-                return kube.json_patch_pod(
-                    candidate.pod.namespace, candidate.pod.name, self._served_patch(candidate)
-                )
+                patch = self._served_patch(candidate, limiter)
+                return kube.json_patch_pod(candidate.pod.namespace, candidate.pod.name, patch)
             except KubeError as e:
                 is_worth_it = e.is_transient or isinstance(e, Conflict)
                 if not is_worth_it or not deadline.pause(pause_s):
@@ -141,7 +141,7 @@ class PodWriter:
         )
         return not any(held.is_any_waiting or held.problem for held in others)
 
-    def _served_patch(self, candidate: Candidate) -> JsonPatch:
+    def _served_patch(self, candidate: Candidate, limiter: str = "") -> JsonPatch:
         """One patch: only if the pod is the same and its reservation untouched."""
         annotations, keys = candidate.pod.annotations, candidate.keys
         to_allocate = annotation_pointer(keys.to_allocate)
@@ -156,6 +156,10 @@ class PodWriter:
             *_same_phase(candidate.pod),
             {"op": "replace", "path": to_allocate, "value": _served_text(candidate)},
         ]
+        if limiter:
+            noted = with_limiter(annotations, candidate.container.name, limiter)
+            path = annotation_pointer(names.POD_LIMITERS)
+            patch.append({"op": "add", "path": path, "value": noted})
         if self._is_last(candidate):
             patch.append(set_phase(names.PHASE_SUCCESS))
         return patch
@@ -166,6 +170,22 @@ class PodWriter:
             self._debt(pod), phase=names.PHASE_FAILED, reason=REFUSED_EVENT, message=why
         )
         self._owed.add(failed)
+
+    def forgive(self, pod: Pod) -> None:
+        """It is served after all: it is told of no refusal any more. Never raises or waits."""
+        self._owed.forgive(pod.uid)
+
+    def tell(self, pod: Pod, why: str) -> None:
+        """Owe an Event about the refusal, and nothing else. Never raises or waits."""
+        self._owed.add(
+            Debt(
+                uid=pod.uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                reason=REFUSED_EVENT,
+                message=why,
+            )
+        )
 
     def _debt(self, pod: Pod) -> Debt:
         """The release of the pod's lock, if it has one."""

@@ -10,8 +10,9 @@ from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
 from hami_node.node.holdings.recorded import answer_of, grants_of
 from hami_node.node.identity.init_borrowing import lenders
 from hami_node.record.ledger import Entry
-from hami_node.vendors.answer import ContainerResponse
-from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.vendors.held_grants import HeldGrants
+from hami_node.vendors.on_node.answer import ContainerResponse
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import GrantKeys, count_of
 
 
@@ -29,6 +30,7 @@ class Candidate:
         loan: what it gets where that is not its own slot: what it takes of its lender's grants, or
             what the ledger says it was given.
         answer: the response that it was given before; None where that is unknown.
+        is_resized: the ledger has other amounts for it than it was given at first.
         is_spent: it has started, or its slot is empty: a call can be for it only if no other
             container waits.
         problem: why this container can't be served, for messages; "" when it can.
@@ -42,6 +44,7 @@ class Candidate:
     loan: ContainerGrants | None = None
     is_repeat: bool = False
     answer: ContainerResponse | None = None
+    is_resized: bool = False
     is_spent: bool = False
     problem: str = ""
 
@@ -133,6 +136,7 @@ def repeat_of(
         loan=grants,
         is_repeat=True,
         answer=answer_of(entry),
+        is_resized=entry.resize is not None,
         is_spent=pod.has_started,
         problem=problem,
     )

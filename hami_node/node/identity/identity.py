@@ -22,6 +22,7 @@ from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.candidate import Candidate, only_candidate
+from hami_node.node.identity.grant_source import source_of
 from hami_node.node.identity.refusals import RECREATE
 from hami_node.node.identity.turns import Call, Held, Turns
 from hami_node.ports import DaemonKube, HeldContainer, PodResources
@@ -93,9 +94,12 @@ class Identity:
         self._chosen: dict[_Key, tuple[Pod, Deadline]] = {}  # read for a question about IDs
         self._ended: dict[str, Deadline] = {}
         self._live, self._kube = sources.live, sources.kube
+        grants = source_of(vendor, resource)
+        self._uses_lock = grants.uses_lock
         self._turns = Turns(
             vendor=vendor,
             resource=resource,
+            grants=grants,
             ledger=sources.ledger,
             refused=sources.refused.keys(),
             answered=self._answered.keys(),
@@ -173,7 +177,7 @@ class Identity:
             unread = f"kubelet's list of pods can't be read ({e})"
             if list_limit.left_s() or call.is_choice:
                 raise NoPendingPod(f"{unread}: {RECREATE}", is_passing=True) from e
-            return self._by_lock(call, limit, unread)
+            return self._without_list(call, limit, unread)
         self._live.settle(listed)
         held = _by_pod(listed, self._resource)
         pods = {_key(pod): pod for pod in self._live.pods()}
@@ -316,8 +320,8 @@ class Identity:
             _remember(self._ended, pod.uid, Deadline.after(ENDED_S, limit.monotonic))
         return self._turns.next_of(pod, held, call)
 
-    def _by_lock(self, call: Call, limit: Deadline, unread: str) -> Candidate:
-        """Without kubelet's list: the owner of the node lock, if no other pod could be meant.
+    def _without_list(self, call: Call, limit: Deadline, unread: str) -> Candidate:
+        """Without kubelet's list: the only container that could be meant, and the lock's owner.
 
         Everything is read from the API server: a watch may lag, and kubelet is ahead of it.
 
@@ -325,20 +329,21 @@ class Identity:
             NoPendingPod: it can't be told.
         """
         try:
-            owner = self._sources.lock_owner(limit.at_most(READ_S))
-            pods = self._kube.within(limit).pods_now(self._node_name) if owner else ()
+            owner = self._sources.lock_owner(limit.at_most(READ_S)) if self._uses_lock else ""
+            is_clear = bool(owner) or not self._uses_lock
+            pods = self._kube.within(limit).pods_now(self._node_name) if is_clear else ()
         except KubeError as e:
             raise NoPendingPod(
                 f"{unread}, nor can the node lock and the pods ({e}), so it is not known for which "
                 f"pod this call is: {RECREATE}",
                 is_passing=not isinstance(e, Forbidden),
             ) from e
-        if not owner:
+        if not is_clear:
             raise NoPendingPod(
                 f"{unread} and the node is locked for no pod, so it is not known for which pod "
                 f"this call is: {RECREATE}"
             )
-        found = [self._turns.next_by_reservation(pod, call) for pod in pods]
+        found = [self._turns.next_unlisted(pod, call) for pod in pods]
         waiting = [
             candidate
             for candidate in found
@@ -346,12 +351,13 @@ class Identity:
             and not candidate.is_spent
             and count_of(candidate.container, self._resource) == call.count
         ]
-        if [candidate.pod.key for candidate in waiting] == [owner]:
+        if len(waiting) == 1 and waiting[0].pod.key == (owner or waiting[0].pod.key):
             return waiting[0]
         listed = ", ".join(sorted(candidate.name for candidate in waiting)) or "none"
+        lock = f"the node lock, which is {owner}'s, does not tell" if owner else "nothing tells"
         raise NoPendingPod(
-            f"{unread}, and the node lock, which is {owner}'s, does not tell for which pod this "
-            f"call is: waiting for {call.count} {self._resource}: {listed}: {RECREATE}",
+            f"{unread}, and {lock} for which pod this call is: waiting for {call.count} "
+            f"{self._resource}: {listed}: {RECREATE}",
             candidates=tuple(candidate.pod for candidate in waiting),
         )
 

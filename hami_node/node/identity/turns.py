@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hami_node.model import Container, ContainerKind, Pod
-from hami_node.node.identity.candidate import Candidate, candidate_of, repeat_of
-from hami_node.record.ledger import Ledger, Source
-from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.node.identity.candidate import Candidate, repeat_of
+from hami_node.node.identity.grant_source import GrantSource
+from hami_node.record.ledger import Ledger
+from hami_node.vendors.held_grants import HeldGrants
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.reservation import count_of
 
@@ -39,17 +41,18 @@ class Turns:
         *,
         vendor: VendorProtocol,
         resource: str,
+        grants: GrantSource,
         ledger: Ledger,
         refused: Collection[str],
         answered: Collection[tuple[str, str]],
         node_name: str,
     ) -> None:
-        """Look at containers that ask for `resource`.
+        """Look at containers that ask for `resource`; `grants` reads what they may be given.
 
         `refused` are uids of pods; `answered` are pod uids and containers whose answer this
         process gave to the kubelet that runs now.
         """
-        self._vendor, self._resource = vendor, resource
+        self._vendor, self._resource, self._grants = vendor, resource, grants
         self._ledger, self._refused, self._answered = ledger, refused, answered
         self._node_name = node_name
 
@@ -71,10 +74,9 @@ class Turns:
         asking = [item for item in pod.containers if count_of(item, self._resource)]
         if self.is_out(pod) or not asking or held.get(asking[-1].name):
             return None  # kubelet serves in order: the last is served, so all are
-        grants = self._vendor.held_by(pod)
+        grants = self._grants.held_by(pod)
         for i, container in enumerate(pod.containers):
-            count = count_of(container, self._resource)
-            if not count:
+            if not count_of(container, self._resource):
                 continue
             if container.kind is ContainerKind.INIT:
                 # kubelet serves in order: if a later container holds something, this has ended
@@ -84,18 +86,12 @@ class Turns:
             else:
                 is_served = bool(held.get(container.name))
             if not is_served:
-                return self._candidate(pod, container, grants, count)
+                return self._candidate(pod, container, grants, call)
         return None
 
-    def next_by_reservation(self, pod: Pod, call: Call) -> Candidate | None:
+    def next_unlisted(self, pod: Pod, call: Call) -> Candidate | None:
         """As `next_of`, when only slots and ledger show which containers were served."""
-        slots = self._vendor.held_by(pod).slot_map
-        granted = slots.granted if slots is not None else ()
-        served = {
-            name: ("served",)
-            for name in granted
-            if slots is not None and not slots.is_waiting(name)
-        }
+        served = self._grants.served(pod, self._grants.held_by(pod), self._ledger)
         return self.next_of(pod, served, call)
 
     def repeated(self, pod: Pod, held: Held, call: Call) -> Candidate | None:
@@ -104,7 +100,7 @@ class Turns:
             if count_of(container, self._resource) != call.count:
                 continue
             entry = self._ledger.find(pod.uid, container.name, self._vendor.cards.word)
-            grants = self._vendor.held_by(pod)
+            grants = self._grants.held_by(pod)
             if container.kind is ContainerKind.INIT:
                 # kubelet does not list it; the containers after it hold its IDs
                 if entry is None or (entry.device_ids and set(entry.device_ids) != call.ids):
@@ -113,28 +109,28 @@ class Turns:
                 continue
             if entry is not None:
                 return repeat_of(self._vendor, pod, container, grants, entry)
-            candidate = candidate_of(
-                self._vendor, pod, container, grants, call.count, is_repeat=True
-            )
+            candidate = self._grants.candidate(pod, container, grants, call.count, is_repeat=True)
             if not candidate.problem:
                 return candidate
         return None
 
     def _candidate(
-        self, pod: Pod, container: Container, grants: HeldGrants, count: int
+        self, pod: Pod, container: Container, grants: HeldGrants, call: Call
     ) -> Candidate:
-        """What a call for this container gets: the reservation, or what it was given before.
+        """What a call for this container gets, or what it was given before.
 
         A container in the ledger without IDs may have been given an answer that kubelet never
-        received. Of what was adopted from annotations only a pod that runs is believed.
+        received.
         """
         entry = self._ledger.find(pod.uid, container.name, self._vendor.cards.word)
-        is_sure = entry is not None and (entry.source is Source.SERVED or pod.has_started)
-        if entry is not None and is_sure and not grants.is_waiting(container.name):
-            is_known = (pod.uid, container.name) in self._answered
+        is_known = (pod.uid, container.name) in self._answered
+        if entry is not None and self._grants.is_final(
+            entry, pod, grants, call.ids, is_known=is_known
+        ):
             candidate = repeat_of(self._vendor, pod, container, grants, entry)
             return replace(candidate, is_spent=candidate.is_spent or is_known)
-        return candidate_of(self._vendor, pod, container, grants, count)
+        count = count_of(container, self._resource)
+        return self._grants.candidate(pod, container, grants, count, is_repeat=False)
 
     def _is_init_served(
         self, pod: Pod, container: Container, grants: HeldGrants, call: Call

@@ -1,0 +1,149 @@
+"""What is left of cards that containers hold from before the node's settings were changed.
+
+Fixed shares of another size, or slices that a scheduler placed: kubelet counts neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.errors import WireError
+from hami_node.model import ContainerGrants, ContainerKind, Device, Uuid
+from hami_node.node.cards.inventory import device_ids
+from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.holdings.recorded import grants_of
+from hami_node.node.resource import NodeResource
+from hami_node.node.vendor_cards import VendorCards
+from hami_node.record.ledger import Entry, Ledger
+from hami_node.vendors.protocol import VendorProtocol
+
+
+class Room:
+    """Applies it to what this node offers."""
+
+    def __init__(
+        self,
+        vendor_cards: Sequence[VendorCards],
+        vendors: Sequence[VendorProtocol],
+        ledger: Ledger,
+        live: LiveUse,
+    ) -> None:
+        """`vendors` are the protocols of `vendor_cards`, in the same order."""
+        self._vendor_cards, self._vendors = tuple(vendor_cards), tuple(vendors)
+        self._ledger, self._live = ledger, live
+        self._fixed = tuple(
+            resource
+            for owner in self._vendor_cards
+            for resource in owner.resources
+            if self._is_fixed(resource)
+        )
+
+    def _is_fixed(self, resource: NodeResource) -> bool:
+        return any(vendor.is_fixed(resource.name) for vendor in self._vendors)
+
+    def close_full(self) -> None:
+        """Let kubelet hand out no fixed share that its card has no room for."""
+        if not self._fixed:
+            return
+        entries, usage = self._ledger.entries(), self._usage()
+        for resource in self._fixed:
+            held = {
+                name
+                for entry in entries
+                if entry.resource == resource.name
+                for name in entry.device_ids
+            }
+            inventory = resource.inventory
+            inventory.close_ids(closed_ids(inventory.cards, usage, held))
+
+    def used(self) -> Mapping[Uuid, DeviceUsage]:
+        """What is taken of cards in fixed shares; their slots are shares that nobody gets now."""
+        usage = self._usage()
+        return {
+            card.uuid: replace(
+                usage[card.uuid], slots_used=card.slots - _more_shares(card, usage[card.uuid])
+            )
+            for resource in self._fixed
+            for card in resource.inventory.cards
+            if card.uuid in usage
+        }
+
+    def _usage(self) -> Mapping[Uuid, DeviceUsage]:
+        cards = tuple(card for owner in self._vendor_cards for card in owner.cards())
+        return self._live.cards(cards)
+
+    def left(self, owner: VendorCards) -> tuple[Device, ...]:
+        """A vendor's cards for schedulers: without what is held of them as fixed shares."""
+        cards = owner.cards()
+        if any(map(self._is_fixed, owner.resources)):
+            return cards
+        return without(cards, fixed_use(self._ledger.entries(), self._vendors, cards))
+
+
+def closed_ids(
+    cards: Iterable[Device],
+    usage: Mapping[Uuid, DeviceUsage],
+    held: Collection[str],
+) -> frozenset[str]:
+    """Device IDs of fixed shares that nobody holds, and that the cards have no room for.
+
+    Args:
+        cards: as the resource offers them.
+        usage: what all containers of this node hold of them.
+        held: the IDs of this resource that containers hold.
+    """
+    closed: set[str] = set()
+    for card in cards:
+        free = [name for name in device_ids(card) if name not in held]
+        room = _more_shares(card, usage.get(card.uuid))
+        closed.update(free[room:])
+    return frozenset(closed)
+
+
+def _more_shares(card: Device, used: DeviceUsage | None) -> int:
+    """How many more shares the card has room for."""
+    if used is None:
+        return card.slots
+    parts = ((used.memory_free_mib, card.memory_mib), (used.cores_free, card.cores))
+    room = min(max(free, 0) * card.slots // whole for free, whole in parts if whole)
+    return min(room, card.slots)
+
+
+def fixed_use(
+    entries: Iterable[Entry], vendors: Iterable[VendorProtocol], cards: Iterable[Device]
+) -> Mapping[Uuid, DeviceUsage]:
+    """What containers hold of these cards as fixed shares; other cards are left out."""
+    by_word = {vendor.cards.word: vendor for vendor in vendors}
+    pods: dict[str, list[tuple[ContainerGrants, ContainerKind]]] = {}
+    for entry in entries:
+        vendor = by_word.get(entry.vendor)
+        if vendor is None or not vendor.is_fixed(entry.resource):
+            continue
+        try:
+            held = grants_of(vendor, entry), ContainerKind(entry.kind)
+        except (WireError, ValueError):
+            continue  # whoever reads the ledger for its sums reports it
+        pods.setdefault(entry.pod_uid, []).append(held)
+    usage = NodeUsage(cards)
+    for uid, held_by in pods.items():
+        held_by.sort(key=lambda held: held[1] is ContainerKind.APP)  # as in a pod
+        grants, kinds = zip(*held_by, strict=True)
+        usage.add(uid, PodGrants(containers=grants, kinds=kinds))
+    return MappingProxyType({uuid: use for uuid, use in usage.cards.items() if use.slots_used})
+
+
+def without(cards: Iterable[Device], taken: Mapping[Uuid, DeviceUsage]) -> tuple[Device, ...]:
+    """The cards as a scheduler may use them, which knows nothing of what is taken."""
+    return tuple(
+        replace(
+            card,
+            memory_mib=max(taken[card.uuid].memory_free_mib, 0),
+            cores=max(taken[card.uuid].cores_free, 0),
+        )
+        if card.uuid in taken
+        else card
+        for card in cards
+    )
