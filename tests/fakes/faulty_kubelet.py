@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 
+from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api import podresources_pb2 as held_api
-from hami_node.simulate.kubelet import SimulatedKubelet
+from hami_node.model import Pod
+from hami_node.simulate.kubelet import SimulatedKubelet, _Admitted
 
 
 class FaultyKubelet(SimulatedKubelet):
@@ -22,6 +26,7 @@ class FaultyKubelet(SimulatedKubelet):
         """How many of the next lists fail."""
         self.lists_hang = threading.Event()
         """While set, a list is answered only when the caller has given up."""
+        self._chosen: list[str] | None = None
 
     def List(  # noqa: N802 - the name is kubelet's
         self, request: held_api.ListPodResourcesRequest, context: grpc.ServicerContext
@@ -34,6 +39,39 @@ class FaultyKubelet(SimulatedKubelet):
             context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
         return super().List(request, context)
 
+    def numa_nodes(self, resource: str) -> set[tuple[int, ...]]:
+        """The NUMA nodes that the resource's device IDs were listed with."""
+        with self._state:
+            endpoint = self._endpoints.get(resource)
+            return set(endpoint.numa.values()) if endpoint else set()
+
+    def _serve(
+        self, resource: str, count: int, reusable: list[str]
+    ) -> tuple[list[str], api.ContainerAllocateResponse]:
+        """As kubelet, unless it is told which IDs to take."""
+        if self._chosen is not None:
+            return self._chosen, self._allocate(resource, self._chosen)
+        return super()._serve(resource, count, reusable)
+
+    @contextmanager
+    def choosing(self, device_ids: Sequence[str]) -> Iterator[None]:
+        """Take these IDs, whatever is free, healthy or known."""
+        self._chosen = list(device_ids)
+        try:
+            yield
+        finally:
+            self._chosen = None
+
+    @contextmanager
+    def listed_too(self, pod: Pod) -> Iterator[None]:
+        """List this pod as well, without any IDs."""
+        with self._state:
+            self._pods[pod.namespace, pod.name] = _Admitted(pod=pod)
+        try:
+            yield
+        finally:
+            self.remove(pod.namespace, pod.name)
+
     def forget_ids(self, *pods: str) -> None:
         """The IDs of these pods of `default` are free; the pods stay listed.
 
@@ -42,3 +80,9 @@ class FaultyKubelet(SimulatedKubelet):
         with self._state:
             for name in pods:
                 self._pods["default", name].held.clear()
+
+    def hold(self, pod: Pod, resource: str, *device_ids: str, container: str = "main") -> None:
+        """List these IDs for a pod, as another plugin gave them: no call is made to ours."""
+        with self._state:
+            entry = self._pods.setdefault((pod.namespace, pod.name), _Admitted(pod=pod))
+            entry.held.setdefault(container, {})[resource] = device_ids

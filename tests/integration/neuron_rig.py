@@ -20,17 +20,18 @@ from hami_node.extender.service import Extender
 from hami_node.model import Pod
 from hami_node.node.daemon import Daemon
 from hami_node.setting_types import Role
-from hami_node.simulate.kubelet import SimulatedKubelet
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire.objects import decode_node, decode_pod
 from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.faulty_kubelet import FaultyKubelet
 from tests.fakes.waiting import eventually
 
 Json = dict[str, Any]
 LIMIT_S: Final = 15.0
+NODE: Final = "trn"
 AWS: Final = NeuronResources()
 
 
@@ -50,7 +51,8 @@ class NeuronCluster:
             f"resourceCoreName: {resources.core}}}\n"
         )
         (self.root / "no-gpus.yaml").write_text("{driver_down: no GPU here, cards: []}\n")
-        self.kubelet = SimulatedKubelet(self.root / "plugins", self.root / "pr" / "kubelet.sock")
+        self.kubelet = FaultyKubelet(self.root / "plugins", self.root / "pr" / "kubelet.sock")
+        self.sysfs = self.root / "sys"
         self.api = FaultyApiServer()
         self.url = ""
         self._ends = ExitStack()
@@ -120,12 +122,41 @@ class NeuronCluster:
             "hook_path": str(self.root),
             "record_dir": str(self.root / "record"),
             "limiter": "optional",
+            "sysfs_root": str(self.sysfs),
         }
         sources = self._sources(flags, Role.DAEMON)
         self.daemon = daemon = Daemon(load(sources), sources, VENDORS)
         daemon.start()
         self._ends.callback(daemon.wait)
         self._ends.callback(daemon.stop.set)
+
+    def restart_daemon(self, node: str) -> None:
+        assert self.daemon is not None
+        self.daemon.stop.set()
+        self.daemon.wait()
+        self.start_daemon(node)
+
+    def look(self) -> None:
+        """The daemon looks at kubelet's list and at all pods now, not in some seconds."""
+        assert self.daemon is not None
+        assert self.daemon.cluster is not None
+        self.daemon.cluster._rivals.check()
+        self.daemon.cluster._outsiders.audit()
+
+    def run_elsewhere(self, name: str, resource: str, *ids: str) -> None:
+        """A running pod that another scheduler placed, with the IDs that AWS's plugin gave."""
+        body = pod_body(name, {resource: str(len(ids))})
+        body["metadata"] |= {"namespace": "default", "uid": f"uid-{name}"}
+        body["spec"]["nodeName"] = NODE
+        self.api.create("pods", {**body, "status": {"phase": "Running"}})
+        self.hold(name, resource, *ids)
+
+    def hold(self, name: str, resource: str, *ids: str) -> None:
+        """kubelet lists these IDs for the pod, once the daemon has seen it."""
+        cluster = self.daemon.cluster if self.daemon is not None else None
+        assert cluster is not None
+        eventually(lambda: cluster.view.pod("default", name) is not None, LIMIT_S)
+        self.kubelet.hold(self.pod(name), resource, *ids)
 
     def notes_of(self, node: str) -> dict[str, str]:
         return dict(self.api.read("nodes", node)["metadata"].get("annotations") or {})

@@ -95,6 +95,8 @@ def test_plugin_that_takes_the_resource_is_named_and_replaced_once_it_is_gone(ri
         assert "nvidia-gpu.sock" in message
     finally:
         other.close()
+    rig.wait_registered((rig.card_count - 1) * SLOTS)
+    rig.end("theirs")
     rig.wait_registered()
     eventually(lambda: rig.metric("resource_taken", resource=GPU) == 0.0, LIMIT_S)
     place(rig, "ours")
@@ -109,6 +111,7 @@ def test_pods_that_an_earlier_plugin_served_are_no_sign_of_another(node: Rig) ->
     place(node, "old")
     assert node.kubelet.admit(node.pod("old"), GPU).is_admitted
     other.close()
+    node.closed_count = 1  # the pod's card, until it has ended
     daemon = node.start()
     assert daemon.cluster is not None
     for _ in range(2):

@@ -12,16 +12,16 @@ import yaml
 from hami_node.inspection.cluster import inspect
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import decode_neuron_register
-from hami_node.vendors.neuron.node.reports import EVENT
+from hami_node.vendors.neuron.node.auditor import EVENT
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import protocols_of
 from tests.documents import DOCS
 from tests.fakes.waiting import eventually
-from tests.integration.neuron_rig import LIMIT_S, NeuronCluster, cluster_of, ids_of, pod_body
+from tests.integration.neuron_rig import LIMIT_S, NODE, NeuronCluster, cluster_of, ids_of, pod_body
 
 RENAMED = NeuronResources(device="example.com/chip", core="example.com/chipcore")
-TRN1, NODE = "trn1.32xlarge", "trn"
+TRN1 = "trn1.32xlarge"
 ROW = 4
 
 

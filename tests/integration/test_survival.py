@@ -13,9 +13,10 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.pods import NODE, Box, Part
+from tests.fakes.pods import NODE, Box, Part, pod_body, reservation
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S, SLOTS, Rig, inside
+from tests.reliability import shows
 
 SMALL = Box(memory_mib=1000)
 
@@ -136,9 +137,34 @@ def test_outage_devices_stay_and_pods_are_refused_cleanly_then_everything_conver
 
 
 def test_pod_bound_while_the_watch_is_down_is_read_and_served(rig: Rig) -> None:
-    rig.api.fail_next("watch", "pods", 500, 3)
+    rig.api.fail_next("watch", "pods", 500, 2)  # pauses between tries are up to three times longer
     rig.api.expire_watches()
     serve(rig, "p", 3)
+
+
+@shows(
+    "R7",
+    fault="a pod comes and goes while the watch is down, which never shows it",
+    happens="what it held is free as soon as the API server says that it has no such pod",
+)
+def test_pod_that_the_watch_has_never_shown_is_asked_for(rig: Rig) -> None:
+    serve(rig, "other", 1)
+    rig.api.fail_next("watch", "pods", "hang")
+    rig.api.expire_watches()
+    text = f"{Part(uuid=uuid(3), memory_mib=1000)};"
+    rig.api.create("pods", pod_body("brief", [SMALL], reservation(text)))
+    answer = rig.kubelet.admit(rig.pod("brief"), GPU)
+    assert answer.is_admitted, answer.refusal
+    rig.wait_paid()
+    rig.kubelet.remove("default", "brief")
+    rig.api.delete("pods", "brief", "default")
+    rig.api.expire_watches()
+    rig.api.faults.clear()
+    daemon = rig.daemon
+    assert daemon is not None
+    cluster = daemon.cluster
+    assert cluster is not None
+    eventually(lambda: [entry.pod for entry in cluster.ledger.entries()] == ["other"], LIMIT_S)
 
 
 def test_start_without_the_api_server_registers_first_and_serves_later(node: Rig) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from hami_node.errors import ConfigError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
+from hami_node.logs import kv
 from hami_node.model import Device, Uuid
+
+log = logging.getLogger(__name__)
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -28,8 +33,10 @@ def uuid_of(device_id: str) -> Uuid:
     return Uuid(device_id.rpartition("-")[0])
 
 
-def kubelet_list(cards: tuple[Device, ...], *, shows_numa: bool = True) -> api.ListAndWatchResponse:
-    """The message with every slot of every card for kubelet."""
+def kubelet_list(
+    cards: tuple[Device, ...], *, shows_numa: bool = True, closed: Collection[str] = ()
+) -> api.ListAndWatchResponse:
+    """The message with every slot of every card for kubelet; the closed ones are not healthy."""
     devices = []
     for card in cards:
         topology = None
@@ -37,7 +44,8 @@ def kubelet_list(cards: tuple[Device, ...], *, shows_numa: bool = True) -> api.L
             topology = api.TopologyInfo(nodes=[api.NUMANode(ID=card.numa)])
         health = HEALTHY if card.healthy else UNHEALTHY
         devices += [
-            api.Device(ID=name, health=health, topology=topology) for name in device_ids(card)
+            api.Device(ID=name, health=UNHEALTHY if name in closed else health, topology=topology)
+            for name in device_ids(card)
         ]
     return api.ListAndWatchResponse(devices=devices)
 
@@ -100,22 +108,66 @@ def diff(old: tuple[Device, ...], new: tuple[Device, ...]) -> InventoryChange:
 
 
 class Inventory:
-    """The cards offered now. One lock; returns frozen snapshots; wakes waiting threads."""
+    """The cards offered now. One lock; returns frozen snapshots; wakes waiting threads.
+
+    Two sources are put together: what a scan found, and which cards are closed although they are
+    healthy. Neither waits for the other: a scan may hang in the driver.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self._scanned: tuple[Device, ...] = ()
+        self._closed: Mapping[Uuid, str] = MappingProxyType({})
         self._cards: tuple[Device, ...] = ()
+        self._closed_ids: frozenset[str] = frozenset()
         self._version = 0
 
     def replace(self, cards: tuple[Device, ...]) -> InventoryChange:
         """Store the cards of a new pass; wake all waiters if anything differs."""
         with self._changed:
-            change = diff(self._cards, cards)
-            if change:
-                self._cards = cards
+            self._scanned = cards
+            return self._update()
+
+    def close_cards(self, reasons: Mapping[Uuid, str]) -> InventoryChange:
+        """These cards, and no others, are offered as unhealthy from now on, with the reason."""
+        with self._changed:
+            self._closed = reasons
+            return self._update()
+
+    def _update(self) -> InventoryChange:
+        cards = tuple(
+            replace(card, healthy=False, unhealthy_reason=self._closed[card.uuid])
+            if card.healthy and card.uuid in self._closed
+            else card
+            for card in self._scanned
+        )
+        change = diff(self._cards, cards)
+        if change:
+            self._cards = cards
+            self._version += 1
+            self._changed.notify_all()
+        return change
+
+    def touch(self) -> None:
+        """Have the list sent to kubelet again: it is shown otherwise now."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def close_ids(self, closed: frozenset[str]) -> None:
+        """Of the slots of healthy cards, offer kubelet all but these from now on."""
+        with self._changed:
+            if closed != self._closed_ids:
+                log.info("slots_closed", extra=kv(slots=len(closed), before=len(self._closed_ids)))
+                self._closed_ids = closed
                 self._version += 1
                 self._changed.notify_all()
-            return change
+
+    @property
+    def closed_ids(self) -> frozenset[str]:
+        """The slots that kubelet must not hand out though their cards are healthy."""
+        with self._changed:
+            return self._closed_ids
 
     def snapshot(self) -> tuple[int, tuple[Device, ...]]:
         """(version, cards sorted by index and uuid)."""

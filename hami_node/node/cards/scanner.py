@@ -1,10 +1,10 @@
-"""Query the backend for its cards repeatedly, and keep the inventory up to date."""
+"""Query the backend for its cards repeatedly, and keep the inventories up to date."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,6 +28,44 @@ class ScanState:
     error: str = ""
 
 
+class Offer:
+    """Where the cards of one resource are offered, and how."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        shape: Callable[[tuple[Device, ...]], tuple[Device, ...]],
+    ) -> None:
+        """`shape` turns the physical cards into those to offer in `inventory`."""
+        self.inventory, self._shape = inventory, shape
+        self._refused: set[Uuid] = set()
+
+    def renew(self, physical: tuple[Device, ...]) -> InventoryChange:
+        """Offer these cards."""
+        return self.inventory.replace(self._shaped(physical))
+
+    def _shaped(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
+        """The cards to offer; a card with values that can't be offered costs itself alone."""
+        try:
+            return self._shape(physical)
+        except Exception:
+            log.debug("offer_failed", exc_info=True)
+        before = {card.uuid: card for card in self.inventory.cards}
+        offered: list[Device] = []
+        for card in physical:
+            try:
+                offered += self._shape((card,))
+            except Exception as e:  # noqa: BLE001  its card pays
+                reason = f"the card's values can't be offered: {type(e).__name__}"
+                last = before.get(card.uuid)
+                if last is not None:
+                    offered.append(replace(last, healthy=False, unhealthy_reason=reason))
+                elif card.uuid not in self._refused:
+                    self._refused.add(card.uuid)
+                    log.error("card_not_offered", extra=kv(uuid=card.uuid, reason=reason))  # noqa: TRY400
+        return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
+
+
 class Scanner:
     """Owns the backend. `scan_once` for the first list, `run` as the thread's body."""
 
@@ -35,22 +73,16 @@ class Scanner:
         self,
         *,
         backend: Backend,
-        inventory: Inventory,
-        offer: Callable[[tuple[Device, ...]], tuple[Device, ...]],
+        offers: Sequence[Offer],
         clock: Clock,
         on_change: Callable[[InventoryChange], None] = lambda _: None,
     ) -> None:
-        """Wire the parts; no scan is made yet. `offer` turns the cards into those to offer.
-
-        `on_change` is called from the scanning thread.
-        """
+        """Wire the parts; no scan is made yet. `on_change` is called from the scanning thread."""
         self._backend = backend
-        self._inventory = inventory
-        self._shape = offer
+        self._offers = tuple(offers)
         self._clock = clock
         self._on_change = on_change
         self._physical: tuple[Device, ...] = ()
-        self._refused: set[Uuid] = set()
         self._failures = 0
         self._pass = threading.Lock()
         self.state = ScanState()
@@ -123,38 +155,21 @@ class Scanner:
             replace(card, healthy=False, unhealthy_reason=error) for card in self._physical
         )
 
-    def _shaped(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
-        """The cards to offer; a card with values that can't be offered costs itself alone."""
-        try:
-            return self._shape(physical)
-        except Exception:
-            log.debug("offer_failed", exc_info=True)
-        before = {card.uuid: card for card in self._inventory.cards}
-        offered: list[Device] = []
-        for card in physical:
-            try:
-                offered += self._shape((card,))
-            except Exception as e:  # noqa: BLE001  its card pays
-                reason = f"the card's values can't be offered: {type(e).__name__}"
-                last = before.get(card.uuid)
-                if last is not None:
-                    offered.append(replace(last, healthy=False, unhealthy_reason=reason))
-                elif card.uuid not in self._refused:
-                    self._refused.add(card.uuid)
-                    log.error("card_not_offered", extra=kv(uuid=card.uuid, reason=reason))  # noqa: TRY400
-        return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
-
     def _offer(self, physical: tuple[Device, ...]) -> None:
-        change = self._inventory.replace(self._shaped(physical))
-        if not change:
-            return
-        cards = {card.uuid: card for card in self._inventory.cards}
-        for uuid in (*change.failed, *change.added):
-            if uuid in cards and not cards[uuid].healthy:
-                reason = cards[uuid].unhealthy_reason
-                log.warning("card_unhealthy", extra=kv(uuid=uuid, reason=reason))
-        for uuid in change.recovered:
-            log.info("card_recovered", extra=kv(uuid=uuid))
-        if change.added or change.removed:
-            log.info("cards_found", extra=kv(cards=len(cards), removed=len(change.removed)))
-        self._on_change(change)
+        for offer in self._offers:
+            change = offer.renew(physical)
+            if change:
+                _log_change(change, offer.inventory)
+                self._on_change(change)
+
+
+def _log_change(change: InventoryChange, inventory: Inventory) -> None:
+    cards = {card.uuid: card for card in inventory.cards}
+    for uuid in (*change.failed, *change.added):
+        if uuid in cards and not cards[uuid].healthy:
+            reason = cards[uuid].unhealthy_reason
+            log.warning("card_unhealthy", extra=kv(uuid=uuid, reason=reason))
+    for uuid in change.recovered:
+        log.info("card_recovered", extra=kv(uuid=uuid))
+    if change.added or change.removed:
+        log.info("cards_found", extra=kv(cards=len(cards), removed=len(change.removed)))

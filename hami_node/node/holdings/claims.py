@@ -10,7 +10,8 @@ from hami_node.logs import kv
 from hami_node.model import ContainerGrants, ContainerKind, Pod
 from hami_node.node.holdings.recorded import grants_text
 from hami_node.record.ledger import Entry, Source
-from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.vendors.held_grants import HeldGrants
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import counts_of
 
 log = logging.getLogger(__name__)
@@ -99,10 +100,17 @@ class Claims:
         return claim
 
     def _former_names(self, pod: Pod) -> list[str]:
-        """Extended resources that the pod asks for and none of the vendors has."""
+        """Extended resources that the pod asks for and none of the vendors has.
+
+        Of fixed shares no annotation makes a holder.
+        """
         ours = {name for vendor in self._vendors for name in vendor.resources}
         named = {name for container in pod.containers for name in container.limits}
-        return sorted(name for name in named - ours if "/" in name)
+        return sorted(
+            name
+            for name in named - ours
+            if "/" in name and not any(vendor.is_fixed(name) for vendor in self._vendors)
+        )
 
 
 def entries_of(pod: Pod, claim: Claim, ids_of: IdsOf, source: Source) -> tuple[Entry, ...]:

@@ -14,6 +14,7 @@ from hami_node.logs import kv
 from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid
 from hami_node.node.holdings.claims import Claims, entries_of
 from hami_node.node.holdings.endings import Endings, Holder, holders_in
+from hami_node.node.holdings.fixed import listed_entries
 from hami_node.node.holdings.newest_pods import NewestPods
 from hami_node.node.holdings.recorded import grants_of
 from hami_node.ports import Clock, HeldContainer, Watched
@@ -48,8 +49,14 @@ class LiveUse:
         vendors: Sequence[VendorProtocol],
         ledger: Ledger,
         clock: Clock,
+        on_listed: Callable[[Sequence[HeldContainer]], None] = lambda _: None,
+        cards: Callable[[], Iterable[Device]] = tuple,
     ) -> None:
-        """Wire the sources. `vendors` are those served on this node."""
+        """Wire the sources. `vendors` are those served on this node, `cards` its cards.
+
+        `on_listed` gets each list of kubelet's once the ledger has what it shows.
+        """
+        self._on_listed, self._cards = on_listed, cards
         self._settling = threading.Lock()
         self._lock = threading.Lock()
         self._vendors = {vendor.cards.word: vendor for vendor in vendors}
@@ -79,7 +86,10 @@ class LiveUse:
         with self._settling:
             with self._lock:
                 self._endings.list_is(listed)
-            return self._bring_up_to_date(self._endings.is_over)
+            has_changed = self._bring_up_to_date(self._endings.is_over)
+        if listed is not None:
+            self._on_listed(listed)
+        return has_changed
 
     def refresh(self) -> bool:
         """Apply what the watch shows, without kubelet's list. True if the ledger has changed."""
@@ -114,8 +124,8 @@ class LiveUse:
     def missing(self) -> tuple[Holder, ...]:
         """Pods that hold something, but are not in the watch: they may be gone."""
         with self._lock:
-            pods, entries = self._looked()
-            return tuple(holder for holder in holders_in(entries) if holder.uid not in pods)
+            shown, entries = self._newest.shown(), self._looked()[1]
+            return tuple(holder for holder in holders_in(entries) if holder.uid not in shown)
 
     def pods(self) -> tuple[Pod, ...]:
         """The newest known state of every pod on this node."""
@@ -185,12 +195,14 @@ class LiveUse:
         return pods, entries
 
     def _unrecorded(self, pods: Iterable[Pod], entries: Sequence[Entry]) -> list[Entry]:
-        """What pods that have not ended hold by their annotations, without an entry."""
+        """What pods that have not ended hold by annotations or fixed shares, without an entry."""
         recorded = {(entry.pod_uid, entry.vendor): set[str]() for entry in entries}
         for entry in entries:
             recorded[entry.pod_uid, entry.vendor].add(entry.container)
         source = Source.REBUILT if self._ledger.was_lost else Source.ADOPTED
         found: list[Entry] = []
+        cards = {card.uuid: card for card in self._cards()}
+        ids_of = partial(self._ids_of, entries)
         for pod in pods:
             if not self._endings.counts(pod.uid):
                 continue
@@ -198,10 +210,12 @@ class LiveUse:
                 known = recorded.get((pod.uid, claim.word), set())
                 if known and ("" in known or known >= claim.held.by_container.keys()):
                     continue  # all that it holds is on record
-                ids_of = partial(self._ids_of, entries)
                 for entry in entries_of(pod, claim, ids_of, source):
                     if entry.container not in known:
                         found.append(entry)
+            for entry in listed_entries(pod, self._vendors.values(), cards, ids_of, source):
+                if entry.container not in recorded.get((pod.uid, entry.vendor), set()):
+                    found.append(entry)
         return found
 
     def _ids_of(

@@ -32,6 +32,10 @@ class NewestPods:
         if shown is not None and shown.uid == pod.uid:
             self._seen.add(pod.uid)
 
+    def shown(self) -> frozenset[str]:
+        """The uids of the pods that the watch itself shows."""
+        return frozenset(pod.uid for pod in self._watched.pods())
+
     def all(self) -> tuple[Pod, ...]:
         """Every pod, in no order; of pods with the same name only the newest: no other is left."""
         pods = {pod.uid: pod for pod in self._watched.pods()}

@@ -10,7 +10,7 @@ import msgspec
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Pod, Uuid
 from hami_node.record.ledger import Entry
-from hami_node.vendors.answer import ContainerResponse
+from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.grants import decode_grants, encode_grants
 

@@ -12,7 +12,7 @@ from hami_node.logs import kv
 from hami_node.node.holdings.endings import Holder
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.ports import Kube, PodResources
-from hami_node.record.ledger import Ledger
+from hami_node.record.ledger import Found, Ledger
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +92,14 @@ class Settler:
         return self._live.ended_as(holder, now)
 
 
-def load_record(ledger: Ledger, settler: Settler, on_rebuilt: Callable[[str], None]) -> None:
-    """Read the ledger and add what it lacks, before the first Allocate is answered.
+def complete_record(
+    found: Found, ledger: Ledger, settler: Settler, on_rebuilt: Callable[[str], None]
+) -> None:
+    """Add what the ledger lacks, before the first Allocate is answered.
 
-    `on_rebuilt` is called with the state of a record that had to be rebuilt.
+    `found` is what was read of it; `on_rebuilt` is called with the state of a record that had to be
+    rebuilt.
     """
-    found = ledger.load()
     settler.begin()
     read, known = found.entries, len(ledger.entries())
     if found.is_lost or (found.problem and known):

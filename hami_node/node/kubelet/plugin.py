@@ -16,7 +16,7 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
 from hami_node.logs import kv
 from hami_node.node.cards.inventory import Inventory, kubelet_list
 from hami_node.ports import Clock
-from hami_node.vendors.answer import ContainerResponse
+from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.vendors.spec import PluginOptions
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,9 @@ class AllocatorSlot:
         return self._allocator
 
 
+Choose = Callable[[Sequence[str], Sequence[str], int], list[str]]
+"""The IDs to take of those that are available, those that must be there included, and how many."""
+
 DEFAULT_OPTIONS: Final = PluginOptions()
 
 
@@ -96,8 +99,16 @@ class DevicePlugin(DevicePluginServicer):
         inventory: Inventory,
         allocator: AllocatorSlot,
         options: PluginOptions = DEFAULT_OPTIONS,
+        *,
+        choose: Choose | None = None,
+        shows_numa: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Offer the cards of `inventory`; `allocator` answers Allocate."""
+        """Offer the cards of `inventory`; `allocator` answers Allocate.
+
+        `choose` prefers IDs where no reservation is known; `shows_numa`: whether the cards' NUMA
+        nodes may be shown now, where the options show them at all.
+        """
+        self._choose, self._shows_numa = choose or _any_of, shows_numa
         self._inventory = inventory
         self._allocator = allocator
         self._options = options
@@ -161,7 +172,9 @@ class DevicePlugin(DevicePluginServicer):
             if version != sent:
                 sent = version
                 self.listed.set()
-                yield kubelet_list(cards, shows_numa=self._options.shows_numa)
+                shows_numa = self._options.shows_numa and self._shows_numa()
+                closed = self._inventory.closed_ids
+                yield kubelet_list(cards, shows_numa=shows_numa, closed=closed)
             self._inventory.wait_newer_or(sent, is_over, KEEP_ALIVE_S)
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
@@ -172,20 +185,24 @@ class DevicePlugin(DevicePluginServicer):
         deadline = self._allocator.deadline()
         answers = []
         for asked in request.container_requests:
-            must = list(asked.must_include_deviceIDs)
-            available = list(asked.available_deviceIDs)
-            try:
-                chosen = self._allocator.take(wait_s=0).prefer(
-                    available, must, asked.allocation_size, deadline
-                )
-            except HamiError as e:
-                log.info("preference_unknown", extra=kv(error=str(e)))
-                chosen = _any_of(available, must, asked.allocation_size)
-            except Exception:  # any bug: kubelet would fail the pod for an error here
-                log.exception("preference_broken")
-                chosen = _any_of(available, must, asked.allocation_size)
+            must, size = list(asked.must_include_deviceIDs), asked.allocation_size
+            chosen = self._preferred(list(asked.available_deviceIDs), must, size, deadline)
             answers.append(api.ContainerPreferredAllocationResponse(deviceIDs=chosen))
         return api.PreferredAllocationResponse(container_responses=answers)
+
+    def _preferred(
+        self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
+    ) -> list[str]:
+        try:
+            try:
+                allocator = self._allocator.take(wait_s=0)
+                return allocator.prefer(available, must, size, deadline)
+            except HamiError as e:
+                log.info("preference_unknown", extra=kv(error=str(e)))
+                return self._choose(available, must, size)
+        except Exception:  # any bug: kubelet would fail the pod for an error here
+            log.exception("preference_broken")
+            return _any_of(available, must, size)
 
     def Allocate(  # noqa: N802 - the name is kubelet's
         self, request: api.AllocateRequest, context: grpc.ServicerContext
@@ -226,5 +243,14 @@ def _message(response: ContainerResponse) -> api.ContainerAllocateResponse:
             )
             for mount in response.mounts
         ],
+        devices=[
+            api.DeviceSpec(
+                container_path=node.container_path,
+                host_path=node.host_path,
+                permissions=node.permissions,
+            )
+            for node in response.devices
+        ],
+        annotations=dict(response.annotations),
         cdi_devices=[api.CDIDevice(name=name) for name in response.cdi_devices],
     )

@@ -20,6 +20,12 @@ TIMEOUT_S: Final = 2.0
 RATE_WAIT_S: Final = 0.02
 """kubelet allows 100 calls a second of all clients together, after a burst of 10."""
 RATE_TRIES: Final = 100
+MOVED_HINT: Final = (
+    "it moves with kubelet's --root-dir, the folder of device plugins does not: name "
+    "ROOT/pod-resources/kubelet.sock by --pod-resources-socket and mount that folder (k0s: "
+    "/var/lib/k0s/kubelet, MicroK8s: /var/snap/microk8s/common/var/lib/kubelet; "
+    "daemonset/overlays/kubelet-root)"
+)
 _RATE_LIMITED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -62,6 +68,9 @@ class KubeletPodResources:
     def _list(self, deadline: Deadline | None) -> tuple[HeldContainer, ...]:
         try:
             answer = self._answer(deadline)
+        except FileNotFoundError as e:
+            self._drop()
+            raise KubeletError(f"{self._socket} is not there: {MOVED_HINT}") from e
         except (grpc.RpcError, OSError) as e:
             self._drop()
             code = e.code().name if isinstance(e, grpc.Call) else str(e)

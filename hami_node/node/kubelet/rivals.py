@@ -15,9 +15,10 @@ from typing import Final
 
 from hami_node.errors import KubeletError
 from hami_node.logs import kv
+from hami_node.model import Node
 from hami_node.node.cards.inventory import uuid_of
 from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, Lifecycle, own_sockets
-from hami_node.ports import HeldContainer
+from hami_node.ports import EventNote, HeldContainer
 from hami_node.text import cut
 
 log = logging.getLogger(__name__)
@@ -79,12 +80,14 @@ class Rivals:
         plugin_dir: Path,
         held: Callable[[], tuple[HeldContainer, ...]],
         on_taken: Callable[[str, str], None],
+        on_listed: Callable[[Sequence[HeldContainer]], None] = lambda _: None,
     ) -> None:
         """Wire the sources.
 
         `on_taken` is called with a resource's name and why it is another plugin's; "" once it is
-        ours.
+        ours. `on_listed` gets each list, for those who need not read it again.
         """
+        self._on_listed = on_listed
         self._resources, self._dir = tuple(resources), plugin_dir
         self._held, self._on_taken = held, on_taken
         self._states: dict[str, _State] = {}
@@ -108,6 +111,7 @@ class Rivals:
         except KubeletError as e:
             log.debug("rivals_unknown", extra=kv(error=str(e)))
             return
+        self._on_listed(held)
         for resource in self._resources:
             if resource.lifecycle.registered.is_set() and resource.uuids():
                 self._check(resource, held)
@@ -156,6 +160,18 @@ class Rivals:
             f"sockets of other plugins in {self._dir}: {others}; remove that plugin from this "
             "node, then this daemon registers again"
         )
+
+
+def taken_note(node: Node, why: str) -> EventNote:
+    """The Event on the node about a resource that was taken."""
+    return EventNote(
+        kind="Node",
+        namespace="",
+        name=node.name,
+        uid=node.uid,
+        reason=TAKEN_EVENT,
+        message=why,
+    )
 
 
 def _foreign(

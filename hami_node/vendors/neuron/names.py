@@ -42,6 +42,14 @@ NEURON_PREDICATE_NODE: Final = "aws.amazon.com/predicate-node"
 RESOURCE_NEURON: Final = "aws.amazon.com/neuron"
 # user -> everybody: number of Neuron cores; awsneuron/device.go
 RESOURCE_NEURON_CORE: Final = "aws.amazon.com/neuroncore"
+# aws -> daemon: whole devices under the name that plugins before 2.22 offered beside; AWS's plugin
+RESOURCE_NEURON_OLD: Final = "aws.amazon.com/neurondevice"
+
+# -- Conditions of a node --------------------------------------------------------------------------
+# aws -> daemon: of the node problem detector; AWS's chart
+CONDITION_HEALTH: Final = "NeuronHealth"
+# aws -> daemon: begins the reason of that condition when there is an error; AWS's chart
+CONDITION_ERROR: Final = "NeuronHasError"
 
 # -- Labels ----------------------------------------------------------------------------------------
 # cloud -> daemon, scheduler, extender: on nodes, the EC2 instance type; Kubernetes

@@ -179,9 +179,10 @@ def fit_neuron(cards: Sequence[DeviceUsage], ctx: FitContext) -> Placement | Rej
 def cores_each(devices: Iterable[Device]) -> int:
     """Logical cores of one device of a node; 0 without devices.
 
-    All have the same number, except a device that lost a core.
+    All have the same number. A device has a slot for each core, also for those that can't be given
+    and are missing in its mask, maybe on every device.
     """
-    return max((device.cores.bit_count() for device in devices), default=0)
+    return max((max(device.slots, device.cores.bit_count()) for device in devices), default=0)
 
 
 def wanted(ask: Ask, cores_per_device: int) -> tuple[int, int | None]:

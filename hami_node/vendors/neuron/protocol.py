@@ -20,6 +20,7 @@ from hami_node.model import (
     Pod,
     Uuid,
 )
+from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.neuron import codec, names, requests
 from hami_node.vendors.neuron.cards import NEURON, NeuronDoubt
 from hami_node.vendors.neuron.placement import (
@@ -29,7 +30,7 @@ from hami_node.vendors.neuron.placement import (
     NeuronGeneration,
 )
 from hami_node.vendors.neuron.requests import NeuronResources
-from hami_node.vendors.protocol import NO_RESERVATION, HeldGrants, VendorKeys, VendorProtocol
+from hami_node.vendors.protocol import NO_RESERVATION, VendorKeys, VendorProtocol
 from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
 from hami_node.wire.grants import decode_grants, encode_grants
 from hami_node.wire.reservation import GrantKeys, counts_of
@@ -188,7 +189,8 @@ def _few_cores(devices: int) -> str:
 def _ids_of(grant: Grant, device: Device, *, counts_devices: bool) -> list[int]:
     if counts_devices:
         return [device.index]
-    per_device = device.cores.bit_count()
+    # not the bits of its mask: cores that can't be given are missing in it
+    per_device = max(device.slots, device.cores.bit_length())
     return [
         device.index * per_device + core for core in range(per_device) if grant.cores >> core & 1
     ]

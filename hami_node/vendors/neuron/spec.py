@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from hami_node.model import Node
     from hami_node.vendors.demo import ForeignDevices
     from hami_node.vendors.neuron.admission import NeuronAdmission
-    from hami_node.vendors.neuron.node.reports import NeuronAuditor, NeuronPublication
+    from hami_node.vendors.neuron.node.auditor import NeuronAuditor
+    from hami_node.vendors.neuron.node.reports import NeuronPublication
     from hami_node.vendors.neuron.protocol import NeuronProtocol
     from hami_node.vendors.neuron.requests import NeuronResources
-    from hami_node.vendors.publication import CardSources
+    from hami_node.vendors.on_node.publication import CardSources
 
 
 def _resources(settings: NeuronSettings) -> NeuronResources:
@@ -40,14 +41,20 @@ def _admission(settings: NeuronSettings, compat: str) -> NeuronAdmission:
 def _publication(sources: CardSources, settings: Callable[[], NeuronSettings]) -> NeuronPublication:
     from hami_node.vendors.neuron.node.reports import NeuronPublication
 
-    del sources  # the node object lists the devices
-    return NeuronPublication(_resources(settings()))
+    return NeuronPublication(_resources(settings()), sources.closed)
 
 
 def _auditor(outlets: AuditOutlets, settings: Callable[[], NeuronSettings]) -> NeuronAuditor:
-    from hami_node.vendors.neuron.node.reports import NeuronAuditor
+    from hami_node.vendors.neuron.node.auditor import NeuronAuditor
 
-    return NeuronAuditor(_resources(settings()), notify=outlets.notify, count=outlets.count)
+    # Neither names nor masks depend on the generation of rules.
+    return NeuronAuditor(_protocol(settings(), "2.8"), outlets)
+
+
+def _listed(settings: NeuronSettings) -> tuple[str, ...]:
+    from hami_node.vendors.neuron.node.holdings import listed_resources
+
+    return listed_resources(_resources(settings))
 
 
 def _is_on(node: Node, settings: NeuronSettings) -> bool:
@@ -74,5 +81,6 @@ NEURON_SPEC: Final = VendorSpec(
         doc="Neuron grants of pods that contradict the rules.",
         label="rule",
     ),
+    listed=_listed,
     is_on=_is_on,
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from hami_node.vendors.neuron.placement import NeuronUnit, family_of, is_valid_set
+
+MAX_SHOWN: Final = 16
+"""Numbers that are named one by one."""
 
 
 class NeuronFault(StrEnum):
@@ -25,6 +29,7 @@ class NeuronFault(StrEnum):
     TAKEN = "cores-of-another-pod"
     RESOURCE_TYPE = "resource-type-disagrees"
     OTHER_NODE = "scheduled-for-another-node"
+    DRIFT = "other-cores-than-written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,33 @@ def check_neuron_pod(
     return tuple(findings)
 
 
+def check_listed(
+    claim: NeuronClaim,
+    listed: frozenset[int],
+    shape: NeuronShape,
+    held: Mapping[str, frozenset[int]],
+) -> tuple[NeuronFinding, ...]:
+    """Problems of the cores that kubelet lists for a pod, where these are others than were written.
+
+    AWS's plugin doesn't read the ids of a request for one, so another one is no problem of the pod.
+    """
+    written = held_cores(claim, shape)
+    if not listed or listed == written:
+        return ()
+    cores = sorted(listed)
+    findings = [] if claim.asked == 1 else [*_order_findings(tuple(cores), NeuronUnit.CORE)]
+    if written and claim.asked != 1:
+        detail = (
+            f"cores {shown_numbers(sorted(written))} written, kubelet lists {shown_numbers(cores)}"
+        )
+        findings.append(_finding(NeuronFault.DRIFT, detail))
+    return (
+        *findings,
+        *_set_findings(tuple(cores), NeuronUnit.CORE, shape),
+        *_conflicts(listed, held),
+    )
+
+
 def _finding(fault: NeuronFault, detail: str) -> NeuronFinding:
     return NeuronFinding(fault=fault, detail=detail)
 
@@ -159,9 +191,9 @@ def _id_findings(
 
 def _order_findings(ids: tuple[int, ...], unit: NeuronUnit) -> list[NeuronFinding]:
     if list(ids) != sorted(ids):
-        return [_finding(NeuronFault.NOT_ASCENDING, f"{unit}s {_shown(ids)}")]
+        return [_finding(NeuronFault.NOT_ASCENDING, f"{unit}s {shown_numbers(ids)}")]
     if ids[-1] - ids[0] != len(ids) - 1:
-        return [_finding(NeuronFault.NOT_CONSECUTIVE, f"{unit}s {_shown(ids)}")]
+        return [_finding(NeuronFault.NOT_CONSECUTIVE, f"{unit}s {shown_numbers(ids)}")]
     return []
 
 
@@ -174,16 +206,22 @@ def _set_findings(
     if len(touched) == shape.devices or is_valid_set(touched, family_of(shape.instance_type)):
         return []
     kind = shape.instance_type or "a node without an instance type"
-    return [_finding(NeuronFault.INVALID_SET, f"devices {_shown(touched)} on {kind}")]
+    return [_finding(NeuronFault.INVALID_SET, f"devices {shown_numbers(touched)} on {kind}")]
 
 
 def _conflicts(cores: frozenset[int], held: Mapping[str, frozenset[int]]) -> list[NeuronFinding]:
     return [
-        _finding(NeuronFault.TAKEN, f"cores {_shown(sorted(cores & others))} belong to {pod}")
+        _finding(
+            NeuronFault.TAKEN, f"cores {shown_numbers(sorted(cores & others))} belong to {pod}"
+        )
         for pod, others in sorted(held.items())
         if cores & others
     ]
 
 
-def _shown(numbers: tuple[int, ...] | list[int]) -> str:
+def shown_numbers(numbers: Sequence[int]) -> str:
+    """`0,1,2`; a long list is cut."""
+    more = len(numbers) - MAX_SHOWN
+    if more > 0:
+        return f"{','.join(map(str, numbers[:MAX_SHOWN]))} and {more} more"
     return ",".join(map(str, numbers))

@@ -47,6 +47,7 @@ class NeuronProblem(StrEnum):
     TYPE_NOT_LISTED = "instance-type-not-listed"
     DEVICES_DISAGREE = "devices-disagree-with-type"
     NOT_ALL_ALLOCATABLE = "not-all-allocatable"
+    HARDWARE_ERROR = "hardware-error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ def geometry_of(node: Node, resources: NeuronResources) -> NeuronGeometry:
         findings += _type_findings(instance_type, known, devices)
         cores, reason = _cores_per_device(node, resources.core, devices, known, findings)
         reason = _allocatable_reason(node, resources.device, devices, findings) or reason
+        reason = _condition_reason(node, findings) or reason
     return NeuronGeometry(
         instance_type=instance_type,
         type=known,
@@ -160,8 +162,9 @@ def _quantity(
     text = quantities.get(resource)
     if text is None:
         return None
-    if QUANTITY.fullmatch(text.strip()) and int(text) <= most:
-        return int(text)
+    number = text.strip()
+    if QUANTITY.fullmatch(number) and int(number) <= most:
+        return int(number)
     detail = f"{resource}: {text[:40]!r} is not a whole number from 0 to {most}"
     _found(findings, NeuronProblem.UNREADABLE, detail)
     return None
@@ -230,6 +233,19 @@ def _allocatable_reason(
     detail = f"{allocatable} of {devices} devices can be allocated"
     _found(findings, NeuronProblem.NOT_ALL_ALLOCATABLE, detail)
     return "" if allocatable else f"{detail}: AWS's device plugin does not offer them"
+
+
+def _condition_reason(node: Node, findings: list[NodeFinding]) -> str:
+    """What AWS's node problem detector says; it names no device, so it is about all of them.
+
+    Its reason decides, not its status: names and states of such conditions read either way.
+    """
+    said = node.conditions.get(names.CONDITION_HEALTH, "")
+    if not said.startswith(names.CONDITION_ERROR):
+        return ""
+    detail = f"the node's condition {names.CONDITION_HEALTH} says {said}: replace the instance"
+    _found(findings, NeuronProblem.HARDWARE_ERROR, detail)
+    return detail
 
 
 def devices_of(node: Node, resources: NeuronResources) -> tuple[Device, ...]:

@@ -8,7 +8,7 @@ import pytest
 from hami_node.errors import DriverChanged, DriverUnavailable
 from hami_node.model import Device
 from hami_node.node.cards.inventory import Inventory, InventoryChange
-from hami_node.node.cards.scanner import Scanner
+from hami_node.node.cards.scanner import Offer, Scanner
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import RealClock
@@ -36,8 +36,7 @@ def make(
     inventory = Inventory()
     scanner = Scanner(
         backend=backend,
-        inventory=inventory,
-        offer=(sharing or Sharing()).offer,
+        offers=[Offer(inventory, (sharing or Sharing()).offer)],
         clock=RealClock(),
         on_change=(changes if changes is not None else []).append,
     )
@@ -174,7 +173,7 @@ def picky(cards: tuple[Device, ...]) -> tuple[Device, ...]:
 def test_card_that_cant_be_offered_costs_itself(is_known: bool) -> None:
     bad = replace(card(1), memory_mib=0)
     backend, inventory = FakeBackend(card(0), card(1) if is_known else bad, card(2)), Inventory()
-    scanner = Scanner(backend=backend, inventory=inventory, offer=picky, clock=RealClock())
+    scanner = Scanner(backend=backend, offers=[Offer(inventory, picky)], clock=RealClock())
     scanner.scan_once()
     backend.cards = (card(0), bad, card(2))
     scanner.scan_once()

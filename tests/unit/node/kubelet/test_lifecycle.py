@@ -28,7 +28,7 @@ from hami_node.node.kubelet.lifecycle import (
     remove_stale_sockets,
 )
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
-from hami_node.vendors.answer import ContainerResponse, Mount
+from hami_node.vendors.on_node.answer import ContainerResponse, Mount
 from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually

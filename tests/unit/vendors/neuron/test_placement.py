@@ -407,3 +407,23 @@ def test_fit_neuron_any_answer_is_free_exact_and_allowed(
     grants = [_grant(taken.device.index, taken.cores) for taken in answer.taken]
     ids = _ids(grants, cards)
     assert list(ids) == list(range(ids[0], ids[0] + given_cores))
+
+
+@pytest.mark.parametrize("compat", COMPATS)
+def test_whole_device_is_not_what_is_left_when_every_device_lost_a_core(compat: Compat) -> None:
+    left = [
+        replace(card, device=replace(card.device, cores=1)) for card in _node(4, "inf2.24xlarge")
+    ]
+    assert isinstance(_fit(left, _ask(1, whole=True), compat=compat), str)
+    assert _fit(left, _ask(1, 1), compat=compat) == [(3, 1)]
+
+
+def test_ids_count_the_cores_that_can_not_be_given() -> None:
+    device = _node(16, "trn1.32xlarge")[0].device
+    left = replace(device, cores=0b01)
+    grant = Grant(uuid=device.uuid, vendor=NEURON, memory_mib=0, cores=1)
+    container = Container(name="a", limits={names.RESOURCE_NEURON_CORE: "1"})
+    said = neuron_protocol().annotations_of(
+        Node(name="n1"), [container], [(grant,)], {device.uuid: left}
+    )
+    assert said[names.NEURON_IDS] == "30"

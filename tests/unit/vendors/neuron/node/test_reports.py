@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hami_node.model import Node, Pod
 from hami_node.ports import EventNote
 from hami_node.vendors.neuron import names as neuron_names
-from hami_node.vendors.neuron.node.reports import NeuronAuditor, NeuronPublication, claim_of
+from hami_node.vendors.neuron.node.auditor import NeuronAuditor, claim_of
+from hami_node.vendors.neuron.node.reports import NeuronPublication
+from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
+from hami_node.vendors.spec import AuditOutlets
 from hami_node.wire.objects import decode_pod
+from tests.fakes.clock import FakeClock
 
 NOW = 1_800_000_000.0
 NAMES = NeuronResources()
@@ -81,13 +86,25 @@ def test_publication_handshake_has_the_time_in_rfc_3339_and_goes_at_the_end() ->
     assert publication.shutdown(TRN) == {neuron_names.NODE_NEURON_HANDSHAKE: None}
 
 
+def an_auditor(
+    events: list[EventNote], counted: list[str], resources: NeuronResources = NAMES
+) -> NeuronAuditor:
+    outlets = AuditOutlets(
+        notify=events.append,
+        count=counted.append,
+        sysfs_root=Path("/nowhere"),
+        clock=FakeClock(),
+    )
+    return NeuronAuditor(neuron_protocol(resources), outlets)
+
+
 def audit(
     *pods: Pod, node: Node = TRN, times: int = 1, resources: NeuronResources = NAMES
 ) -> tuple[list[EventNote], list[str]]:
     events, counted = list[EventNote](), list[str]()
-    auditor = NeuronAuditor(resources, notify=events.append, count=counted.append)
+    auditor = an_auditor(events, counted, resources)
     for _ in range(times):
-        auditor.audit(node, pods)
+        auditor.audit(node, pods, {})
     return events, counted
 
 
@@ -132,11 +149,11 @@ def test_audit_grant_against_a_rule_is_an_event_and_a_count(
 def test_audit_same_finding_is_reported_once_until_the_pod_is_gone() -> None:
     bad = neuron_pod(ids="99", devices=1)
     events, counted = list[EventNote](), list[str]()
-    auditor = NeuronAuditor(NAMES, notify=events.append, count=counted.append)
-    once = auditor.audit(TRN, (bad,))
-    assert auditor.audit(TRN, (bad,)) == once == len(events)
-    auditor.audit(TRN, ())
-    auditor.audit(TRN, (bad,))
+    auditor = an_auditor(events, counted)
+    once = auditor.audit(TRN, (bad,), {})
+    assert auditor.audit(TRN, (bad,), {}) == once == len(events)
+    auditor.audit(TRN, (), {})
+    auditor.audit(TRN, (bad,), {})
     assert len(events) == 2 * once
 
 

@@ -1,0 +1,31 @@
+"""Device IDs of other device plugins that name NVIDIA cards: which cards they hold. Pure.
+
+Sources: NVIDIA/k8s-device-plugin, whose IDs are the UUIDs of cards and MIG instances, with `::<n>`
+where a card is shared by time-slicing or MPS; HAMi and its forks, `<uuid>-<n>`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from hami_node.model import Device, Uuid
+from hami_node.vendors.nvidia.mode import Mode
+
+_HEX_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_CARD: Final = re.compile(rf"(?:MIG-)?(GPU-{_HEX_UUID})(?:::[0-9]{{1,6}}|-[0-9]{{1,6}}|/[0-9/]*)?")
+_INSTANCE: Final = re.compile(rf"MIG-{_HEX_UUID}(?:::[0-9]{{1,6}})?")
+
+
+def cards_named(device_id: str, cards: Sequence[Device]) -> tuple[Uuid, ...] | None:
+    """Those of these cards that a container with this ID holds; None where it is no ID of a card.
+
+    A MIG instance does not tell its card: it may be on any card in MIG mode.
+    """
+    if _INSTANCE.fullmatch(device_id):
+        return tuple(card.uuid for card in cards if card.mode == Mode.MIG)
+    named = _CARD.fullmatch(device_id)
+    if named is None:
+        return None
+    return tuple(card.uuid for card in cards if card.uuid == named[1])
