@@ -12,7 +12,9 @@ import tarfile
 from pathlib import Path
 
 
-def write_image(out: Path, name: str, root: Path, entrypoint: tuple[str, ...]) -> None:
+def write_image(
+    out: Path, name: str, root: Path, entrypoint: tuple[str, ...], env: tuple[str, ...] = ()
+) -> None:
     """Pack the folder as an image of one layer."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as layer:
@@ -24,7 +26,7 @@ def write_image(out: Path, name: str, root: Path, entrypoint: tuple[str, ...]) -
             "os": "linux",
             "config": {
                 "Entrypoint": list(entrypoint),
-                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"],
+                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", *env],
                 "WorkingDir": "/",
             },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(raw.getvalue())}"]},
@@ -42,7 +44,13 @@ def write_image(out: Path, name: str, root: Path, entrypoint: tuple[str, ...]) -
         _add(archive, "manifest.json", json.dumps([manifest]).encode())
 
 
-def write_busybox(out: Path, name: str, scratch: Path, entrypoint: tuple[str, ...]) -> None:
+def write_busybox(
+    out: Path,
+    name: str,
+    scratch: Path,
+    entrypoint: tuple[str, ...],
+    env: tuple[str, ...] = (),
+) -> None:
     """An image of the machine's static busybox with all its applets."""
     shutil.rmtree(scratch, ignore_errors=True)
     for sub in ("bin", "tmp", "etc", "proc", "sys", "dev", "root", "var"):
@@ -55,7 +63,7 @@ def write_busybox(out: Path, name: str, scratch: Path, entrypoint: tuple[str, ..
     for applet in applets.stdout.split():
         if applet != "busybox":
             (scratch / "bin" / applet).symlink_to("busybox")
-    write_image(out, name, scratch, entrypoint)
+    write_image(out, name, scratch, entrypoint, env)
     shutil.rmtree(scratch)
 
 

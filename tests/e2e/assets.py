@@ -13,4 +13,5 @@ IMAGE_TAR: Final = PROGRAMS / "hami-node.tar"
 IMAGE: Final = "localhost/hami-node:e2e"
 IMAGE_NEXT: Final = "localhost/hami-node:e2e-next"  # the same bytes under another name
 REPOSITORY: Final = Path(__file__).parents[2]
+NODE_DIR: Final = Path("/var/lib/hami-e2e")  # the node's own files: limiter, driver, runtimes
 SOURCES: Final = Path(__file__).parent / "programs"

@@ -25,6 +25,11 @@ def uuid_of(index: int) -> str:
     return f"GPU-{index:08d}-e2e0-4000-8000-00000000000{index}"
 
 
+def minor_of(index: int) -> int:
+    """The number in the name of the card's device node, which is not NVML's number."""
+    return COUNT - 1 - index
+
+
 UUIDS: Final = tuple(uuid_of(i) for i in range(COUNT))
 
 
@@ -62,7 +67,7 @@ class Cards:
         lines = ["driver 570.86.15", "nvml 12.570.86.15"]
         lines += [
             f'card uuid={uuid_of(i)} name="{MODEL}" memory_mib={MEMORY_MIB} '
-            f"bus=00000000:{0x10 + i:02X}:00.0"
+            f"bus=00000000:{0x10 + i:02X}:00.0 minor={minor_of(i)}"
             for i in range(count)
         ]
         lines += [fault.line for fault in faults]

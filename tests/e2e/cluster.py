@@ -138,12 +138,13 @@ class Cluster:
         machine.prepare(self.root)
         self.start("etcd")
         self._start_containerd()
-        for name, entrypoint in (
-            (parts.BUSYBOX, ("/bin/sh",)),
-            (parts.PAUSE, ("/bin/sleep", "2147483647")),
+        for name, entrypoint, env in (
+            (parts.BUSYBOX, ("/bin/sh",), ()),
+            (parts.CUDA, ("/bin/sh",), ("NVIDIA_VISIBLE_DEVICES=all",)),
+            (parts.PAUSE, ("/bin/sleep", "2147483647"), ()),
         ):
             tar = self.root / "image.tar"
-            archive.write_busybox(tar, name, self.root / "rootfs", entrypoint)
+            archive.write_busybox(tar, name, self.root / "rootfs", entrypoint, env)
             self.import_image(tar)
         self.start("kube-apiserver")
         self.wait("kube-apiserver", self.is_api_ready, 90)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
-from tests.e2e import limiter, parts
+from tests.e2e import limiter, parts, toolkit
 from tests.e2e.api import Api, ApiError
 from tests.e2e.assets import IMAGE, IMAGE_NEXT, IMAGE_TAR
 from tests.e2e.audit import Audit
@@ -111,6 +112,13 @@ def daemon(installed: Daemon) -> Daemon:
     return installed
 
 
+@pytest.fixture(scope="module")
+def changeable(installed: Daemon) -> Iterator[Daemon]:
+    """The daemon, which a module's tests run in other ways; as installed after them."""
+    yield installed
+    installed.restore()
+
+
 @pytest.fixture
 def pods(api: Api, daemon: Daemon) -> Iterator[Pods]:
     """The test's pods; all gone after it, and the node's lock with them."""
@@ -120,6 +128,14 @@ def pods(api: Api, daemon: Daemon) -> Iterator[Pods]:
     yield one
     one.clear()
     api.patch(NODE_PATH, {"metadata": {"annotations": {names.NODE_LOCK: None}}})
+
+
+@pytest.fixture(scope="session")
+def runtimes(cluster: Cluster) -> None:
+    """NVIDIA's runtimes with their classes, over a driver of our own, installed once."""
+    toolkit.install(range(COUNT))
+    for found in toolkit.class_objects():
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(found))
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import httpx
+import yaml
 
 from tests.e2e import parts
 from tests.e2e.api import Api, ApiError, Json
@@ -108,6 +111,24 @@ class Daemon:
         )
         self.wait_ready()
 
+    def run_changed(self, change: Callable[[Json], None], *, is_ready: bool = True) -> None:
+        """Go on with the pod's spec changed so; `restore` undoes it.
+
+        `is_ready`: wait until the daemon is ready; else only until it is about to start.
+        """
+        rendered = self.cluster.kubectl("kustomize", str(OVERLAY))
+        before = self.pod()["metadata"]["uid"]
+        for found in yaml.safe_load_all(rendered):
+            if found["kind"] == "DaemonSet":
+                pod = found["spec"]["template"]["spec"]
+                pod["containers"][0]["readinessProbe"]["periodSeconds"] = 1
+                change(pod)
+                self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+        if is_ready:
+            self.wait_ready()
+        else:
+            eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before)
+
     def restore(self) -> None:
         """Go back to what the overlay says."""
         self.install()
@@ -145,6 +166,12 @@ class Daemon:
         answer = httpx.get(f"http://{address}:9394{path}", timeout=5)
         answer.raise_for_status()
         return answer.text
+
+    def readiness(self) -> str:
+        """What /readyz answers, ready or not."""
+        address = self.pod()["status"].get("podIP")
+        assert address, "the daemon's pod has no address yet"
+        return httpx.get(f"http://{address}:9396/readyz", timeout=5).text
 
     def token(self, pod: Json | None = None) -> str:
         """A token of the daemon's service account, bound to its pod as the mounted one is."""

@@ -23,7 +23,7 @@ class KubeletAway(RuntimeError):
     """kubelet's pod-resources socket does not answer."""
 
 
-def healthy_slices() -> Counter[str]:
+def healthy_slices(resource: str = _OURS) -> Counter[str]:
     """How many slices of each card kubelet may hand out, by the card's UUID.
 
     Raises:
@@ -31,7 +31,7 @@ def healthy_slices() -> Counter[str]:
     """
     request = podresources_pb2.AllocatableResourcesRequest()
     answer = _ask(lambda stub: stub.GetAllocatableResources(request, timeout=5))
-    ids = [one for d in answer.devices if d.resource_name == _OURS for one in d.device_ids]
+    ids = [one for d in answer.devices if d.resource_name == resource for one in d.device_ids]
     return Counter(one.rpartition("-")[0] for one in ids)
 
 

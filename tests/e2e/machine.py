@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from tests.e2e import assets
 from tests.e2e.parts import NODE_IP
 
 KUBELET_DIR: Final = Path("/var/lib/kubelet")  # device-plugins/ below it is a constant in kubelet
-NODE_DIR: Final = Path("/var/lib/hami-e2e")  # the node's own files: limiter, driver stub
+NODE_DIR: Final = assets.NODE_DIR
 _MARK: Final = KUBELET_DIR / ".e2e"  # says that we made what lies in KUBELET_DIR
 _SYSCTLS: Final = ("net.ipv4.ip_forward", "net.ipv4.conf.all.route_localnet")
 _CHAIN_PREFIXES: Final = ("KUBE-", "CNI-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from tests.e2e import toolkit
 from tests.e2e.pki import Authority, User, write_json
 
 NODE: Final = "e2e-node"
@@ -25,6 +26,7 @@ USERS: Final = (ADMIN, CONTROLLERS, SCHEDULER, PROXY, KUBELET)
 
 BUSYBOX: Final = "localhost/busybox:e2e"
 PAUSE: Final = "localhost/pause:e2e"
+CUDA: Final = "localhost/cuda:e2e"  # busybox too; asks for all cards, as every CUDA image does
 
 
 def kubeconfig(root: Path, user: User) -> Path:
@@ -120,7 +122,21 @@ def _kubelet(root: Path) -> list[str]:
         f"--hostname-override={NODE}",
         f"--node-ip={NODE_IP}",
         f"--cert-dir={root}/kubelet-pki",
+        *([f"--root-dir={moved.read_text()}"] if (moved := _moved_root(root)).exists() else []),
     ]
+
+
+def _moved_root(root: Path) -> Path:
+    """The file that names kubelet's folder, where it is not the usual one."""
+    return root / "kubelet-root"
+
+
+def move_kubelet(root: Path, folder: Path | None) -> None:
+    """kubelet keeps its files in that folder, or again in the usual one, from its next start on."""
+    if folder is None:
+        _moved_root(root).unlink(missing_ok=True)
+    else:
+        _moved_root(root).write_text(str(folder))
 
 
 def write_files(root: Path) -> None:
@@ -156,7 +172,17 @@ def write_files(root: Path) -> None:
     _write_network(root)
     write_kubelet_config(root)
     (root / "resolv.conf").write_text("nameserver 127.0.0.1\n")
-    (root / "containerd.toml").write_text(_CONTAINERD.replace("{root}", str(root)))
+    text = _CONTAINERD.replace("{root}", str(root)).replace("{cdi}", str(toolkit.CDI))
+    (root / "containerd.toml").write_text(text + "".join(map(_runtime, toolkit.RuntimeClass)))
+
+
+def _runtime(name: toolkit.RuntimeClass) -> str:
+    """One of NVIDIA's runtimes, as the toolkit adds it to containerd's configuration."""
+    table = f'[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}'
+    return (
+        f'  {table}]\n    runtime_type = "io.containerd.runc.v2"\n'
+        f'    {table}.options]\n      BinaryName = "{toolkit.program(name)}"\n'
+    )
 
 
 def _write_network(root: Path) -> None:
@@ -261,10 +287,12 @@ disabled_plugins = [
   disable_tcp_service = true
   restrict_oom_score_adj = true
   enable_cdi = true
-  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+  cdi_spec_dirs = ["{cdi}"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{root}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
 """

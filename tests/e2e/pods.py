@@ -26,6 +26,12 @@ class RealContainer:
     cores: int | None = None
     script: str = _STAY
     is_sidecar: bool = False
+    image: str = BUSYBOX
+    env: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders of the node by the path inside."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Other extended resources."""
 
     def manifest(self) -> Json:
         """The container of a pod's spec."""
@@ -35,12 +41,18 @@ class RealContainer:
             nvidia_names.RESOURCE_GPU_CORES: self.cores,
         }
         limits = {name: str(value) for name, value in asked.items() if value is not None}
+        limits |= self.limits
         return {
             "name": self.name,
-            "image": BUSYBOX,
+            "image": self.image,
             "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", _LOOK + self.script],
+            "env": [{"name": name, "value": value} for name, value in self.env.items()],
             "resources": {"limits": limits},
+            "volumeMounts": [
+                {"name": _volume(host), "mountPath": inside}
+                for inside, host in self.folders.items()
+            ],
             **({"restartPolicy": "Always"} if self.is_sidecar else {}),
         }
 
@@ -82,6 +94,8 @@ class Pods:
         inits: Sequence[RealContainer] = (),
         annotations: Mapping[str, str] | None = None,
         scheduler: str = NOBODY,
+        runtime_class: str | None = None,
+        restart_policy: str = "Never",
     ) -> Json:
         """Create a pod that nobody schedules."""
         return self._api.create(
@@ -94,10 +108,15 @@ class Pods:
                 },
                 "spec": {
                     "schedulerName": scheduler,
-                    "restartPolicy": "Never",
+                    "runtimeClassName": runtime_class,
+                    "restartPolicy": restart_policy,
                     "terminationGracePeriodSeconds": 1,
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
+                    "volumes": [
+                        {"name": _volume(host), "hostPath": {"path": host, "type": "Directory"}}
+                        for host in sorted({h for b in boxes for h in b.folders.values()})
+                    ],
                     "initContainers": [b.manifest() for b in inits],
                     "containers": [b.manifest() for b in boxes],
                 },
@@ -187,6 +206,10 @@ class Pods:
 
 class PodFailed(Exception):
     """A pod that should run never will: waiting any longer is no use."""
+
+
+def _volume(host: str) -> str:
+    return host.strip("/").replace("/", "-")
 
 
 def describe(status: Json) -> str:

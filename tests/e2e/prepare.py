@@ -22,7 +22,7 @@ from typing import Final
 from tests.e2e import product_image
 from tests.e2e.assets import IMAGE_TAR, PROGRAMS, SOURCES
 
-_GO_NEEDED: Final = (1, 24, 2)
+_GO_NEEDED: Final = (1, 26, 0)
 _PROGRAMS: Final = {
     "kubernetes": (
         "k8s.io/kubernetes",
@@ -34,6 +34,10 @@ _PROGRAMS: Final = {
     "containerd": (
         "github.com/containerd/containerd/v2",
         ("containerd", "containerd-shim-runc-v2", "ctr"),
+    ),
+    "nvidia-container-toolkit": (
+        "github.com/NVIDIA/nvidia-container-toolkit",
+        ("nvidia-cdi-hook", "nvidia-container-runtime"),
     ),
 }
 
@@ -61,12 +65,10 @@ def check_machine() -> None:
     if not _are_programs_current():
         version = _go_version()
         if version is None:
-            missing.append(
-                "Go: the cluster's programs are built with it; install Go 1.24.2 or later"
-            )
+            missing.append("Go: the cluster's programs are built with it; install Go 1.26 or later")
         elif version < _GO_NEEDED:
             found = ".".join(map(str, version))
-            missing.append(f"Go 1.24.2 or later: {found} is installed")
+            missing.append(f"Go 1.26 or later: {found} is installed")
     if missing:
         raise SystemExit("e2e can't run here; missing:\n" + "\n".join(f"  - {m}" for m in missing))
 
@@ -98,8 +100,21 @@ def build_programs() -> None:
 
 def _build(module: str, version: str) -> None:
     PROGRAMS.mkdir(parents=True, exist_ok=True)
-    env = dict(os.environ, CGO_ENABLED="0", GOFLAGS="-buildvcs=false -trimpath -mod=mod")
-    flags = {
+    env = dict(
+        os.environ,
+        CGO_ENABLED="1" if module == "nvidia-container-toolkit" else "0",  # it loads NVML
+        CGO_CFLAGS="-O2 -Wno-deprecated-declarations",
+        GOFLAGS="-buildvcs=false -trimpath -mod=mod",
+    )
+    with tempfile.TemporaryDirectory() as scratch:  # go may rewrite go.mod: not in the checkout
+        folder = Path(shutil.copytree(SOURCES / module, Path(scratch, module)))
+        command = ("go", "build", *_flags(module, version), "-o", f"{PROGRAMS}/", "tool")
+        subprocess.run(command, check=True, cwd=folder, env=env)
+
+
+def _flags(module: str, version: str) -> tuple[str, ...]:
+    """What `go build` is told for that module."""
+    return {
         "kubernetes": (
             "-ldflags",
             f"-s -w -X k8s.io/component-base/version.gitVersion={version} "
@@ -110,11 +125,14 @@ def _build(module: str, version: str) -> None:
             *("-tags", "no_btrfs no_devmapper no_zfs", "-ldflags"),
             f"-s -w -X github.com/containerd/containerd/v2/version.Version={version[1:]}",
         ),
-    }
-    with tempfile.TemporaryDirectory() as scratch:  # go may rewrite go.mod: not in the checkout
-        folder = Path(shutil.copytree(SOURCES / module, Path(scratch, module)))
-        command = ("go", "build", *flags[module], "-o", f"{PROGRAMS}/", "tool")
-        subprocess.run(command, check=True, cwd=folder, env=env)
+        "nvidia-container-toolkit": (
+            "-ldflags",
+            # NVML's functions are looked up when they are first called, as in NVIDIA's own build
+            "-s -w '-extldflags=-Wl,--export-dynamic,--unresolved-symbols=ignore-in-object-files,"
+            "-z,lazy' "
+            f"-X github.com/NVIDIA/nvidia-container-toolkit/internal/info.version={version[1:]}",
+        ),
+    }[module]
 
 
 def _are_programs_current() -> bool:

@@ -23,12 +23,12 @@ def _for_pods(audit: Audit) -> list[Request]:
 
 @pytest.fixture
 def audit(cluster: Cluster, pods: Pods) -> Audit:
-    """From a moment on at which the daemon has asked for nothing for 5 seconds."""
+    """From a moment on at which the daemon has asked for nothing for 8 seconds."""
     assert pods
 
     def quiet() -> Audit | None:
         one = Audit(cluster.root / "log/audit.jsonl")
-        time.sleep(5)
+        time.sleep(8)  # the links of cards are reported with the second scan, after 5 s
         return one if not one.requests(USER) else None
 
     return eventually("the daemon is at rest", quiet, limit_s=60) or pytest.fail("never at rest")

@@ -33,6 +33,7 @@ def test_container_sees_its_limits_and_nothing_else(pods: Pods, scheduler: Sched
         nvidia_names.ENV_CORE_LIMIT: "30",
         nvidia_names.ENV_VISIBLE_DEVICES: _FIRST,
         nvidia_names.ENV_LOG_LEVEL: "1",
+        nvidia_names.ENV_REDIRECT: str(limiter.LIBRARY),
     }
     assert cache.startswith(f"{limiter.HOOK}/vgpu/")
     assert cache.endswith(".cache")

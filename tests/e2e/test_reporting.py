@@ -28,6 +28,17 @@ def _expected() -> list[tuple[object, ...]]:
     return [(i, u, cards.SPLIT, cards.MEMORY_MIB, 100) for i, u in enumerate(cards.UUIDS)]
 
 
+def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api: Api) -> None:
+    """The first of all: unanswered for a minute, the daemon tries another form of its devices."""
+    asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
+    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: asked}}})
+    eventually(
+        "Requesting_ is answered",
+        lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
+        limit_s=35,
+    )
+
+
 def test_node_offers_ten_slices_of_every_card(daemon: Daemon) -> None:
     assert daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80
     assert healthy_slices() == dict.fromkeys(cards.UUIDS, 10)
@@ -64,16 +75,6 @@ def test_handshake_is_renewed_by_one_write_and_nothing_else_is_written(
     assert {k: v for k, v in after.items() if k not in ours} == {
         k: v for k, v in before.items() if k not in ours
     }
-
-
-def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api: Api) -> None:
-    asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: asked}}})
-    eventually(
-        "Requesting_ is answered",
-        lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
-        limit_s=35,
-    )
 
 
 def test_scheduler_of_generation_2_4_reads_its_own_form(daemon: Daemon, api: Api) -> None:

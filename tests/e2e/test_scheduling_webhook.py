@@ -51,6 +51,14 @@ def _env(name: str, value: str) -> Json:
 
 
 @pytest.mark.usefixtures("extender")
+def test_variable_that_would_show_all_cards_is_taken_out(pods: Pods, api: Api) -> None:
+    asked = _env(nvidia_names.ENV_VISIBLE_DEVICES, "all")
+    made = api.create(pods.path, _pod(limits=_ONE, container=asked))
+    env = made["spec"]["containers"][0].get("env", [])
+    assert nvidia_names.ENV_VISIBLE_DEVICES not in {item["name"] for item in env}
+
+
+@pytest.mark.usefixtures("extender")
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -63,11 +71,6 @@ def _env(name: str, value: str) -> Json:
             {"container": _env(f"{nvidia_names.ENV_MEMORY_LIMIT}_0", "80000m")},
             nvidia_names.ENV_MEMORY_LIMIT,
             id="memory-limit",
-        ),
-        pytest.param(
-            {"container": _env(nvidia_names.ENV_VISIBLE_DEVICES, "all")},
-            nvidia_names.ENV_VISIBLE_DEVICES,
-            id="visible-devices",
         ),
         pytest.param(
             {"annotations": {nvidia_names.POD_ALLOCATED: f"{uuid_of(0)},NVIDIA,80000,0:;"}},
