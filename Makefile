@@ -4,7 +4,7 @@ VENV   := .venv
 RUN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench image protos lock clean
+.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench soak image protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
@@ -45,7 +45,7 @@ dead: $(VENV)/.ready ## look for code in the product that the product does not u
 hooks: $(VENV)/.ready ## let git run the checks of `make check` before each commit (pre-commit); needs a git checkout
 	$(RUN)/pre-commit install
 
-e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.24.2 or later, a machine that is no node
+e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.26 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
 	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/e2e --timeout 900
 
@@ -55,6 +55,9 @@ e2e-long: $(VENV)/.ready ## what takes too long for e2e: more seeds of the churn
 
 bench: $(VENV)/.ready ## print what the budgets are measured by; needs a machine with nothing else to do
 	$(RUN)/python -m pytest -m bench -s tests/bench
+
+soak: $(VENV)/.ready ## an hour of pods that come and go, with faults; fails if memory grows or the records drift apart; needs gcc
+	$(RUN)/python -m pytest -m soak -s tests/soak
 
 image: ## build the container image; needs docker, podman or buildah, but no Python
 	./daemonset/build-image

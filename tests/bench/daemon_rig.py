@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,27 +84,40 @@ class DaemonRig:
         return self.kubelet.admit(pod, RESOURCE).refusal
 
 
+VERSIONS = {"kubeletVersion": "v1.34.0", "containerRuntimeVersion": "containerd://2.1.4"}
+
+
 @contextmanager
-def running_daemon(*flags: str) -> Iterator[DaemonRig]:
-    """Start everything, yield while the daemon runs, stop everything."""
+def running_daemon(
+    *flags: str, env: Mapping[str, str] | None = None, driver: Sequence[str] = ()
+) -> Iterator[DaemonRig]:
+    """Start everything, yield while the daemon runs, stop everything.
+
+    `env` replaces variables of the daemon, such as the one that leads to the driver's stand-in,
+    which `driver` has more lines for.
+    """
     with tempfile.TemporaryDirectory(prefix="hb") as folder:
         root = Path(folder)
         stub = Stub(build(root / "lib"), root / "nvml.txt")
-        stub.show(cards=CARDS)
+        stub.show(*driver, cards=CARDS)
         (root / "plugins").mkdir()
         lay_limiter(root / "hook")
         kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
         kubelet.start()
         with FaultyApiServer() as api:
-            api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
+            api.create("nodes", {"metadata": {"name": NODE}, "status": {"nodeInfo": VERSIONS}})
             environment = {
                 "PATH": os.environ["PATH"],
+                "MALLOC_ARENA_MAX": "2",  # as the image sets it
                 "NODE_NAME": NODE,
                 "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
                 "LD_LIBRARY_PATH": str(root / "lib"),
                 "NVML_STUB_FILE": str(root / "nvml.txt"),
                 "HOOK_PATH": str(root / "hook"),
-            }
+                # no runtime made this process, so auto would find nothing to go by
+                "DEVICE_LIST_STRATEGY": "envvar",
+                "HAMI_NODE_VISIBLE_DEVICES_FORM": "bare",
+            } | dict(env or {})
             command = [
                 *(str(Path(sys.executable).with_name("hami-node")), "run"),
                 *("--plugin-dir", str(root / "plugins")),

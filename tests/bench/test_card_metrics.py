@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami_node.config.settings import CardMetrics, make_settings
+from hami_node.config.settings import MetricNames, make_settings
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
@@ -50,8 +50,8 @@ def _size(page: Iterator[str]) -> tuple[int, int]:
     return lines, size
 
 
-@pytest.mark.parametrize("names", [CardMetrics.OWN, CardMetrics.HAMI])
-def test_scrape_of_all_nodes(state: ClusterState, names: CardMetrics) -> None:
+@pytest.mark.parametrize("names", [MetricNames.OWN, MetricNames.HAMI])
+def test_scrape_of_all_nodes(state: ClusterState, names: MetricNames) -> None:
     pages, took_ms = card_pages(state, names, lambda: True), []
     for _ in range(RUNS):
         start_s = time.perf_counter()
