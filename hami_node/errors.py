@@ -45,6 +45,22 @@ class DeviceLost(BackendError):
     """A card does not answer."""
 
 
+class RegionError(HamiError):
+    """A container's usage file can't be used; the message continues a sentence about it.
+
+    `reason` is a word for a metric. The next attempt may succeed: the container may write anything.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Keep the word beside the text."""
+        super().__init__(message)
+        self.reason = reason
+
+
+class RegionNotReady(RegionError):
+    """The container has not made the file yet, which is no fault."""
+
+
 class KubeError(HamiError):
     """The API server refused or can't be reached.
 
@@ -95,6 +111,10 @@ class KubeletError(HamiError):
 
 class RecordError(HamiError):
     """This node's own record can't be written; the message has the reason and a hint."""
+
+
+class InstallError(HamiError):
+    """Files can't be installed on this node; the message has the reason and a hint."""
 
 
 class AllocationError(HamiError):

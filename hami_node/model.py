@@ -196,7 +196,8 @@ class ContainerKind(StrEnum):
 class Container:
     """A container of a pod's spec with the quantities it names, as text, and its state.
 
-    `env` holds only literal values; `is_terminated_ok` is true once it ended with exit code 0.
+    `env` holds literal values, and "" for some that come from elsewhere; `is_terminated` is true
+    while it has ended and was not started again, `is_terminated_ok` if that was with exit code 0.
     """
 
     name: str
@@ -205,6 +206,7 @@ class Container:
     requests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     is_privileged: bool = False
+    is_terminated: bool = False
     is_terminated_ok: bool = False
 
 
@@ -250,9 +252,16 @@ class Pod:
         return version_number(self.resource_version)
 
 
+NO_CONDITIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The parts of a node that the product reads. Quantities are text."""
+    """The parts of a node that the product reads. Quantities are text.
+
+    `conditions` are those that kubelet does not write itself: the reason by the condition's type;
+    `engine_version` is name and version of the container engine, as `containerd://2.0.1`.
+    """
 
     name: str
     uid: str = ""
@@ -263,6 +272,9 @@ class Node:
     resource_version: str = ""
     is_unschedulable: bool = False
     is_ready: bool = True
+    conditions: Mapping[str, str] = field(default_factory=lambda: NO_CONDITIONS)
+    kubelet_version: str = ""
+    engine_version: str = ""
 
     @property
     def version(self) -> int:

@@ -13,6 +13,62 @@ JsonPatch = Sequence[Mapping[str, object]]
 """RFC 6902 operations."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """How much of a card is used, by everybody on the node; None where the driver does not say.
+
+    Attributes:
+        memory_bytes: used memory.
+        core_percent: of the last sampling period, how long a kernel ran.
+        memory_controller_percent: of that period, how long memory was read or written.
+        processes: PIDs on the node; None where they were not asked for, too.
+    """
+
+    memory_bytes: int | None = None
+    core_percent: int | None = None
+    memory_controller_percent: int | None = None
+    processes: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerUse:
+    """What a container uses of one of its cards; None where that is not known.
+
+    Attributes:
+        uuid, index: the card, and the node's number for it.
+        position: the container's number for it.
+        memory_bytes: all that counts towards the limit, of which the next three are known parts.
+        core_percent: of the whole card.
+        limit_bytes, core_limit_percent: the limits in force; None for no limit.
+        last_kernel_s: when a kernel was last launched on any of its cards, seconds since the epoch.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    uuid: Uuid
+    index: int
+    position: int
+    memory_bytes: int
+    context_bytes: int | None
+    module_bytes: int | None
+    data_bytes: int | None
+    core_percent: int | None
+    limit_bytes: int | None
+    core_limit_percent: int | None
+    last_kernel_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadUse:
+    """A container whose use can't be read, with the reason in a word."""
+
+    namespace: str
+    pod: str
+    container: str
+    reason: str
+
+
 class Backend(Protocol):
     """Finds the cards of one kind on this node. Called from one thread at a time."""
 
@@ -38,6 +94,13 @@ class Backend(Protocol):
 
     def pair_scores(self) -> PairScores:
         """How well each pair of cards is linked; empty where that is not known. Never waits."""
+
+    def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
+        """What was read after the previous call, and read it again soon. Never waits.
+
+        `with_processes` are the cards whose processes are wanted. A card that does not answer is
+        left out.
+        """
 
     def wait_for_event(self, timeout_s: float) -> bool:
         """Wait until a card's state may have changed (True) or the timeout expires (False)."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -48,6 +49,26 @@ Count = Annotated[int, Meta(ge=1, le=100_000)]
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+
+class WrittenValue(ABC):
+    """A setting's value that is written in forms of its own. Compared by value.
+
+    The setting's type is `Annotated[..., Meta(description=...)]`, which tells people the forms.
+    """
+
+    @classmethod
+    @abstractmethod
+    def read(cls, value: object) -> Self:
+        """From a flag or an environment variable (text), or from a file (any plain value).
+
+        Raises:
+            ValueError: not understood, or out of range.
+        """
+
+    @abstractmethod
+    def plain(self) -> object:
+        """As a plain value for JSON and YAML."""
 
 
 class Role(StrEnum):

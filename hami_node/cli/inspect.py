@@ -20,8 +20,8 @@ from hami_node.setting_types import Role
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 if TYPE_CHECKING:
-    from hami_node.inspection.cluster import ClusterView, Problem
     from hami_node.inspection.picture import Basis, Listed
+    from hami_node.inspection.views import ClusterView, Problem
     from hami_node.model import Pod
     from hami_node.ports import ListingKube
 
@@ -98,7 +98,8 @@ def inspect(
     """Show nodes, cards, slices, their holders and waiting pods, decoded from annotations.
 
     What can't be decoded is listed under "broken" and is never left out. Memory is in MiB, cores
-    are percent of a card, or their number where they are granted individually.
+    are percent of a card, or their number where they are granted individually. A narrow terminal
+    leaves columns out (identity, limiter); a pipe and -o json have everything.
 
     With a pod: the verdict of every node, what is missing and what would help, if the pod waits;
     else what it holds. Computed from nodes, pods and quotas with the extender's rules; the extender
@@ -146,7 +147,7 @@ def _settings(
     Raises:
         ConfigError: a file or flag of this command is wrong.
     """
-    from hami_node.inspection.cluster import Problem
+    from hami_node.inspection.views import Problem
 
     flags = {} if resource_name is None else {"resource_count": resource_name}
     sources = ConfigSources(
@@ -179,7 +180,7 @@ def _listed(
 
 def _with_quotas(snapshot: _Snapshot, kube: ListingKube) -> _Snapshot:
     """Add the quotas; if they may not be listed, a problem instead."""
-    from hami_node.inspection.cluster import Problem
+    from hami_node.inspection.views import Problem
     from hami_node.wire.quotas import decode_resource_quota
 
     try:

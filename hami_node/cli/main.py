@@ -18,6 +18,7 @@ import click
 from hami_node import __version__, logs
 from hami_node.cli.certify import certify
 from hami_node.cli.inspect import inspect
+from hami_node.cli.install_limiter import install_limiter
 from hami_node.cli.options import IGNORED_KEY, SettingsCommand, options_of
 from hami_node.config.sources import ConfigSources, Settings, environment, load, plain
 from hami_node.errors import ConfigError, HamiError, KubeError
@@ -139,6 +140,7 @@ def main() -> None:
     See which pod holds which slice:           hami-node inspect
     See why a pod waits:                       hami-node inspect pod NAMESPACE/NAME
     Check a configuration:                     hami-node check-config device-config.yaml
+    Put the limiter on this node:              hami-node install-limiter --from DIR
 
     \b
     Exit codes: 0 success; 1 a check failed or settings were refused; 2 wrong usage;
@@ -212,7 +214,7 @@ def _served(
 
 
 def _refused(error: ConfigError) -> click.exceptions.Exit:
-    fields = logs.kv(source=error.source, field=error.field, value=error.value, cure=error.hint)
+    fields = logs.kv(source=error.source, field=error.field, value=error.value, hint=error.hint)
     log.error("settings_refused", extra=fields)
     return click.exceptions.Exit(ExitCode.FAILED)
 
@@ -273,6 +275,9 @@ main.add_command(certify)
 
 
 main.add_command(inspect)
+
+
+main.add_command(install_limiter)
 
 
 @main.command("check-config", short_help="Check configuration files, also for one node.")

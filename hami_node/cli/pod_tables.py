@@ -28,12 +28,14 @@ def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = No
     is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = [_head(view)]
     if view.held:
-        parts.append(holders(view.held, is_roomy))
+        parts.append(holders(view.held, console.width))
     if view.nodes:
         parts.append(_verdicts(view.nodes[:MAX_NODES], is_roomy))
         parts += _left_out(view)
     style = "green" if view.state in _GOOD else "yellow"
     parts.append(safe(Text(view.summary, style=style)))
+    if view.resize:
+        parts.append(safe(f"resize: {view.resize}"))
     parts += [safe(f"- {hint}") for hint in view.cures]
     if view.problems:
         parts.append(problems(view.problems))

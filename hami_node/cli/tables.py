@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hami_node.inspection.cluster import (
+from hami_node.inspection.views import (
     CardView,
     ClusterView,
     HolderView,
@@ -21,6 +21,7 @@ from hami_node.inspection.cluster import (
     TotalsView,
     WaitingView,
 )
+from hami_node.wire import names
 
 WIDTH_IN_A_FILE: Final = 240
 """Columns when the output is no terminal: nothing is cut in a pipe."""
@@ -29,6 +30,12 @@ STALE_S: Final = 90
 BAR_CELLS: Final = 10
 ROOMY: Final = 165
 """Columns from which UUIDs are shown in full and bars are drawn."""
+WIDE: Final = 130
+"""Columns from which limiters are shown."""
+NARROW: Final = 100
+"""With fewer columns a node's means of identification are left out."""
+MAX_NAMED: Final = 5
+"""Nodes that are named for one way of handing over cards."""
 
 _UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE)
 """A prefix and a random UUID, whose first group is enough to distinguish cards."""
@@ -42,11 +49,14 @@ def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | N
     is_roomy = console.width >= ROOMY
     parts: list[RenderableType] = []
     if view.nodes:
-        parts += [_nodes(view.nodes), _cards(view.cards, is_roomy)]
+        parts.append(_nodes(view.nodes, console.width))
+        if any(node.hand_over for node in view.nodes):
+            parts.append(_hand_overs(view.nodes))
+        parts.append(_cards(view.cards, is_roomy))
     else:
         parts.append(Text("no node has published cards\n", style="yellow"))
     if view.holders:
-        parts.append(holders(view.holders, is_roomy))
+        parts.append(holders(view.holders, console.width))
     elif view.nodes:
         parts.append(Text("no pod holds a slice\n", style="dim"))
     if view.waiting:
@@ -65,13 +75,17 @@ def show_settings(
     rows = []
     for name, value in settings.items():
         origin = origins.get(name, "")
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else _plain(value)
+        shown = _plain(value)
         style = "bold" if origin else "dim"
         rows.append((Text(name, style=style), Text(shown, style=style), origin or "default"))
     console_of(stream).print(table("effective settings", ("setting", "value", "source"), rows))
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key}={of_key}" for key, of_key in value.items()]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
     if value is None or value == "":
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -107,7 +121,8 @@ def safe(cell: Cell) -> Text:
     return Text(plain, style=text.style)
 
 
-def _nodes(nodes: Iterable[NodeView]) -> Table:
+def _nodes(nodes: Iterable[NodeView], width: int) -> Table:
+    is_narrow, is_wide = width < NARROW, width >= WIDE
     rows = [
         (
             Text(node.name) if node.is_ready else Text(f"{node.name} (not ready)", style="red"),
@@ -115,18 +130,40 @@ def _nodes(nodes: Iterable[NodeView]) -> Table:
             node.allocatable or "-",
             _handshake(node),
             node.lock or "-",
-            node.identity or "-",
-            Text("SIMULATED", style="yellow") if node.is_simulated else "",
+            *(() if is_narrow else (node.identity or "-",)),
+            *((node.limiter or "-",) if is_wide else ()),
+            _marks(node),
         )
         for node in nodes
     ]
-    columns = ("node", "cards#", "slots at kubelet#", "handshake", "lock", "identity", "")
+    columns = ["node", "cards#", "slots at kubelet#", "handshake", "lock"]
+    columns += [*(() if is_narrow else ("identity",)), *(("limiter",) if is_wide else ()), ""]
     return table("nodes", columns, rows)
+
+
+def _marks(node: NodeView) -> Text:
+    marks = [Text("SIMULATED", style="yellow")] if node.is_simulated else []
+    marks += [Text("standalone")] if node.is_standalone else []
+    return Text(" ").join(marks)
+
+
+def _hand_overs(nodes: Iterable[NodeView]) -> Table:
+    """How containers get their cards, each way once, with the nodes on which it is that."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.hand_over:
+            found.setdefault(node.hand_over, []).append(node.name)
+    rows: list[tuple[Cell, Cell]] = []
+    for way, on in sorted(found.items()):
+        style = "red" if way.startswith(names.HAND_OVER_REFUSED) else ""
+        more = f" and {len(on) - MAX_NAMED} more" if len(on) > MAX_NAMED else ""
+        rows.append((Text(way, style=style), ", ".join(on[:MAX_NAMED]) + more))
+    return table("hand-over", ("how containers get their cards", "nodes"), rows)
 
 
 def _handshake(node: NodeView) -> Cell:
     if not node.handshake:
-        return Text("none", style="red")
+        return "-" if node.is_standalone else Text("none", style="red")
     if node.handshake_age_s is None:
         return Text(node.handshake, style="yellow")
     text = f"{node.handshake}, {node.handshake_age_s} s ago"
@@ -175,26 +212,34 @@ def _used(used: int, total: int, is_roomy: bool) -> Cell:
     return Text(f"{bar}{used}/{total}", style="red" if used > total else "")
 
 
-def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
+def holders(views: Iterable[HolderView], width: int) -> Table:
     """The table of slices and their holders."""
+    is_roomy, is_wide = width >= ROOMY, width >= WIDE
     rows = [
         (
             holder.namespace,
             holder.pod,
             holder.container,
             holder.node,
-            Text("?", style="red") if holder.index is None else str(holder.index),
-            _uuid(holder.uuid, is_roomy),
-            str(holder.memory_mib),
-            str(holder.cores),
+            *_slice(holder, is_roomy),
             holder.phase
             if holder.is_served
             else Text(f"{holder.phase}, to be served", style="yellow"),
+            *((holder.limiter or "-",) if is_wide else ()),
         )
         for holder in views
     ]
     columns = ("namespace", "pod", "container", "node", "card#", "uuid", "memory MiB#", "cores#")
-    return table("who holds what", (*columns, "state"), rows)
+    limiter = ("limiter",) if is_wide else ()
+    return table("who holds what", (*columns, "state", *limiter), rows)
+
+
+def _slice(holder: HolderView, is_roomy: bool) -> tuple[Cell, ...]:
+    """Card, UUID, memory and cores; of fixed shares only kubelet and the node know them."""
+    if holder.shares:
+        return ("-", holder.shares, "-", "-")
+    index = Text("?", style="red") if holder.index is None else str(holder.index)
+    return (index, _uuid(holder.uuid, is_roomy), str(holder.memory_mib), str(holder.cores))
 
 
 def _waiting(waiting: Iterable[WaitingView]) -> Table:

@@ -29,6 +29,7 @@ from hami_node.setting_types import (
     ObjectName,
     Role,
     Seconds,
+    WrittenValue,
     setting,
 )
 
@@ -49,8 +50,8 @@ class NodePolicy(StrEnum):
     SPREAD = "spread"
 
 
-class CardMetrics(StrEnum):
-    """Under which names the extender shows the cards of all nodes."""
+class MetricNames(StrEnum):
+    """Under which names something is shown that HAMi shows too."""
 
     OWN = "own"
     HAMI = "hami"
@@ -79,7 +80,23 @@ class Settings:
         30.0, "Time between two reports to the API server, seconds; schedulers give up after 60."
     )
 
+    usage_interval_s: Annotated[float, Meta(ge=0, le=3600)] = setting(
+        5.0,
+        "Time between two readings of what containers and cards use, seconds; 0: it is not read.",
+        flags=("usage-interval",),
+    )
+    usage_metrics: MetricNames = setting(
+        MetricNames.OWN,
+        "Names under which /metrics shows what containers and cards use: ours, those of HAMi's "
+        "monitor, both, or none.",
+    )
+
     compat: Generation = setting(Generation.V2_8, "Generation of scheduling rules.")
+    gpu_scheduler_policy: GpuPolicy = setting(
+        "spread",
+        "Order of cards for pods that name none, and where kubelet may choose: binpack, spread, "
+        "topology-aware, mutex, numa, or several with commas.",
+    )
 
     scheduler_name: ObjectName = setting(
         "hami-scheduler", "The kube-scheduler profile that calls this extender."
@@ -89,11 +106,6 @@ class Settings:
     )
     node_scheduler_policy: NodePolicy = setting(
         NodePolicy.BINPACK, "Order of nodes for pods that name none."
-    )
-    gpu_scheduler_policy: GpuPolicy = setting(
-        "spread",
-        "Order of cards for pods that name none: binpack, spread, topology-aware, mutex, numa, or "
-        "several with commas.",
     )
 
     node_label_selector: tuple[LabelPair, ...] = setting(
@@ -141,8 +153,8 @@ class Settings:
     )
     pod_ip: str = setting("", "This replica's address in that EndpointSlice.", env=("POD_IP",))
 
-    card_metrics: CardMetrics = setting(
-        CardMetrics.OWN,
+    card_metrics: MetricNames = setting(
+        MetricNames.OWN,
         "Names under which /metrics shows the cards of all nodes: ours, those of HAMi's scheduler, "
         "both, or none.",
     )
@@ -347,4 +359,6 @@ def plain_value(value: object) -> object:
     """A value as a plain value for JSON and YAML."""
     if isinstance(value, Path | StrEnum):
         return str(value)
+    if isinstance(value, WrittenValue):
+        return value.plain()
     return msgspec.to_builtins(list(value)) if isinstance(value, tuple) else value

@@ -13,6 +13,7 @@ import msgspec
 
 from hami_node.config.settings import Declaration
 from hami_node.errors import ConfigError
+from hami_node.setting_types import WrittenValue
 
 _TRUE_WORDS: Final = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 _EXCERPT_CHARS: Final = 80
@@ -30,11 +31,14 @@ def _kind(setting: Declaration) -> object:
 def value_from_file(setting: Declaration, value: object, source: str, label: str) -> object:
     """Check a setting's value from a YAML or JSON file.
 
-    `source` (the file) and `label` (the key as in the file) are for the error.
+    `source` (the file) and `label` (the key as in the file) are for the error. A list may be text
+    with commas, too, as flags and variables have it.
 
     Raises:
         ConfigError: wrong type or out of range.
     """
+    if isinstance(value, str) and _is_plain_list(_core(_kind(setting))):
+        return value_from_text(setting, value, source, label)
     is_text = setting.names.is_quoted and isinstance(value, str)
     return _checked(setting, value, value, source, label, is_text=is_text)
 
@@ -53,9 +57,14 @@ def value_from_text(setting: Declaration, text: str, source: str, label: str) ->
         value = _TRUE_WORDS.get(text.strip().lower(), text)
     elif _has_objects(kind):
         value = _from_json(text)
-    elif get_origin(kind) is tuple:
+    elif _is_plain_list(kind):
         value = [item.strip() for item in text.split(",") if item.strip()]
     return _checked(setting, value, text, source, label, is_text=True)
+
+
+def _is_plain_list(kind: object) -> bool:
+    """True for a list of texts or numbers."""
+    return get_origin(kind) is tuple and not _has_objects(kind)
 
 
 def _has_objects(kind: object) -> bool:
@@ -76,7 +85,7 @@ def _checked(  # `raw` is the value as written; `value` may be split already
     setting: Declaration, value: object, raw: object, source: str, label: str, *, is_text: bool
 ) -> object:
     try:
-        converted = msgspec.convert(value, _kind(setting), strict=not is_text, dec_hook=_path)
+        converted = msgspec.convert(value, _kind(setting), strict=not is_text, dec_hook=_own_form)
     except (msgspec.ValidationError, ValueError) as e:
         raise ConfigError(source, label, excerpt(raw), f"allowed is {allowed(setting)}") from e
     if setting.names.served and converted not in setting.names.served:
@@ -85,7 +94,9 @@ def _checked(  # `raw` is the value as written; `value` may be split already
     return converted
 
 
-def _path(kind: type, value: object) -> object:
+def _own_form(kind: type, value: object) -> object:
+    if issubclass(kind, WrittenValue):
+        return kind.read(value)
     if kind is Path and isinstance(value, str) and value.startswith("/") and "\0" not in value:
         return Path(value)
     raise ValueError

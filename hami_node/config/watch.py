@@ -84,7 +84,7 @@ class ConfigWatch:
             observer.start()
         except OSError as e:
             hint = "raise fs.inotify.max_user_instances; files are polled until then"
-            log.warning("config_not_watched", extra=kv(error=str(e), cure=hint))
+            log.warning("config_not_watched", extra=kv(error=str(e), hint=hint))
             return None
         return observer
 

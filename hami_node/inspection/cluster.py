@@ -7,149 +7,28 @@ pod whose slots don't match its containers each become a `Problem`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
+from hami_node.inspection.shares import allocatable_shown, fixed_asks, fixed_cards
+from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeView, Problem
 from hami_node.model import ContainerGrants, Device, Node, Pod, Vendor
 from hami_node.text import cut
+from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.holding import holding_of, node_of
-from hami_node.vendors.protocol import HeldGrants, VendorProtocol
+from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
+from hami_node.wire.closed import decode_closed
 from hami_node.wire.handshake import decode_handshake
+from hami_node.wire.limiters import limiters_of
 from hami_node.wire.lock import decode_lock
 
 MAX_EXCERPT: Final = 200
 """Characters shown of an annotation that can't be decoded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Published data that is invalid: where, and why."""
-
-    where: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardView:
-    """A card and its usage. Memory in MiB.
-
-    Cores are in percent; where cores are granted individually, their number.
-    """
-
-    node: str
-    index: int
-    uuid: str
-    model: str
-    vendor: str
-    mode: str
-    numa: int | None
-    is_healthy: bool
-    slots: int
-    slots_used: int
-    memory_mib: int
-    memory_used_mib: int
-    cores: int
-    cores_used: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node that has published cards.
-
-    Attributes:
-        handshake: its kind, `Reported`, `Requesting` or `Deleted`; "" without a handshake.
-        handshake_age_s: its age; None when it has no readable time.
-        lock: the pod that holds the node lock, `?` for a lock without an owner; "" when free.
-        allocatable: the node's allocatable of cards that are shared by slots, as text; "" for none.
-        identity: how the daemon identifies pods; "" when it is not ours or can't.
-    """
-
-    name: str
-    is_ready: bool
-    cards: int
-    is_simulated: bool
-    handshake: str
-    handshake_age_s: int | None
-    lock: str
-    allocatable: str
-    identity: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderView:
-    """A container's slice of a card. `index` is None for a card that the node does not have."""
-
-    namespace: str
-    pod: str
-    container: str
-    node: str
-    phase: str
-    is_served: bool
-    index: int | None
-    uuid: str
-    memory_mib: int
-    cores: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingView:
-    """A pod that requests cards and is not bound to a node.
-
-    Attributes:
-        asks: what it requests, in words.
-        waits_s: since its creation; None when that can't be read.
-        reserved_on: the node with its reservation; "" without a reservation.
-        why: the reason in a sentence.
-    """
-
-    namespace: str
-    pod: str
-    asks: str
-    waits_s: int | None
-    reserved_on: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TotalsView:
-    """All cards that nodes offer. Free is what the next pod may get: unhealthy cards don't count.
-
-    Attributes:
-        nodes: number of nodes that offer cards.
-        open_cards: cards shared by slots that can take another container.
-        memory_free_mib: on the open cards.
-        largest_mib: the most that a container can get on a single card, which is card
-            `largest_index` of `largest_node`; 0 and None when no card is open.
-        cores_free: of the vendors whose cores are granted individually, by the name of the cores.
-    """
-
-    nodes: int
-    cards: int
-    open_cards: int
-    slots: int
-    slots_free: int
-    memory_mib: int
-    memory_free_mib: int
-    largest_mib: int
-    largest_node: str
-    largest_index: int | None
-    cores_free: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """Everything decoded, sorted; `totals` is None if they were not computed."""
-
-    nodes: tuple[NodeView, ...]
-    cards: tuple[CardView, ...]
-    holders: tuple[HolderView, ...]
-    problems: tuple[Problem, ...]
-    waiting: tuple[WaitingView, ...] = ()
-    totals: TotalsView | None = None
+MAX_SENTENCE: Final = 500
+"""Characters shown of an annotation that is for people."""
 
 
 def inspect(
@@ -173,6 +52,8 @@ def inspect(
     holders: list[HolderView] = []
     for node in sorted(nodes, key=lambda node: node.name):
         devices = _devices_of(node, vendors, problems)
+        fixed, unread = fixed_cards(node, vendors)
+        problems += [Problem(where=f"node {node.name}", why=why) for why in unread]
         usage = NodeUsage(devices)
         found: list[HolderView] = []
         for pod in by_node.get(node.name, ()):
@@ -180,11 +61,21 @@ def inspect(
             if holding is not None:
                 usage.add(pod.key, holding.grants)
                 found += _holder_views(pod, node, usage, vendors)
+            found += _share_views(pod, node, vendors)
         problems += _misplaced(node, usage)
+        problems += _closed(node, devices)
+        problems += [
+            Problem(where=f"node {node.name}", why=why)
+            for vendor in vendors
+            if devices and (why := vendor.rival_on(node))
+        ]
         holders += found
         cards += [_card_view(node, usage.cards[device.uuid]) for device in devices]
-        if devices or found or any(_handshake_texts(node, vendors)):
-            node_views.append(_node_view(node, len(devices), vendors, now_s, problems))
+        cards += [_card_view(node, use) for use in fixed]
+        if devices or fixed or found or any(_handshake_texts(node, vendors)):
+            count = len(devices) + len(fixed)
+            view = _node_view(node, count, vendors, now_s, problems, is_standalone=bool(fixed))
+            node_views.append(view)
     return ClusterView(
         nodes=tuple(node_views),
         cards=tuple(cards),
@@ -203,6 +94,19 @@ def _devices_of(
         except WireError as e:
             problems.append(Problem(where=f"node {node.name}", why=str(e)))
     return sorted(found, key=lambda device: (device.vendor.word, device.index, device.uuid))
+
+
+def _share_views(pod: Pod, node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[HolderView]:
+    for container, shares in () if pod.is_over else fixed_asks(pod, vendors):
+        yield HolderView(
+            namespace=pod.namespace,
+            pod=pod.name,
+            container=container,
+            node=node.name,
+            phase=pod.phase,
+            is_served=pod.has_started,
+            shares=shares,
+        )
 
 
 def _unclear(pod: Pod, vendors: Iterable[VendorProtocol]) -> Iterable[Problem]:
@@ -229,9 +133,24 @@ def _misplaced(node: Node, usage: NodeUsage) -> Iterable[Problem]:
             yield Problem(where=where, why=card.contradiction)
 
 
+def _closed(node: Node, devices: Iterable[Device]) -> Iterable[Problem]:
+    """Why cards are closed, as their daemon says."""
+    where = f"node {node.name}"
+    try:
+        reasons = decode_closed(node.annotations)
+    except WireError as e:
+        yield Problem(where=where, why=str(e))
+        return
+    indexes: dict[str, int] = {device.uuid: device.index for device in devices}
+    for uuid, why in sorted(reasons.items()):
+        card = f"{where}, card {indexes[uuid]}" if uuid in indexes else f"{where}, card {uuid}"
+        yield Problem(where=card, why=cut(why, MAX_EXCERPT))
+
+
 def _holder_views(
     pod: Pod, node: Node, usage: NodeUsage, vendors: Iterable[VendorProtocol]
 ) -> Iterable[HolderView]:
+    limiters = limiters_of(pod.annotations)
     for vendor in vendors:
         held = vendor.held_by(pod)
         for container, grants in _by_container(held).items():
@@ -248,6 +167,7 @@ def _holder_views(
                     uuid=vendor.uuid_of(grant),
                     memory_mib=grant.memory_mib,
                     cores=shown_cores(grant.vendor, grant.cores),
+                    limiter=limiters.get(container, ""),
                 )
 
 
@@ -289,6 +209,8 @@ def _node_view(
     vendors: Sequence[VendorProtocol],
     now_s: float,
     problems: list[Problem],
+    *,
+    is_standalone: bool,
 ) -> NodeView:
     word, age_s = _handshake_of(node, vendors, now_s, problems)
     lock = node.annotations.get(names.NODE_LOCK)
@@ -301,15 +223,12 @@ def _node_view(
         handshake=word,
         handshake_age_s=age_s,
         lock="" if owner is None else (f"{owner.namespace}/{owner.name}" if owner.name else "?"),
-        allocatable=_allocatable_of(node, vendors),
+        allocatable=allocatable_shown(node, vendors),
         identity=node.annotations.get(names.NODE_IDENTITY, ""),
+        limiter=cut(node.annotations.get(names.NODE_LIMITER, ""), MAX_EXCERPT),
+        hand_over=cut(node.annotations.get(names.NODE_HAND_OVER, ""), MAX_SENTENCE),
+        is_standalone=is_standalone,
     )
-
-
-def _allocatable_of(node: Node, vendors: Iterable[VendorProtocol]) -> str:
-    shared = (vendor.counted[0] for vendor in vendors if not vendor.cards.cores_are_mask)
-    offered = (node.allocatable.get(resource, "") for resource in shared)
-    return next(filter(None, offered), "")
 
 
 def _handshake_texts(node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[tuple[str, str]]:

@@ -20,10 +20,11 @@ from hami_node.engine.filters import (
 from hami_node.engine.place import PodRequest
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
-from hami_node.inspection.cluster import HolderView, Problem, inspect, shown_cores
+from hami_node.inspection.cluster import inspect, shown_cores
 from hami_node.inspection.hints import hints_of
 from hami_node.inspection.picture import Basis, Listed, Picture, is_expired, picture_of
 from hami_node.inspection.reasons import Explained
+from hami_node.inspection.views import HolderView, Problem
 from hami_node.inspection.waiting import (
     age_s,
     asks_in_words,
@@ -34,6 +35,7 @@ from hami_node.model import Pod, Uuid
 from hami_node.vendors.holding import UNBOUND_S, holding_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
+from hami_node.vendors.resizing import resize_in_words
 
 BASIS: Final = "as of now, computed from the objects of nodes and pods"
 _USABLE: Final = (is_healthy, is_not_cordoned, has_type, has_uuid, has_slot)
@@ -98,6 +100,7 @@ class PodView:
         summary: a single sentence.
         cures: hints on what would help, as sentences.
         problems: its annotations that are invalid.
+        resize: how far its last request for other amounts is, as a sentence; "" without one.
         basis: what all this is computed from.
     """
 
@@ -114,6 +117,7 @@ class PodView:
     summary: str
     cures: tuple[str, ...]
     problems: tuple[Problem, ...] = ()
+    resize: str = ""
     basis: str = BASIS
 
 
@@ -162,6 +166,7 @@ def explain_pod(
         summary=found.summary,
         cures=hints,
         problems=tuple(item for item in cluster.problems if item.where == f"pod {pod.key}"),
+        resize=resize_in_words(pod),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.inspection.cluster import Problem
+from hami_node.inspection.views import Problem
 from hami_node.model import Node, Pod
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.quotas import ResourceQuota, decode_resource_quota

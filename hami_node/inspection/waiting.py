@@ -9,9 +9,9 @@ from typing import Final
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
-from hami_node.inspection.cluster import TotalsView, WaitingView
 from hami_node.inspection.picture import Picture, is_expired
 from hami_node.inspection.reasons import Explained, explained, lasting_of
+from hami_node.inspection.views import TotalsView, WaitingView
 from hami_node.model import Pod, Vendor
 from hami_node.vendors.holding import holding_of
 from hami_node.vendors.protocol import VendorProtocol

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -16,75 +14,46 @@ from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.watching.views import WatchedCluster
-from hami_node.config.settings import Settings, plain
-from hami_node.config.watch import ConfigWatch
-from hami_node.engine.compat import COMPATS
+from hami_node.config.settings import plain
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.metrics.pages import PageServer
 from hami_node.metrics.server import MetricsServer, ProbeServer
-from hami_node.model import Device
-from hami_node.node.allocate.allocator import AllocateRules, AllocatorParts, PodAllocator
 from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.owed import NAME as OWED
 from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.allocate.pod_writer import PodWriter
+from hami_node.node.allocators import build_allocators
+from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.holdings.settler import Settler, load_record
-from hami_node.node.identity.identity import Identity, IdentitySources
+from hami_node.node.holdings.room import Room
+from hami_node.node.holdings.settler import Settler, complete_record
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
-from hami_node.node.kubelet.rivals import TAKEN_EVENT, Contested, Rivals
+from hami_node.node.kubelet.rivals import Contested, Rivals, taken_note
+from hami_node.node.outsiders import Outsiders
+from hami_node.node.parts import ClusterParts, NodeParts, Service
 from hami_node.node.probes import NodeProbes
 from hami_node.node.report.clear_word import ClearWord
 from hami_node.node.report.gauges import Gauges
+from hami_node.node.report.hand_overs import HandOvers
+from hami_node.node.report.limiters import Limiters
 from hami_node.node.report.node_marks import NodeMarks
 from hami_node.node.report.readings import NodeCards
 from hami_node.node.report.reporter import Reporter
-from hami_node.node.resource import NodeResource
-from hami_node.ports import Clock, EventNote
+from hami_node.node.resizing import build_keeper, build_words
+from hami_node.node.usage.passes import UsagePasses
+from hami_node.ports import EventNote
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import NAME as LEDGER
 from hami_node.record.ledger import VERSION as LEDGER_VERSION
 from hami_node.record.ledger import Ledger
-from hami_node.threads import GuardedThreads
-from hami_node.vendors.publication import CardSources, Publication
-from hami_node.vendors.spec import AnyVendor, Auditor, AuditOutlets, protocol_of, protocols_of
+from hami_node.vendors.on_node.publication import CardSources, Publication
+from hami_node.vendors.spec import AnyVendor, protocol_of, protocols_of
 
 log = logging.getLogger(__name__)
 
 SYNC_CHECK_S: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeParts:
-    """The daemon's parts that need no API server.
-
-    Attributes:
-        settings: returns those in force.
-        listener: where the pages are served; None where they are switched off.
-        probe_listener: where the probes are served; None where the pages include them.
-    """
-
-    settings: Callable[[], Settings]
-    vendors: tuple[AnyVendor, ...]
-    resources: tuple[NodeResource, ...]
-    clock: Clock
-    stop: threading.Event
-    threads: GuardedThreads
-    metrics: DeferredMetrics
-    config_watch: ConfigWatch
-    listener: socket.socket | None
-    probe_listener: socket.socket | None
-
-    @property
-    def is_simulated(self) -> bool:
-        """True where some cards are not real."""
-        return any(resource.backend.is_simulated for resource in self.resources)
-
-    def cards(self) -> tuple[Device, ...]:
-        """The cards of all resources, resource by resource."""
-        return tuple(card for resource in self.resources for card in resource.inventory.cards)
+FIRST_LIST_S: Final = 5.0
+"""How long the first report waits for the record and kubelet's list."""
 
 
 class ClusterServices:
@@ -113,35 +82,108 @@ class ClusterServices:
         self._events = EventWriter(self._kube, clock)
         self._kubelet = KubeletPodResources(settings.pod_resources_socket, parts.stop)
         # Names of resources can't change while the daemon runs.
-        self._served = tuple(protocol_of(resource.vendor, settings) for resource in parts.resources)
+        self._served = tuple(protocol_of(owner.vendor, settings) for owner in parts.vendor_cards)
         self.ledger = Ledger(
             RecordFile(settings.record_dir, LEDGER, version=LEDGER_VERSION),
             on_failure=self.metrics.count_record_failure,
         )
+        self._loaded = threading.Event()
         self.live = LiveUse(
-            watched=self.view, vendors=self._served, ledger=self.ledger, clock=clock
+            watched=self.view,
+            vendors=self._served,
+            ledger=self.ledger,
+            clock=clock,
+            on_listed=lambda listed: self._outsiders.settled(listed),
+            cards=parts.cards,
         )
+        self._outsiders = Outsiders(
+            parts,
+            ledger=self.ledger,
+            live=lambda: self.live,
+            node=self.view.node,
+            metrics=self.metrics,
+            notify=self._notify,
+            on_change=self.wake,
+        )
+        self._room = Room(parts.vendor_cards, self._served, self.ledger, self.live)
         self._rivals = self._build_rivals()
         self._locks = self._build_locks()
         self.owed = OwedWrites(
             kube=self._kube, locks=self._locks, file=RecordFile(settings.record_dir, OWED)
         )
+        self._limiters = Limiters(parts.vendor_cards, self.metrics)
         self._reporter = self._build_reporter()
-        self._allocators = self._build_allocators()
+        self._hand_overs = HandOvers(
+            parts.vendor_cards,
+            node=self.view.node,
+            ledger=self.ledger,
+            on_change=self._reporter.wake,
+        )
+        self._cluster = ClusterParts(
+            metrics=self.metrics,
+            kube=self._kube,
+            view=self.view,
+            kubelet=self._kubelet,
+            served=self._served,
+            ledger=self.ledger,
+            live=self.live,
+            notify=self._notify,
+        )
+        self._allocators = build_allocators(parts, self._cluster, self._locks, self.owed)
+        self._resizes = build_keeper(
+            parts,
+            self._cluster,
+            is_loaded=self._outsiders.recorded.is_set,
+            on_settled=self._reporter.wake,
+        )
         self._gauges = self._build_gauges()
         self._settler = Settler(
-            live=self.live, kube=self._kube, resources=self._kubelet, on_settled=self._gauges.wake
+            live=self.live, kube=self._kube, resources=self._kubelet, on_settled=self._settled
         )
-        auditors = map(self._build_auditor, parts.vendors)
-        self._auditors = tuple(auditor for auditor in auditors if auditor is not None)
+        self._files = FileKeeper(parts, self._cluster, self._outsiders.recorded)
+        self.usage = UsagePasses(
+            settings=parts.settings,
+            metrics=self.metrics,
+            vendor_cards=parts.vendor_cards,
+            protocols=self._served,
+            ledger=self.ledger,
+            live=self.live,
+            clock=clock,
+            on_beyond=self._resizes.suspect,
+        )
         self._servers = self._build_servers()
+        self._services = self._build_services()
+
+    def _build_services(self) -> tuple[Service, ...]:
+        """All that runs in a thread of its own until the daemon stops."""
+        watch, reporter = self._parts.config_watch, self._reporter
+        settler, locks, gauges = self._settler, self._locks, self._gauges
+        resizes = self._resizes
+        serve, report = self._serve_when_synced, self._report_when_synced
+        return (
+            Service(name="events", run=self._events.run, wake=self._events.wake),
+            Service(name="settler", run=serve, wake=settler.wake, is_told=True),
+            Service(name="reporter", run=report, wake=reporter.wake, is_told=True),
+            Service(
+                name="hand-over", run=self._hand_overs.run, wake=self._hand_overs.wake, is_told=True
+            ),
+            Service(name="locks", run=locks.run, wake=locks.wake, is_told=True),
+            Service(name="rivals", run=self._rivals.run),
+            Service(name="gauges", run=gauges.run, wake=gauges.wake, is_told=True),
+            Service(name="usage", run=self._look_when_loaded, wake=self.usage.wake),
+            Service(name="record", run=self.ledger.run, wake=self.ledger.wake),
+            Service(name="owed", run=self.owed.run, wake=self.owed.wake),
+            Service(name="config", run=watch.run, wake=watch.wake),
+            Service(name="resizes", run=resizes.run, wake=resizes.wake, is_told=True),
+            Service(name="files", run=self._files.run, wake=self._files.wake),
+        )
 
     def _build_gauges(self) -> Gauges:
         parts = self._parts
         others = [vendor for vendor in parts.vendors if vendor.served is None]
         return Gauges(
             metrics=self.metrics,
-            resources=parts.resources,
+            vendor_cards=parts.vendor_cards,
             live=self.live,
             ledger=self.ledger,
             node=NodeCards(
@@ -149,40 +191,29 @@ class ClusterServices:
                 served=self._served,
                 others=protocols_of(others, parts.settings()),
             ),
-            also=self._audit,
+            limiters=self._limiters,
+            foreign_pods=self._outsiders.pods_holding,
+            audit=self._look_around,
         )
 
     def _build_rivals(self) -> Rivals:
-        def cards_of(resource: NodeResource) -> Callable[[], tuple[str, ...]]:
-            return lambda: tuple(card.uuid for card in resource.inventory.cards)
-
         parts = self._parts
         return Rivals(
             [
-                Contested(
-                    name=resource.name, lifecycle=resource.lifecycle, uuids=cards_of(resource)
-                )
+                Contested(name=resource.name, lifecycle=resource.lifecycle, uuids=resource.uuids)
                 for resource in parts.resources
             ],
             plugin_dir=parts.settings().plugin_dir,
             held=self._kubelet.list,
             on_taken=self._resource_taken,
+            on_listed=self._outsiders.listed,
         )
 
     def _resource_taken(self, resource: str, why: str) -> None:
         self.metrics.set_resource_taken(resource, is_taken=bool(why))
         node = self.view.node()
         if why and node is not None:
-            self._notify(
-                EventNote(
-                    kind="Node",
-                    namespace="",
-                    name=node.name,
-                    uid=node.uid,
-                    reason=TAKEN_EVENT,
-                    message=why,
-                )
-            )
+            self._notify(taken_note(node, why))
 
     def _build_locks(self) -> LockKeeper:
         return LockKeeper(
@@ -195,96 +226,42 @@ class ClusterServices:
             on_removed=self.metrics.count_lock_removed,
         )
 
-    def _build_allocators(self) -> tuple[PodAllocator, ...]:
-        sources = IdentitySources(
-            live=self.live,
-            ledger=self.ledger,
-            kube=self._kube,
-            resources=self._kubelet,
-            lock_owner=self._locks.owner_now,
-        )
-        writer = PodWriter(
-            kube=self._kube,
-            locks=self._locks,
-            live=self.live,
-            vendors=self._served,
-            notify=self._notify,
-            owed=self.owed,
-        )
-        one_at_a_time = threading.Lock()
-        return tuple(
-            self._build_allocator(resource, sources, writer, one_at_a_time)
-            for resource in self._parts.resources
-        )
-
-    def _build_allocator(
-        self,
-        resource: NodeResource,
-        sources: IdentitySources,
-        writer: PodWriter,
-        one_at_a_time: threading.Lock,
-    ) -> PodAllocator:
-        parts = self._parts
-        settings = parts.settings
-
-        def rules() -> AllocateRules:
-            now = settings()
-            return AllocateRules(
-                vendor=protocol_of(resource.vendor, now),
-                vendors=protocols_of(parts.vendors, now),
-                compat=COMPATS[now.compat.value],
-            )
-
-        identity = Identity(
-            vendor=protocol_of(resource.vendor, settings()),
-            resource=resource.name,
-            sources=sources,
-            node_name=settings().node_name,
-        )
-        return PodAllocator(
-            AllocatorParts(
-                identity=identity,
-                live=self.live,
-                ledger=self.ledger,
-                cards=lambda: resource.inventory.cards,
-                usage=lambda leave_out: self.live.cards(parts.cards(), leave_out=leave_out),
-                writer=writer,
-                responder=resource.responder,
-                rules=rules,
-                clock=parts.clock,
-                resource=resource.name,
-                one_at_a_time=one_at_a_time,
-                on_result=self.metrics.count_allocate,
-            )
-        )
-
     def _build_reporter(self) -> Reporter:
         parts = self._parts
         settings = parts.settings()
-        marks = NodeMarks(is_readable=self._kubelet.is_readable, simulated=parts.is_simulated)
-        word = ClearWord([resource.backend.clear_errors for resource in parts.resources])
+        marks = NodeMarks(
+            is_readable=self._kubelet.is_readable,
+            limiters=self._limiters.versions,
+            simulated=parts.is_simulated,
+            closed=self._outsiders.closed,
+            hand_over=lambda: self._hand_overs.summary(),
+        )
+        word = ClearWord([owner.backend.clear_errors for owner in parts.vendor_cards])
+        resized = build_words(parts, self.ledger, self._outsiders.recorded.is_set)
         return Reporter(
             node_name=settings.node_name,
             kube=self._kube,
             watched=self.view,
-            publications=(*map(self._publication, parts.vendors), marks, word),
+            publications=(*map(self._publication, parts.vendors), marks, word, resized),
             clock=parts.clock,
             interval_s=lambda: parts.settings().report_interval_s,
             on_report=lambda _: self.metrics.mark_reported(),
         )
 
     def _publication(self, vendor: AnyVendor) -> Publication:
-        """What a vendor publishes on the node object; cards are those of its resource."""
-        own = (resource for resource in self._parts.resources if resource.vendor is vendor)
-        resource = next(own, None)
-        if resource is None:
-            return vendor.publication(CardSources(), self._own_settings(vendor))
+        """What a vendor publishes on the node object; cards are those of its resources."""
+        owners = (owner for owner in self._parts.vendor_cards if owner.vendor is vendor)
+        owner = next(owners, None)
+        if owner is None:
+            of_others = self._outsiders.sources_of(vendor)
+            return vendor.publication(of_others, self._own_settings(vendor))
         sources = CardSources(
-            cards=lambda: resource.inventory.cards,
-            pair_scores=resource.backend.pair_scores,
-            backend_error=lambda: resource.scanner.state.error,
+            cards=lambda: self._room.left(owner),
+            pair_scores=owner.backend.pair_scores,
+            backend_error=lambda: owner.scanner.state.error,
+            used=self._room.used,
             on_unanswered=self.metrics.set_handshake_unanswered,
-            records=resource.record,
+            records=owner.record,
         )
         return vendor.publication(sources, self._own_settings(vendor))
 
@@ -293,33 +270,30 @@ class ClusterServices:
         settings, kind = self._parts.settings, vendor.settings.kind
         return lambda: settings().of(kind)
 
-    def _build_auditor(self, vendor: AnyVendor) -> Auditor | None:
-        """The auditor of the pods of a vendor that others serve."""
-        if vendor.auditor is None or vendor.counter is None:
-            return None
-        count = partial(self.metrics.count_for_vendor, vendor.counter.name)
-        outlets = AuditOutlets(notify=self._notify, count=count)
-        return vendor.auditor(outlets, self._own_settings(vendor))
-
     def _build_servers(self) -> tuple[PageServer, ...]:
         parts = self._parts
         probes = NodeProbes(
             settings=parts.settings,
             vendors=parts.vendors,
-            resources=parts.resources,
+            vendor_cards=parts.vendor_cards,
             view=self.view,
             is_reported=self._reporter.reported.is_set,
             why_taken=self._rivals.why_taken,
+            limiter=self._limiters.why_unready,
+            hand_over=self._hand_overs.why_unready,
         ).questions()
         servers: list[PageServer] = []
         if parts.probe_listener is not None:
             servers.append(ProbeServer(parts.probe_listener, probes))
         if parts.listener is not None:
             here, registry = None if servers else probes, self.metrics.registry
-            servers.append(
-                MetricsServer(parts.listener, registry, here, lambda: plain(parts.settings()))
-            )
+            shown = self._shown_settings
+            servers.append(MetricsServer(parts.listener, registry, here, shown))
         return tuple(servers)
+
+    def _shown_settings(self) -> Mapping[str, object]:
+        """The settings in force, and how containers get their cards under them."""
+        return {**plain(self._parts.settings()), "hand-over": self._hand_overs.details()}
 
     # -- life --------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -327,37 +301,23 @@ class ClusterServices:
         parts = self._parts
         self.view.subscribe(self.wake)
         self.view.start(parts.stop)
-        for resource in parts.resources:
-            resource.scanner.listen(lambda _: self.wake())
+        for owner in parts.vendor_cards:
+            owner.scanner.listen(lambda _: self.wake())
         for server in self._servers:
             server.start()
-        for name, body in (
-            ("events", self._events.run),
-            ("settler", self._serve_when_synced),
-            ("reporter", self._report_when_synced),
-            ("locks", self._locks.run),
-            ("rivals", self._rivals.run),
-            ("gauges", self._gauges.run),
-            ("record", self.ledger.run),
-            ("owed", self.owed.run),
-            ("config", parts.config_watch.run),
-        ):
-            parts.threads.start(name, partial(body, parts.stop))
+        for service in self._services:
+            parts.threads.start(service.name, partial(service.run, parts.stop))
 
     def wake(self) -> None:
         """Something changed: all parts check now."""
-        self._reporter.wake()
-        self._locks.wake()
-        self._settler.wake()
-        self._gauges.wake()
+        for service in self._services:
+            if service.is_told:
+                service.wake()
 
     def close(self) -> None:
         """After stop is set: end every wait. The reporter still writes its shutdown marks."""
-        self.wake()
-        self.ledger.wake()
-        self.owed.wake()
-        self._parts.config_watch.wake()
-        self._events.wake()
+        for service in self._services:
+            service.wake()
         self.view.close()
 
     def finish(self) -> None:
@@ -368,15 +328,31 @@ class ClusterServices:
         self._kube.close()
 
     def _serve_when_synced(self, stop: threading.Event) -> None:
+        found = self.ledger.load()
+        self._loaded.set()
         if self._wait_synced(stop):
-            load_record(self.ledger, self._settler, self.metrics.count_record_rebuilt)
+            complete_record(found, self.ledger, self._settler, self.metrics.count_record_rebuilt)
+            self._room.close_full()
+            self._outsiders.begin()
+            self._resizes.wake()
+            self._hand_overs.record_read()
             for resource, allocator in zip(self._parts.resources, self._allocators, strict=True):
                 resource.allocator.put(allocator)
             log.info("serving", extra=kv(pods=len(self.view.pods())))
             self._settler.run(stop)
 
+    def _look_when_loaded(self, stop: threading.Event) -> None:
+        """What containers use needs no API server; nobody waits for what a killed daemon said."""
+        while not self._loaded.wait(SYNC_CHECK_S):
+            if stop.is_set():
+                return
+        self.usage.run(stop)
+
     def _report_when_synced(self, stop: threading.Event) -> None:
         if self._wait_synced(stop):
+            # Not before record and list were read: what they alone show to be held would look free.
+            self._outsiders.recorded.wait(FIRST_LIST_S)
+            self._hand_overs.look()  # the first report says how containers get their cards
             self._reporter.run(stop)
 
     def _wait_synced(self, stop: threading.Event) -> bool:
@@ -390,9 +366,14 @@ class ClusterServices:
         if not self._events.emit(event):
             self.metrics.count_event_dropped()
 
-    def _audit(self) -> None:
-        """Let the auditors check this node's pods."""
-        node = self.view.node()
-        if node is not None:
-            for auditor in self._auditors:
-                auditor.audit(node, self.live.pods())
+    def _settled(self) -> None:
+        """The ledger has changed: metrics, files, and what is left of cards for schedulers."""
+        self._gauges.wake()
+        self._files.wake()
+        self._reporter.wake()
+
+    def _look_around(self) -> int:
+        """Close shares that have no room; audit what others serve, see `Outsiders.audit`."""
+        if self._outsiders.recorded.is_set():  # before that, what has ended meanwhile still counts
+            self._room.close_full()
+        return self._outsiders.audit()

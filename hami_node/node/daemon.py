@@ -22,7 +22,7 @@ from hami_node.errors import ConfigError
 from hami_node.logs import adjust, configure, kv
 from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.metrics.listener import listen
-from hami_node.node.resource import NodeResource
+from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import Clock
 from hami_node.signals import END_SIGNALS, SignalThread
 from hami_node.threads import GuardedThreads
@@ -61,8 +61,8 @@ class Daemon:
         self.threads = GuardedThreads(self.stop)
         self.metrics = DeferredMetrics()
         self.metrics.note(lambda metrics: metrics.count_config_loaded())
-        self.resources = tuple(
-            NodeResource(
+        self.vendor_cards = tuple(
+            VendorCards(
                 vendor,
                 vendor.served,
                 lambda: self.settings,
@@ -73,13 +73,14 @@ class Daemon:
             for vendor in self.vendors
             if vendor.served is not None
         )
+        self.resources = tuple(each for owner in self.vendor_cards for each in owner.resources)
         self.config_watch = ConfigWatch(sources.files(), self.reload, self._register_again)
         self.cluster: ClusterServices | None = None
 
     @property
     def is_simulated(self) -> bool:
         """True where some cards are not real."""
-        return any(resource.backend.is_simulated for resource in self.resources)
+        return any(owner.backend.is_simulated for owner in self.vendor_cards)
 
     def start(self) -> None:
         """Bind the addresses, find the cards, register, then load and start the rest.
@@ -91,18 +92,20 @@ class Daemon:
         listeners = _listeners(self.settings)
         for resource in self.resources:
             resource.remove_stale_sockets()
-        for resource in self.resources:
-            resource.find_cards()
-            self.threads.start(f"lifecycle {resource.name}", resource.live)
+        for owner in self.vendor_cards:
+            owner.find_cards()
+            for resource in owner.resources:
+                self.threads.start(f"lifecycle {resource.name}", resource.live)
         self._start_cluster(*listeners)
-        for resource in self.resources:
-            self.threads.start(f"scanner {resource.name}", resource.scan)
+        for owner in self.vendor_cards:
+            self.threads.start(f"scanner {owner.names}", owner.scan)
 
     def _start_cluster(
         self, listener: socket.socket | None, probe_listener: socket.socket | None
     ) -> None:
         # Imported here: the Kubernetes client and prometheus are slow, kubelet must not wait.
-        from hami_node.node.cluster_services import ClusterServices, NodeParts
+        from hami_node.node.cluster_services import ClusterServices
+        from hami_node.node.parts import NodeParts
 
         for resource in self.resources:
             if resource.inventory.cards:
@@ -111,7 +114,7 @@ class Daemon:
             NodeParts(
                 settings=lambda: self.settings,
                 vendors=self.vendors,
-                resources=self.resources,
+                vendor_cards=self.vendor_cards,
                 clock=self.clock,
                 stop=self.stop,
                 threads=self.threads,
@@ -141,8 +144,8 @@ class Daemon:
         if kept:
             log.warning("config_needs_restart", extra=kv(settings=kept))
         adjust(self.settings.log_format, self.settings.log_level)
-        for resource in self.resources:
-            resource.apply(before)
+        for owner in self.vendor_cards:
+            owner.apply(before)
         self.metrics.note(lambda metrics: metrics.count_config_loaded())
         log.info("config_applied", extra=kv(changed=changed))
         if self.cluster is not None:
@@ -169,13 +172,13 @@ class Daemon:
     def wait(self) -> int:
         """Wait for the end; the process's exit code."""
         while not self.stop.wait(1.0):
-            for resource in self.resources:
-                if resource.scanner.needs_new_process:
-                    log.error("restart_needed", extra=kv(why=resource.scanner.state.error))
+            for owner in self.vendor_cards:
+                if owner.scanner.needs_new_process:
+                    log.error("restart_needed", extra=kv(why=owner.scanner.state.error))
                     self.stop.set()
                     self.threads.died = self.threads.died or "backend"
-        for resource in self.resources:
-            resource.close()
+        for owner in self.vendor_cards:
+            owner.close()
         if self.cluster is not None:
             self.cluster.close()
         self.threads.join()
@@ -211,7 +214,7 @@ def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[Any
     daemon = Daemon(settings, sources, vendors)
     actions = dict.fromkeys(END_SIGNALS, daemon.stop.set)
     signals.start({**actions, signal.SIGHUP: daemon.hang_up})
-    backends = [resource.backend.name for resource in daemon.resources]
+    backends = [owner.backend.name for owner in daemon.vendor_cards]
     log.info("starting", extra=kv(version=__version__, node=settings.node_name, backends=backends))
     if settings.ignored:
         log.warning("settings_without_effect", extra=kv(names=settings.ignored))

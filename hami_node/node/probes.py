@@ -8,7 +8,7 @@ from typing import Final
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.config.settings import Settings
 from hami_node.metrics.server import Probes
-from hami_node.node.resource import NodeResource
+from hami_node.node.vendor_cards import VendorCards
 from hami_node.vendors.spec import AnyVendor
 
 SILENCE_LIMIT_S: Final = 180.0
@@ -23,19 +23,22 @@ class NodeProbes:
         *,
         settings: Callable[[], Settings],
         vendors: Sequence[AnyVendor],
-        resources: Sequence[NodeResource],
+        vendor_cards: Sequence[VendorCards],
         view: WatchedCluster,
         is_reported: Callable[[], bool],
         why_taken: Callable[[str], str],
+        limiter: Callable[[], str] = str,
+        hand_over: Callable[[], str] = str,
     ) -> None:
         """Wire the parts.
 
         `is_reported`: whether the node object has been written once; `why_taken`: why another
-        plugin serves a resource of ours, or "".
+        plugin serves a resource of ours, or ""; `limiter`: why what limits containers is not the
+        wanted one, or ""; `hand_over`: why containers can't be given cards, or "".
         """
         self._settings, self._view, self._is_reported = settings, view, is_reported
-        self._vendors, self._resources = tuple(vendors), tuple(resources)
-        self._why_taken = why_taken
+        self._vendors, self._vendor_cards = tuple(vendors), tuple(vendor_cards)
+        self._why_taken, self._limiter, self._hand_over = why_taken, limiter, hand_over
 
     def questions(self) -> Probes:
         """The checks behind /healthz and /readyz."""
@@ -44,13 +47,15 @@ class NodeProbes:
             ready={
                 "api-server": self._api_server,
                 "kubelet": self._registered,
+                "hand-over": self._hand_over,
                 "report": self._reported,
+                "limiter": self._limiter,
             },
         )
 
     def _cards(self) -> str:
         limit_s = self._settings().stall_limit_s
-        ages_s = (resource.backend.last_pass_age_s() for resource in self._resources)
+        ages_s = (owner.backend.last_pass_age_s() for owner in self._vendor_cards)
         age_s = max(ages_s, default=0.0)
         if age_s <= limit_s:
             return ""
@@ -66,17 +71,16 @@ class NodeProbes:
 
     def _registered(self) -> str:
         """Every resource with cards is registered and ours, or all cards are served by others."""
-        taken = (self._why_taken(resource.name) for resource in self._resources)
+        every = [(owner, each) for owner in self._vendor_cards for each in owner.resources]
+        taken = (self._why_taken(resource.name) for _, resource in every)
         if why := next(filter(None, taken), ""):
             return why
-        waiting = [
-            resource for resource in self._resources if not resource.lifecycle.registered.is_set()
-        ]
-        is_any = len(waiting) < len(self._resources) or self._is_served_by_others()
-        if is_any and not any(resource.inventory.cards for resource in waiting):
+        waiting = [pair for pair in every if not pair[1].lifecycle.registered.is_set()]
+        is_any = len(waiting) < len(every) or self._is_served_by_others()
+        if is_any and not any(resource.inventory.cards for _, resource in waiting):
             return ""
         errors = (
-            resource.scanner.state.error or resource.lifecycle.problem for resource in waiting
+            owner.scanner.state.error or resource.lifecycle.problem for owner, resource in waiting
         )
         return next(filter(None, errors), "not registered with kubelet yet")
 

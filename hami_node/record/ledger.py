@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,6 +50,26 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeNote:
+    """The last resize of a container while it ran.
+
+    Attributes:
+        id: of the decision about it.
+        before: what the container held before, while the resize is under way; "" once it is over.
+        refusal: why it came to nothing, for people; "" if it did not.
+    """
+
+    id: str
+    before: str = ""
+    refusal: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True while it is under way."""
+        return bool(self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What one container was granted of one vendor's cards.
 
@@ -63,9 +83,12 @@ class Entry:
         parts: as the vendor writes the parts of divided cards; "" for none.
         lender: the container whose reservation was used; mostly its own name.
         answer: the response to kubelet as text; "" where it is unknown.
+        is_aligned: kubelet knew the cards' NUMA nodes when it admitted the container.
         limiter: the version of the limiter that the answer mounts; "" where it is unknown.
         time_s: when it was written, seconds since the epoch. For people: nothing depends on it,
             because clocks go back.
+        resize: the last resize while it ran; None for none. While one is under way, `grants` holds
+            the larger amounts.
     """
 
     pod_uid: str
@@ -81,8 +104,10 @@ class Entry:
     parts: str = ""
     answer: str = ""
     limiter: str = ""
+    is_aligned: bool = False
     time_s: float = 0.0
     source: Source = Source.SERVED
+    resize: ResizeNote | None = None
 
     @property
     def key(self) -> Key:
@@ -181,10 +206,19 @@ class Ledger:
         Raises:
             RecordError: it can't be written by the deadline; the ledger is as it was before.
         """
+        self.put_all((entry,), deadline)
+
+    def put_all(self, added: Sequence[Entry], deadline: Deadline | None = None) -> None:
+        """Write several entries at once: all of them are on the file, or none.
+
+        Raises:
+            RecordError: as above.
+        """
         with self._turn(deadline):
-            if self._entries.get(entry.key) == entry and not self._is_behind:
+            is_known = all(self._entries.get(entry.key) == entry for entry in added)
+            if is_known and not self._is_behind:
                 return
-            entries = {**self._entries, entry.key: entry}
+            entries = {**self._entries, **{entry.key: entry for entry in added}}
             if len(entries) > self._max_entries:
                 raise RecordError(
                     f"the record of grants has {self._max_entries} entries, which is its limit: "

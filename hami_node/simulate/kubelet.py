@@ -52,13 +52,14 @@ class Admission:
 
 @dataclass(slots=True)
 class _Endpoint:
-    """A registered plugin: its stub and the health of its device IDs."""
+    """A registered plugin: its stub, and health and NUMA nodes of its device IDs."""
 
     name: str
     channel: grpc.Channel
     stub: DevicePluginStub
     prefers: bool = False
     health: dict[str, str] = field(default_factory=dict)
+    numa: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -277,6 +278,10 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
                     if endpoint.channel not in self._dialled:
                         break  # a list that arrived after kubelet was stopped
                     endpoint.health = {device.ID: device.health for device in answer.devices}
+                    endpoint.numa = {
+                        device.ID: tuple(node.ID for node in device.topology.nodes)
+                        for device in answer.devices
+                    }
                     self._endpoints[resource] = endpoint
                     self._state.notify_all()
         except (grpc.RpcError, ValueError) as e:

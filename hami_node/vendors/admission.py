@@ -6,7 +6,7 @@ into the pod; a vendor overrides what differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -123,3 +123,11 @@ class VendorAdmission:
         """The variables to add to a container with this environment, by name."""
         del container, env, ask
         return {}
+
+    def env_of_the_node(self, ask: Ask | None) -> Collection[str]:
+        """Variables that a container loses, so that those of the node count.
+
+        Only what the node always writes: a container must not lose a value that it needs.
+        """
+        del ask
+        return ()

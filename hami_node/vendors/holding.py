@@ -109,9 +109,13 @@ def _asks_unknown(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:
     The settings may have renamed its resource while it was running. Without any such request no
     annotation makes a pod a holder of cards: no plugin can have served it.
     """
+    vendors = tuple(vendors)
     known = {resource for vendor in vendors for resource in vendor.resources}
     return any(
-        "/" in resource and resource not in known and count_of(container, resource)
+        "/" in resource
+        and resource not in known
+        and not any(vendor.is_fixed(resource) for vendor in vendors)
+        and count_of(container, resource)
         for container in pod.containers
         for resource in container.limits
     )

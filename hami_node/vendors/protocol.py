@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from hami_node.engine.card_rules import CardRules
+from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.model import (
     NO_CARD_WISHES,
@@ -27,6 +28,7 @@ from hami_node.model import (
     Pod,
     Uuid,
 )
+from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
 from hami_node.wire import register
 from hami_node.wire.grants import decode_grants, encode_grants
@@ -57,39 +59,6 @@ class VendorKeys:
     reservation: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldGrants:
-    """What a pod holds of one vendor, by its annotations.
-
-    Attributes:
-        by_container: each container's grants by its name; empty when that is unclear.
-        slots: the grants as written, slot by slot.
-        slot_map: the slot of each container, and which are still to be served; None when unclear.
-        problem: why something is unclear, for people; "" when nothing is.
-    """
-
-    by_container: Mapping[str, ContainerGrants] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    slots: tuple[ContainerGrants, ...] = ()
-    slot_map: SlotMap | None = None
-    problem: str = ""
-
-    def is_waiting(self, container: str) -> bool:
-        """True while the container's slot has not been served."""
-        return self.slot_map is not None and self.slot_map.is_waiting(container)
-
-    @property
-    def is_any_waiting(self) -> bool:
-        """True while a container is still to be served."""
-        return self.slot_map is not None and bool(self.slot_map.waiting)
-
-    @property
-    def is_served(self) -> bool:
-        """True once every container with grants was served."""
-        return self.slot_map is not None and bool(self.slot_map.granted) and not self.is_any_waiting
-
-
 @dataclass(frozen=True, kw_only=True)
 class VendorProtocol:
     """How one vendor's cards are read from Kubernetes objects and written to them.
@@ -112,6 +81,8 @@ class VendorProtocol:
         asks_handshakes: its daemons report on a scheduler's request; else on their own.
         silent_s: a daemon that has reported once and then is silent for this long is down.
         part_metric: what HAMi's scheduler calls the metric of parts of divided cards; "" for none.
+        resize_words: in the request to resize a running container, the words for MiB and for
+            percent of cores on each card; None where its cards can't be resized.
     """
 
     cards: CardRules
@@ -129,6 +100,7 @@ class VendorProtocol:
     asks_handshakes: bool = False
     silent_s: float = 90.0
     part_metric: str = ""
+    resize_words: tuple[str, str] | None = None
 
     # -- what a pod asks for -----------------------------------------------------------------------
     def ask_of(self, container: Container) -> Ask | None:
@@ -171,6 +143,54 @@ class VendorProtocol:
     def counted_in(self, pod: Pod) -> str:
         """The resource whose count kubelet allocates for the pod's containers."""
         return next((name for name in self.counted if counts_of(pod, name)), self.counted[0])
+
+    # -- fixed shares ------------------------------------------------------------------------------
+    def is_fixed(self, resource: str) -> bool:
+        """True for a resource of which each device ID is a share of one card, fixed by its name.
+
+        No scheduler reserves anything of it: the IDs that kubelet hands out are what a container
+        gets. The answer does not depend on whether this node serves the resource now.
+        """
+        del resource
+        return False
+
+    def fixed_grants(
+        self, resource: str, counts: Mapping[Uuid, int], cards: Mapping[Uuid, Device]
+    ) -> ContainerGrants:
+        """What so many shares of each card are: one grant for each card, in a fixed order.
+
+        Args:
+            resource: a fixed resource.
+            counts: the number of shares of each card, at least 1.
+            cards: the cards of this node.
+
+        Raises:
+            WireError: that is no share of a card of this node.
+        """
+        del counts, cards
+        raise WireError(resource, "", "is no resource of fixed shares")
+
+    def fixed_on(self, node: Node) -> tuple[DeviceUsage, ...]:
+        """The cards that a node shows people in fixed shares, with what is taken of them.
+
+        Raises:
+            WireError: they can't be read.
+        """
+        del node
+        return ()
+
+    def refuse_beside(self, container: Container, resource: str) -> None:
+        """Refuse a container that asks for a fixed resource, and wants more of this vendor.
+
+        Raises:
+            WireError: it names what else the container asks for or sets.
+        """
+        named = {**container.requests, **container.limits}
+        for other, amount in sorted(named.items()):
+            is_ours = other in self.resources or self.is_fixed(other)
+            if is_ours and other != resource and amount != "0":
+                hint = f"can't be asked for beside {resource}, which says it all: remove it"
+                raise WireError(other, amount, hint)
 
     # -- what a node offers ------------------------------------------------------------------------
     def registered_on(self, node: Node) -> tuple[Device, ...]:
@@ -225,6 +245,11 @@ class VendorProtocol:
         """All that a node's offer depends on: equal marks mean an equal offer."""
         allocatable = (node.allocatable.get(resource) for resource in self.counted)
         return (node.annotations.get(self.keys.register), *allocatable)
+
+    def rival_on(self, node: Node) -> str:
+        """Who else gives out the node's cards, by its labels, and what to do; "" for nobody."""
+        del node
+        return ""
 
     def is_judged(self, node: Node) -> bool:
         """True where silence means that the node's daemon is down."""

@@ -39,6 +39,7 @@ from msgspec import Meta
 from hami_node.errors import ConfigError, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import DEFAULT_MODE, Device, PairScores, Uuid, Vendor
+from hami_node.ports import HostUse
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +154,11 @@ class SimulatedBackend:
     def pair_scores(self) -> PairScores:
         """Scores of the pairs that the file names; empty when it names none."""
         return self._state.pair_scores
+
+    def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
+        """A file is not used by anybody."""
+        del with_processes
+        return {}
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         """A file has no driver whose errors could be counted."""

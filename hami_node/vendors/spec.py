@@ -6,23 +6,31 @@ takes them as a parameter; a test adds its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hami_node.setting_types import SettingsBlock
 
 if TYPE_CHECKING:  # the list of vendors is read before the registration: it loads only settings
+    from pathlib import Path
+
     from hami_node.config.settings import Settings
-    from hami_node.model import Device, Node, Pod
-    from hami_node.ports import Backend, Clock, CounterSpec, EventNote, OpenRecord
+    from hami_node.model import Device, Node, Pod, Uuid
+    from hami_node.ports import Backend, Clock, CounterSpec, EventNote, HeldContainer, OpenRecord
     from hami_node.vendors.admission import VendorAdmission
-    from hami_node.vendors.answer import Responder
     from hami_node.vendors.demo import VendorDemo
+    from hami_node.vendors.on_node.answer import Responder
+    from hami_node.vendors.on_node.limiter import LimiterInstalled, LimiterOrder
+    from hami_node.vendors.on_node.limits import LimitWriter
+    from hami_node.vendors.on_node.publication import CardSources, Closed, Publication
+    from hami_node.vendors.on_node.upkeep import Upkeep
+    from hami_node.vendors.on_node.usage import UsageReader
     from hami_node.vendors.protocol import VendorProtocol
-    from hami_node.vendors.publication import CardSources, Publication
 
 S = TypeVar("S")
+
+HeldByUid = Mapping[str, Sequence["HeldContainer"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +52,77 @@ class ServedResource(Generic[S]):
 
     Attributes:
         name: the extended resource.
+        offered: physical cards as the settings offer them under this resource, sorted by
+            (index, uuid); cards of other resources are left out.
+        options: how kubelet is served.
+        count_setting: the key for the number of slots, for an error about too many of them.
+    """
+
+    name: str
+    offered: Callable[[tuple[Device, ...], S], tuple[Device, ...]]
+    options: Callable[[S], PluginOptions]
+    count_setting: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedCards(Generic[S]):
+    """A vendor's cards that this daemon serves: found once, offered as one or several resources.
+
+    Attributes:
         make_backend: makes the backend that finds the cards, with records of its own. Raises
             ConfigError.
         apply: applies new settings to a backend.
-        offered: physical cards as the settings offer them, sorted by (index, uuid).
-        options: how kubelet is served.
+        resources: what the cards are offered as; it can't change while the daemon runs. A
+            resource without cards is not registered.
         make_responder: builds the responses; reads the settings in force for each container.
-        count_setting: the key for the number of slots, for an error about too many of them.
+        make_usage_reader: makes the reader of what containers use; None if nobody can tell.
         harmless_errors: codes of driver errors that leave a card healthy.
+        make_limit_writer: changes the limits of containers that run; None where that can't be.
+        make_upkeep: removes the files of ended containers; None where there are none.
+        foreign_cards: which of the cards a device ID of another plugin holds; None where it is no
+            ID of a card.
     """
 
-    name: Callable[[S], str]
     make_backend: Callable[[Settings, Clock, OpenRecord], Backend]
     apply: Callable[[Backend, Settings], None]
-    offered: Callable[[tuple[Device, ...], S], tuple[Device, ...]]
-    options: Callable[[S], PluginOptions]
+    resources: Callable[[S], tuple[ServedResource[S], ...]]
     make_responder: Callable[[Callable[[], S]], Responder]
-    count_setting: str
+    make_usage_reader: Callable[[Callable[[], S], Clock], UsageReader] | None = None
     harmless_errors: Callable[[S], frozenset[int]] = lambda _: frozenset()
+    make_limit_writer: Callable[[Callable[[], S]], LimitWriter] | None = None
+    make_upkeep: Callable[[Callable[[], S]], Upkeep] | None = None
+    foreign_cards: Callable[[str, Sequence[Device]], tuple[Uuid, ...] | None] = lambda *_: None
 
 
 class Auditor(Protocol):
     """Checks the pods of this node against the rules of a vendor whose own plugin serves them."""
 
-    def audit(self, node: Node, pods: tuple[Pod, ...]) -> int:
-        """Check all pods and return the number of findings."""
+    def audit(self, node: Node, pods: tuple[Pod, ...], held: HeldByUid) -> int:
+        """Check all pods and return the number of findings.
+
+        `held` is what kubelet's list has shown of each pod, by uid.
+        """
+
+    @property
+    def closed(self) -> Mapping[Uuid, Closed]:
+        """What can't be given of the cards, by the last check."""
+
+    @property
+    def drifted(self) -> int:
+        """How many pods hold other cards than were reserved for them, by the last check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOutlets:
-    """Where findings go: an Event, and the vendor's counter by its label."""
+    """Where findings go: an Event, and the vendor's counter by its label.
+
+    `sysfs_root` and `clock` are for the vendor's own signs of health.
+    """
 
     notify: Callable[[EventNote], None]
     count: Callable[[str], None]
+    sysfs_root: Path
+    clock: Clock
 
 
 def _is_never(node: Node, settings: object) -> bool:
@@ -93,24 +139,29 @@ class VendorSpec(Generic[S]):
         protocol: how its cards are read from and written to Kubernetes objects, by its settings
             and the name of the generation (`compat`).
         publication: what it publishes on the node object; reads the settings in force.
-        served: the resource that this daemon serves; None if the vendor's own plugin does.
+        served: the cards that this daemon serves; None if the vendor's own plugin does.
         auditor: checks the pods of this node; None if Allocate does.
         counter: what the auditor counts.
+        listed: the resources under which kubelet lists its cards, where its own plugin serves them.
         is_on: True for a node with cards that the vendor's own plugin serves.
         admission: what the webhook does for pods that request its cards, by the same arguments
             as `protocol`; None if it only checks the values.
         demo: loads its part of `hami-node demo`; None if it has none.
+        install_limiter: installs what limits containers on a node. Raises InstallError. None if
+            nothing of its own does.
     """
 
     settings: SettingsBlock[S]
     protocol: Callable[[S, str], VendorProtocol]
     publication: Callable[[CardSources, Callable[[], S]], Publication]
-    served: ServedResource[S] | None = None
+    served: ServedCards[S] | None = None
     auditor: Callable[[AuditOutlets, Callable[[], S]], Auditor] | None = None
     counter: CounterSpec | None = None
+    listed: Callable[[S], tuple[str, ...]] = lambda _: ()
     is_on: Callable[[Node, S], bool] = _is_never
     admission: Callable[[S, str], VendorAdmission] | None = None
     demo: Callable[[], VendorDemo] | None = None
+    install_limiter: Callable[[LimiterOrder], LimiterInstalled] | None = None
 
 
 AnyVendor = VendorSpec[Any]

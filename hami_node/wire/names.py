@@ -20,12 +20,22 @@ NODE_IDENTITY: Final = "hami-node.io/allocate-identity"
 NODE_CLEAR_ERRORS: Final = "hami-node.io/clear-card-errors"
 # extender -> daemon: `hami-node` where our extender reads the node's cards; ours
 NODE_READ_BY: Final = "hami-node.io/read-by"
+# daemon -> people: how containers get their cards here, or why they can't; ours
+NODE_HAND_OVER: Final = "hami-node.io/hand-over"
 # daemon -> people: the cards of this node are simulated; ours
 NODE_SIMULATED: Final = "hami-node.io/simulated"
+# daemon -> extender: what resized containers hold, see "Resizing"; ours
+NODE_RESIZED: Final = "hami-node.io/resized"
+# daemon -> people: the version of the limiter that new containers get; ours
+NODE_LIMITER: Final = "hami-node.io/limiter"
+# daemon -> people: why cards are closed, by UUID, as JSON; ours
+NODE_CLOSED_CARDS: Final = "hami-node.io/closed-cards"
 
 # -- Values of node annotations --------------------------------------------------------------------
 # daemon -> extender: value of the identity annotation; ours
 IDENTITY_POD_RESOURCES: Final = "pod-resources"
+# daemon -> people: begins the hand-over annotation where no container can be given a card; ours
+HAND_OVER_REFUSED: Final = "refused: "
 # extender -> daemon: value of the annotation that says who reads the node's cards; ours
 READ_BY_EXTENDER: Final = "hami-node"
 # people -> daemon: all cards, in place of their UUIDs; ours
@@ -46,6 +56,8 @@ POD_TIME: Final = "hami.io/vgpu-time"
 POD_BIND_PHASE: Final = "hami.io/bind-phase"
 # scheduler, extender -> plugin: when the pod was bound, Unix seconds; util/types.go
 POD_BIND_TIME: Final = "hami.io/bind-time"
+# daemon -> people: the version of the limiter of each container, as JSON; ours
+POD_LIMITERS: Final = "hami-node.io/limiters"
 # scheduler, extender -> daemon, plugin: bound, waits for Allocate; util/types.go
 PHASE_ALLOCATING: Final = "allocating"
 # daemon, plugin -> scheduler: every container is served; util/types.go
@@ -60,6 +72,14 @@ POD_NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 POD_GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 # user -> scheduler, extender: `slot=1,core=1,memory=1`, 2.10; util/device_scoring_weights.go
 POD_SCORING_WEIGHTS: Final = "hami.io/device-scoring-weights"
+
+# -- Pod annotations of a resize ------------------------------------------------------------------
+# user -> extender: new amounts by container, see "Resizing"; ours
+POD_RESIZE: Final = "hami-node.io/resize"
+# extender -> daemon: the request that has room, and its new grants; ours
+POD_RESIZE_APPROVED: Final = "hami-node.io/resize-approved"
+# extender, daemon -> people: how far the request is, and why it was refused; ours
+POD_RESIZE_STATE: Final = "hami-node.io/resize-state"
 
 # -- Labels ----------------------------------------------------------------------------------------
 # people -> API server: value "ignore" on pods and namespaces keeps the webhook out; HAMi's chart

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.model import Container, ContainerKind, Node, Pod
+from hami_node.model import NO_CONDITIONS, Container, ContainerKind, Node, Pod
 
 T = TypeVar("T")
 
@@ -24,6 +24,11 @@ Raw = bytes | str | Mapping[str, object]
 
 _DROPPED_ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT_ENV: Final = ("CUDA_", "LIBCUDA_", "GPU_")
+_OF_KUBELET: Final = frozenset(
+    ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+)
+_KEPT_INSIDE: Final = ("_GPU_", "_DEVICE", "_OVERSUBSCRIBE", "_REDIRECT", "LD_PRELOAD")
+"""Variables with such a name are kept without their value as well: that they are set decides."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -74,13 +79,19 @@ class _Terminated(msgspec.Struct, rename="camel"):
     exit_code: int | None = None
 
 
+class _Waiting(msgspec.Struct):
+    """Why it waits is read by nobody."""
+
+
 class _State(msgspec.Struct):
     terminated: _Terminated | None = None
+    waiting: _Waiting | None = None
 
 
 class _ContainerStatus(msgspec.Struct):
     name: str | None = None
     state: _State | None = None
+    last_state: _State | None = msgspec.field(name="lastState", default=None)
     container_id: str | None = msgspec.field(name="containerID", default=None)
 
 
@@ -103,12 +114,19 @@ class _NodeSpec(msgspec.Struct):
 class _Condition(msgspec.Struct):
     type: str | None = None
     status: str | None = None
+    reason: str | None = None
 
 
-class _NodeStatus(msgspec.Struct):
+class _NodeInfo(msgspec.Struct, rename="camel"):
+    kubelet_version: str | None = None
+    container_runtime_version: str | None = None
+
+
+class _NodeStatus(msgspec.Struct, rename="camel"):
     capacity: _Quantities = None
     allocatable: _Quantities = None
     conditions: list[_Condition] | None = None
+    node_info: _NodeInfo | None = None
 
 
 class _Node(msgspec.Struct):
@@ -124,7 +142,7 @@ _NODE: Final = msgspec.json.Decoder(_Node)
 def decode_pod(raw: Raw) -> Pod:
     """Read one pod.
 
-    Only literal variables that concern accelerators are kept of a container's environment, and
+    Only variables that concern accelerators are kept of a container's environment, and
     only extended resources (names with a `/`) of its limits and requests.
 
     Raises:
@@ -156,7 +174,7 @@ def _pod_of(raw: _Pod) -> Pod:
     metadata, spec = raw.metadata or _Metadata(), raw.spec or _PodSpec()
     status = raw.status or _PodStatus()
     statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-    ended = frozenset(_ended_ok(statuses))
+    ended = dict(_exit_codes(statuses))
     inits = (_container_of(item, _init_kind(item), ended) for item in spec.init_containers or ())
     apps = (_container_of(item, ContainerKind.APP, ended) for item in spec.containers or ())
     return Pod(
@@ -176,18 +194,23 @@ def _pod_of(raw: _Pod) -> Pod:
     )
 
 
-def _ended_ok(statuses: Iterable[_ContainerStatus]) -> Iterable[str]:
+def _exit_codes(statuses: Iterable[_ContainerStatus]) -> Iterable[tuple[str, int | None]]:
+    """Those of containers that have ended, by name; None for one that waits to start again."""
     for status in statuses:
-        ended = status.state and status.state.terminated
-        if ended and ended.exit_code == 0 and status.name:
-            yield status.name
+        state, last = status.state or _State(), status.last_state or _State()
+        if state.terminated and status.name:
+            yield status.name, state.terminated.exit_code
+        elif state.waiting and last.terminated and status.name:
+            yield status.name, None
 
 
 def _init_kind(raw: _Container) -> ContainerKind:
     return ContainerKind.SIDECAR if raw.restart_policy == "Always" else ContainerKind.INIT
 
 
-def _container_of(raw: _Container, kind: ContainerKind, ended: frozenset[str]) -> Container:
+def _container_of(
+    raw: _Container, kind: ContainerKind, ended: Mapping[str, int | None]
+) -> Container:
     resources = raw.resources or _Resources()
     limits, requests = _extended(resources.limits), _extended(resources.requests)
     return Container(
@@ -197,15 +220,20 @@ def _container_of(raw: _Container, kind: ContainerKind, ended: frozenset[str]) -
         requests=limits if requests == limits else requests,
         env=_literals(raw.env),
         is_privileged=bool(raw.security_context and raw.security_context.privileged),
-        is_terminated_ok=raw.name in ended,
+        is_terminated=raw.name in ended,
+        is_terminated_ok=ended.get(raw.name or "") == 0,
     )
 
 
 def _literals(env: Iterable[_Env] | None) -> Mapping[str, str]:
     kept = {
-        sys.intern(item.name): item.value
+        sys.intern(item.name): item.value or ""
         for item in env or ()
-        if item.name and item.value is not None and item.name.startswith(_KEPT_ENV)
+        if item.name
+        and (
+            any(part in item.name for part in _KEPT_INSIDE)
+            or (item.value is not None and item.name.startswith(_KEPT_ENV))
+        )
     }
     return kept or _NOTHING
 
@@ -228,9 +256,20 @@ def _texts(raw: Mapping[str, str | None] | None) -> Mapping[str, str]:
     return kept or _NOTHING
 
 
+def _foreign_conditions(raw: Iterable[_Condition] | None) -> Mapping[str, str]:
+    """Most nodes have none, so it costs nothing to hold thousands."""
+    kept = {
+        sys.intern(item.type): sys.intern(item.reason or "")
+        for item in raw or ()
+        if item.type and item.type not in _OF_KUBELET
+    }
+    return kept or NO_CONDITIONS
+
+
 def _node_of(raw: _Node) -> Node:
     metadata, status = raw.metadata or _Metadata(), raw.status or _NodeStatus()
     ready = [item.status == "True" for item in status.conditions or () if item.type == "Ready"]
+    info = status.node_info or _NodeInfo()
     return Node(
         name=metadata.name or "",
         uid=metadata.uid or "",
@@ -241,4 +280,7 @@ def _node_of(raw: _Node) -> Node:
         resource_version=metadata.resource_version or "",
         is_unschedulable=bool(raw.spec and raw.spec.unschedulable),
         is_ready=all(ready),
+        conditions=_foreign_conditions(status.conditions),
+        kubelet_version=sys.intern(info.kubelet_version or ""),
+        engine_version=sys.intern(info.container_runtime_version or ""),
     )

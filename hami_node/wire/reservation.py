@@ -9,7 +9,14 @@ from hami_node.model import Container, ContainerKind, Pod, Vendor
 from hami_node.wire import names
 from hami_node.wire.values.quantity import parse_whole_quantity
 
-SHARED_KEYS = (names.POD_NODE, names.POD_TIME, names.POD_BIND_PHASE, names.POD_BIND_TIME)
+SHARED_KEYS = (
+    names.POD_NODE,
+    names.POD_TIME,
+    names.POD_BIND_PHASE,
+    names.POD_BIND_TIME,
+    names.POD_RESIZE_APPROVED,
+    names.POD_RESIZE_STATE,
+)
 """What a scheduler writes into a pod whatever the vendor; each vendor has keys of its own."""
 
 

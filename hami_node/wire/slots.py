@@ -114,6 +114,16 @@ def assign_slots(
     return found[0] if len(found) == 1 else AmbiguousSlots(alternatives=tuple(found))
 
 
+def slot_positions(
+    pod: Pod, counts: Mapping[str, int], allocated: Sequence[ContainerGrants]
+) -> dict[str, int]:
+    """The position of each container's slot in `allocated`; none where that is unclear."""
+    owners = _owners(pod, counts, allocated)
+    if isinstance(owners, SlotMismatch):
+        return {}
+    return {name: position for position, name in owners.items()}
+
+
 def _asking(pod: Pod, counts: Mapping[str, int]) -> list[str]:
     return [item.name for item in pod.containers if counts.get(item.name, 0) > 0]
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Mapping
 
 from hami_node.model import Device, PairScores, Uuid
+from hami_node.ports import HostUse
 
 
 class FakeBackend:
@@ -19,11 +20,15 @@ class FakeBackend:
         self.error: Exception | None = None
         self.cleared: list[Collection[Uuid] | None] = []
         self.is_closed = False
+        self.scans = 0
         self.pass_age_s = 0.0
+        self.used: dict[Uuid, HostUse] = {}
+        self.processes_wanted: list[Collection[Uuid]] = []
         self.errors: dict[tuple[Uuid, int], int] = {}
         self._event = threading.Event()
 
     def scan(self) -> tuple[Device, ...]:
+        self.scans += 1
         if self.error is not None:
             raise self.error
         return self.cards
@@ -38,6 +43,10 @@ class FakeBackend:
 
     def pair_scores(self) -> PairScores:
         return {}
+
+    def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
+        self.processes_wanted.append(with_processes)
+        return self.used
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return self.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ BOX = Box(memory_mib=1000, cards=2)
 )
 @pytest.mark.parametrize("strategy", ["envvar", "cdi-cri"])
 def test_every_path_of_a_response_exists(node: Rig, strategy: str) -> None:
-    node.start(device_list_strategy=strategy)
+    specs = node.root / "cdi"
+    node.start(device_list_strategy=strategy, cdi_spec_dir=str(specs))
     cards = [uuid(0), uuid(3)]
     for life in range(2):
         name = f"p{life}"
@@ -35,10 +37,12 @@ def test_every_path_of_a_response_exists(node: Rig, strategy: str) -> None:
             assert Path(mount.container_path).is_absolute()
         named = [device.name for device in response.cdi_devices]
         if strategy == "cdi-cri":
-            assert named == [f"nvidia.com/gpu={card}" for card in cards]
-            # the runtime's own hook must not add cards a second time
-            assert inside(answer).get(nvidia_names.ENV_VISIBLE_DEVICES) in (None, "void")
+            assert named == [f"hami-node.io/gpu={card}" for card in cards]
+            spec = json.loads((specs / "hami-node.io-gpu.json").read_bytes())
+            assert {f"{spec['kind']}={device['name']}" for device in spec["devices"]} >= set(named)
+            # neither an image's own `all` nor the runtime may add cards
+            assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == "void"
         else:
             assert named == []
             assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == ",".join(cards)
-        node.restart(device_list_strategy=strategy)
+        node.restart(device_list_strategy=strategy, cdi_spec_dir=str(specs))

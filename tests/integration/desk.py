@@ -17,22 +17,25 @@ from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.engine.compat import COMPATS
 from hami_node.errors import AllocationError, KubeletError
 from hami_node.model import Node, Pod
-from hami_node.node.allocate.allocator import AllocateRules, AllocatorParts, PodAllocator
+from hami_node.node.allocate.allocator import AllocatorParts, PodAllocator
 from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.owed import OwedWrites
 from hami_node.node.allocate.pod_writer import PodWriter
+from hami_node.node.allocate.terms import AllocateRules, CardState, ReservedTerms
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import Ledger
-from hami_node.vendors.answer import ContainerResponse, Slice
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.node.hook_folder import HookFolder
-from hami_node.vendors.nvidia.node.limiter_files import Limiter
+from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
+from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
@@ -207,16 +210,24 @@ class AllocatingDaemon:
             notify=lambda note: fate.call("notify", world.events.append, note),
             owed=self.owed,
         )
-        settings = NvidiaSettings(hook_path=world.hook)
+        settings = NvidiaSettings(hook_path=world.hook, backend=BackendKind.SIMULATED)
+        state = CardState(
+            cards=lambda: cards,
+            usage=lambda leave_out: self.live.cards(cards, leave_out=leave_out),
+            live=self.live,
+        )
         self.allocator = PodAllocator(
             AllocatorParts(
                 identity=identity,
-                live=self.live,
+                terms=ReservedTerms(state, identity, self.writer),
                 ledger=self.ledger,
                 cards=lambda: cards,
-                usage=lambda leave_out: self.live.cards(cards, leave_out=leave_out),
                 writer=self.writer,
-                responder=NvidiaResponder(cast(HookFolder, fate.mortal(hook)), lambda: settings),
+                responder=NvidiaResponder(
+                    cast(HookFolder, fate.mortal(hook)),
+                    lambda: settings,
+                    NodeHandOver(lambda: settings),
+                ),
                 rules=lambda: rules,
                 clock=clock,
                 resource=GPU,

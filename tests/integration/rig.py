@@ -51,6 +51,8 @@ class Rig:
         self.plugins = self.root / "plugins"
         self.socket = self.root / "pr" / "kubelet.sock"
         self.card_count = cards
+        self.closed_count = 0
+        """How many of them can't be used when the daemon starts."""
         self.write_cards()
         self.lay_limiter()
         self.kubelet = FaultyKubelet(self.plugins, self.socket, lists_ended_pods=lists_ended_pods)
@@ -93,6 +95,12 @@ class Rig:
     # -- the daemon --------------------------------------------------------------------------------
     def start(self, **flags: str) -> Daemon:
         """Start the daemon and wait until it has registered and reported."""
+        daemon = self._start(**flags)
+        self.wait_registered()
+        eventually(lambda: self.register_text, LIMIT_S)
+        return daemon
+
+    def _start(self, **flags: str) -> Daemon:
         given = {
             "node_name": NODE,
             "kubeconfig": str(self.kubeconfig),
@@ -112,8 +120,6 @@ class Rig:
         daemon = Daemon(load(sources), sources, self.vendors, clock=self.clock)
         self.daemon = daemon
         daemon.start()
-        self.wait_registered()
-        eventually(lambda: self.register_text, LIMIT_S)
         return daemon
 
     def stop(self) -> int:
@@ -140,8 +146,8 @@ class Rig:
         shutil.rmtree(self.root)
 
     def wait_registered(self, count: int | None = None) -> None:
-        """Wait until kubelet counts so many healthy slots; by default all."""
-        wanted = self.card_count * SLOTS if count is None else count
+        """Wait until kubelet counts so many healthy slots; by default those of all open cards."""
+        wanted = (self.card_count - self.closed_count) * SLOTS if count is None else count
         eventually(lambda: self.kubelet.allocatable(self.resource) == wanted, LIMIT_S)
 
     @property

@@ -10,8 +10,8 @@ import pytest
 
 from hami_node.errors import AllocationError, KubeletError
 from hami_node.model import ContainerKind
-from hami_node.vendors.answer import ContainerResponse
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Part, pod_body

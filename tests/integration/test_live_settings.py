@@ -18,10 +18,14 @@ from tests.reliability import shows
 
 LIVE = {
     # read wherever they are used
-    *("stall_limit_s", "compat", "report_interval_s"),
+    *("stall_limit_s", "compat", "report_interval_s", "gpu_scheduler_policy"),
+    *("usage_interval_s", "usage_metrics"),
     *("default_count", "default_memory_mib", "default_cores", "memory_factor"),
-    *("limiter", "device_list_strategy", "core_policy", "disable_core_limit"),
+    *("limiter", "limiter_sha256", "device_list_strategy", "core_policy", "disable_core_limit"),
+    *("memory_limit_by", "usage_interval_s", "usage_metrics"),
     *("lib_cuda_log_level", "register_format", "handshake", "overwrite_env", "runtime_class_name"),
+    *("visible_devices_form", "pass_device_specs", "cdi_annotation_prefix"),
+    *("nvidia_cdi_hook_path", "gds_enabled", "mofed_enabled", "gdrcopy_enabled"),
     # applied by `Daemon.reload`: log, backend, offered cards, registration
     *("log_format", "log_level", "scan_interval_s", "xids_ignored", "preconfigured_memory_mib"),
     *("split_count", "memory_scaling", "core_scaling", "operating_mode"),

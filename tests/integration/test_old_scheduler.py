@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.choices import RegisterFormat
 from hami_node.vendors.nvidia.node.register_form import form_of
-from hami_node.vendors.nvidia.settings import RegisterFormat
 from hami_node.wire.values.timestamps import format_dashed
 from tests.fakes.cards import uuid
 from tests.fakes.clock import FakeClock

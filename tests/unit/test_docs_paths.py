@@ -10,6 +10,10 @@ from typing import Final
 
 import pytest
 
+from hami_node.vendors.neuron import names as neuron_names
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names as wire_names
+
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ROOT / "hami_node"
 PAGES: Final = sorted(
@@ -136,3 +140,16 @@ def test_name_of_nothing_is_found(text: str) -> None:
 )
 def test_name_of_something_is_not_reported(text: str) -> None:
     assert missing(text) == []
+
+
+def test_uninstalling_removes_every_annotation_of_ours_from_the_nodes() -> None:
+    text = ROOT.joinpath("docs/operations.md").read_text()
+    (command,) = re.findall(r"kubectl annotate node --all((?: [^`\n]*\n)+)```", text)
+    of_others = {wire_names.NODE_LOCK, wire_names.NODE_CORDON}
+    ours = {
+        value
+        for module in (wire_names, neuron_names, nvidia_names)
+        for name, value in vars(module).items()
+        if name.startswith("NODE_") and value not in of_others
+    }
+    assert set(re.findall(r"([\w./-]+)-(?:\s|$)", command)) == ours

@@ -11,12 +11,23 @@ from tests.reliability import shown
 
 ROOT: Final = Path(__file__).parents[2]
 ROWS: Final = tuple(shown())
+MOST: Final = {
+    "N": 16,  # on the node
+    "E": 12,  # at the extender and webhook
+    "R": 9,  # in the record
+    "P": 15,  # in everyday use
+    "F": 10,  # foreign holders, NUMA nodes, Neuron
+    "L": 9,  # the limiter's and containers' files
+    "S": 10,  # fixed shares
+    "Z": 10,  # the resize of a running pod
+    "D": 15,  # the driver, the node's paths
+    "H": 10,  # how cards are handed over
+    "U": 9,  # in reading what is used
+    "B": 4,
+}
 NUMBERS: Final = frozenset(
-    f"{letter}{number}"
-    for letter, most in {"N": 16, "E": 12, "R": 9, "P": 15}.items()
-    for number in range(1, most + 1)
+    f"{letter}{number}" for letter, most in MOST.items() for number in range(1, most + 1)
 )
-"""On the node, at the extender and webhook, in the record, in everyday use."""
 
 
 def test_every_fault_has_a_row_and_no_row_another_number() -> None:

@@ -21,6 +21,8 @@ class Drift:
     def __init__(self, ledger: Ledger, vendors: Sequence[VendorProtocol]) -> None:
         """Compare with `ledger` what annotations claim of these vendors' cards."""
         self._ledger, self._claims = ledger, Claims(vendors)
+        self._vendors = tuple(vendors)
+        self._words = frozenset(vendor.cards.word for vendor in vendors)
         self._drifted: dict[str, tuple[str, ...]] = {}
 
     def look(self, pods: Iterable[Pod]) -> int:
@@ -44,12 +46,20 @@ class Drift:
         return len(found)
 
     def _differs(self, pod: Pod, entry: Entry) -> bool:
-        """An entry of no container or of a borrowed slot has nothing to be compared with."""
+        """An entry of no container or of a borrowed slot has nothing to be compared with.
+
+        Nor has one of fixed shares, which are in no annotation, nor of a card that others serve.
+        """
         if not entry.container or entry.lender != entry.container:
+            return False
+        if entry.vendor not in self._words or self._is_fixed(entry):
             return False
         claims = {claim.word: claim for claim in self._claims.of(pod)}
         claim = claims.get(entry.vendor)
         return claim is None or _text(claim, entry.container) != (entry.grants, entry.parts)
+
+    def _is_fixed(self, entry: Entry) -> bool:
+        return any(vendor.is_fixed(entry.resource) for vendor in self._vendors)
 
 
 def _text(claim: Claim, container: str) -> tuple[str, str]:

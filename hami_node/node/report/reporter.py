@@ -15,7 +15,7 @@ from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Clock, Kube, Watched
-from hami_node.vendors.publication import Publication
+from hami_node.vendors.on_node.publication import Publication
 
 log = logging.getLogger(__name__)
 

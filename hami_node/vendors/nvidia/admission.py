@@ -6,7 +6,7 @@ replace the real limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -15,28 +15,27 @@ from hami_node.errors import WireError
 from hami_node.model import Ask, Container
 from hami_node.vendors.admission import Env, EnvVar, VendorAdmission
 from hami_node.vendors.nvidia import names, requests
+from hami_node.vendors.nvidia.choices import CorePolicy
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.protocol import NvidiaProtocol
-from hami_node.vendors.nvidia.settings import CorePolicy
 from hami_node.vendors.quantities import check_quantities, text_of
 from hami_node.wire.values.quantity import parse_whole_quantity
 
 WHOLE_CARD_CORES: Final = "100"
 NO_CARD_HAS_MIB: Final = 16 * 1024 * 1024
 """16 TiB: more can only be a wrong unit."""
-HIDDEN: Final = frozenset({"", "none", "void"})
-"""Values of the visible devices that hide all cards. Source: NVIDIA container toolkit."""
+HIDDEN: Final = frozenset({"", names.HIDES_ALL_CARDS})
+"""Values of the visible devices that hide all cards with every version and mode of NVIDIA's
+runtime; `none` fails in some and shows all cards in one.
+"""
 
 _WORDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({names.VGPU_MODE: frozenset(Mode)})
-_RESERVED: Final = (
-    (names.ENV_MEMORY_LIMIT, "is the container's memory limit, which the node writes"),
-    (names.ENV_CORE_LIMIT, "is the container's core limit, which the node writes"),
-    (names.ENV_CACHE, "is where the limiter keeps its state, which the node decides"),
-    (names.ENV_OVERSUBSCRIBE, "sets whether memory is oversubscribed, which the node decides"),
-    (names.ENV_PRELOAD, "would load other libraries before the limiter"),
-    (names.ENV_VISIBLE_DEVICES, "sets which cards the container sees, which the node decides"),
+
+_SHOWS_CARDS: Final = "would show it cards that other containers asked for, and it asks for none"
+_SHOWS_ALL_SOMEWHERE: Final = (
+    "fails with NVIDIA's runtime in CDI mode, and shows all cards with one version of it (void "
+    "hides them everywhere)"
 )
-"""Prefixes of variables that are refused in a container with cards, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,25 +134,35 @@ class NvidiaAdmission(VendorAdmission):
         """The limiter's variables are the node's; cards are shown only to containers with cards."""
         if ask is None:
             is_shown = var.name == names.ENV_VISIBLE_DEVICES and var.value not in HIDDEN
-            if is_shown and not self.hides_cards:
-                return "would show it cards that other containers asked for, and it asks for none"
-            return ""
+            if not is_shown or self.hides_cards:
+                return ""
+            return _SHOWS_ALL_SOMEWHERE if var.value == "none" else _SHOWS_CARDS
+        if var.name == names.ENV_VISIBLE_DEVICES:
+            return ""  # taken out
         if var.name == names.ENV_TASK_PRIORITY:
             priority = self._priority_of(container)
             if priority not in ("", var.value):
                 return f"contradicts {self.protocol.settings.resource_priority} {priority}"
-        return next((why for prefix, why in _RESERVED if var.name.startswith(prefix)), "")
+        return requests.why_reserved(var.name)
 
     def env_of(self, container: Container, env: Env, ask: Ask | None) -> Mapping[str, str]:
         """Priority and core policy, or that all cards are hidden."""
         if ask is None:
-            return {names.ENV_VISIBLE_DEVICES: "none"} if self._needs_hiding(env) else {}
+            return (
+                {names.ENV_VISIBLE_DEVICES: names.HIDES_ALL_CARDS}
+                if self._needs_hiding(env)
+                else {}
+            )
         wanted = {}
         if priority := self._priority_of(container):
             wanted[names.ENV_TASK_PRIORITY] = priority
         if self.core_policy is not CorePolicy.DEFAULT:
             wanted[names.ENV_CORE_POLICY] = self.core_policy.value
         return wanted
+
+    def env_of_the_node(self, ask: Ask | None) -> Collection[str]:
+        """The visible devices: many pods made for other device plugins say `all`."""
+        return (names.ENV_VISIBLE_DEVICES,) if ask is not None else ()
 
     def _needs_hiding(self, env: Env) -> bool:
         """True unless the container hides the cards itself; the last entry of a name counts."""

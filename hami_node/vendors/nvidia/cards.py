@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -28,6 +29,25 @@ MIG_NOT_SERVED: Final = (
     "or hide the card by filterdevices"
 )
 """Why a card in MIG mode is published unhealthy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverCard:
+    """`Device.detail` on the card's own node: the number in its device node's name, if known."""
+
+    minor: int | None
+
+
+def minor_of(device: Device) -> int | None:
+    """The number in the name of the card's device node, `/dev/nvidia<minor>`; None if unknown."""
+    return device.detail.minor if isinstance(device.detail, DriverCard) else None
+
+
+def minors_of(cards: Iterable[Device]) -> Mapping[Uuid, int]:
+    """The numbers of the cards' device nodes; where two cards have one, it is no card's."""
+    found = [(card.uuid, minor) for card in cards if (minor := minor_of(card)) is not None]
+    counts = Counter(minor for _, minor in found)
+    return {uuid: minor for uuid, minor in found if counts[minor] == 1}
 
 
 class MigReason(StrEnum):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from hami_node.model import Device
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig import (
@@ -106,6 +107,48 @@ def encode_json(devices: Iterable[Device]) -> str:
     written as 0.
     """
     return encode_json_text([_json_row(device) for device in register.in_order(devices)])
+
+
+class _ShareRow(register.DeviceRow):
+    used: int | None = None
+    usedmem: int | None = None
+    usedcore: int | None = None
+
+
+_SHARE_ROWS: Final = msgspec.json.Decoder(list[_ShareRow])
+
+
+def encode_shares(devices: Iterable[Device], used: Mapping[Uuid, DeviceUsage]) -> str:
+    """Write cards in fixed shares: the JSON form, and what is taken of each card."""
+    return encode_json_text(
+        [
+            register.json_row(device, _taken(used.get(device.uuid)))
+            for device in register.in_order(devices)
+        ]
+    )
+
+
+def _taken(use: DeviceUsage | None) -> dict[str, object]:
+    if use is None:
+        return {}
+    return {"used": use.slots_used, "usedmem": use.memory_used_mib, "usedcore": use.cores_used}
+
+
+def decode_shares(text: str) -> tuple[DeviceUsage, ...]:
+    """Read cards in fixed shares, in the order written.
+
+    Raises:
+        WireError: not the form.
+    """
+    return tuple(
+        DeviceUsage(
+            device=register.device_of(row, NVIDIA),
+            slots_used=max(row.used or 0, 0),
+            memory_used_mib=max(row.usedmem or 0, 0),
+            cores_used=max(row.usedcore or 0, 0),
+        )
+        for row in register.decode_rows(_SHARE_ROWS, text, names.NODE_STANDALONE)
+    )
 
 
 def _json_row(device: Device) -> dict[str, object]:

@@ -14,6 +14,12 @@ NODE_REGISTER: Final = "hami.io/node-nvidia-register"
 NODE_HANDSHAKE: Final = "hami.io/node-handshake"
 # daemon, plugin -> scheduler, extender: links between cards, see "Pair scores"; nvidia/device.go
 NODE_PAIR_SCORES: Final = "hami.io/node-nvidia-score"
+# daemon -> people: the cards of a node that serves fixed shares, see "Register"; ours
+NODE_STANDALONE: Final = "hami-node.io/standalone"
+
+# -- Node labels -----------------------------------------------------------------------------------
+# GPU Operator -> daemon, inspect: "true" where its DRA driver gives out the cards; gpu-operator
+LABEL_DRA_DRIVER: Final = "nvidia.com/gpu.deploy.dra-driver"
 
 # -- Pod annotations of a reservation --------------------------------------------------------------
 # scheduler, extender -> daemon, plugin, who empty it: see "Grants"; nvidia/device.go
@@ -56,12 +62,24 @@ ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 # daemon -> limiter: path of the shared region in the container; HAMi-core
 ENV_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+# daemon -> limiter: its own library, where the hook path is not its default; HAMi-core
+ENV_REDIRECT: Final = "CUDA_REDIRECT"
 # daemon -> limiter: "true" when memory is scaled up; plugin/server.go
 ENV_OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
-# daemon -> NVIDIA's container runtime: UUIDs in card order; plugin/server.go
+# daemon, webhook -> NVIDIA's container runtime: see docs/hand-over.md; plugin/server.go
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+# daemon -> NVIDIA's container runtime: "enabled" for GPUDirect Storage's nodes; plugin/server.go
+ENV_GDS: Final = "NVIDIA_GDS"
+# daemon -> NVIDIA's container runtime: "enabled" for Mellanox OFED's nodes; plugin/server.go
+ENV_MOFED: Final = "NVIDIA_MOFED"
+# daemon -> NVIDIA's container runtime: "enabled" for GDRCopy's node; plugin/server.go
+ENV_GDRCOPY: Final = "NVIDIA_GDRCOPY"
 # daemon -> limiter: 0 to 4; HAMi-core
 ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
+# daemon -> NVIDIA's container runtime: MiB of each card for the driver to enforce; cdi-hook
+ENV_DRIVER_MEMORY_LIMIT: Final = "NVIDIA_GPU_MEMORY_LIMIT"
+# user -> NVIDIA's container runtime: MiB to keep for it, refused by webhook and daemon; cdi-hook
+ENV_DRIVER_MEMORY_REQUEST: Final = "NVIDIA_GPU_MEMORY_REQUEST"
 # webhook, daemon -> limiter: default, force or disable; HAMi-core
 ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 # webhook -> limiter: 0 is high, 1 is low; HAMi-core
@@ -70,3 +88,7 @@ ENV_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
 # user -> dynamic linker: libraries loaded before the limiter, refused by the webhook; ld.so(8)
 ENV_PRELOAD: Final = "LD_PRELOAD"
+
+# -- Values of a container's environment -----------------------------------------------------------
+# daemon, webhook -> NVIDIA's container runtime: the visible devices that add nothing anywhere; cdi
+HIDES_ALL_CARDS: Final = "void"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.model import (
     Ask,
@@ -24,8 +25,10 @@ from hami_node.model import (
 )
 from hami_node.vendors.nvidia import codec, mig_codec, names, requests
 from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt
+from hami_node.vendors.nvidia.choices import ListedInstance
 from hami_node.vendors.nvidia.mig import KnownGeometries, MigTemplate, with_known_layout
-from hami_node.vendors.nvidia.settings import ListedInstance, NvidiaSettings
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.nvidia.shares import share_of, shares_in
 from hami_node.vendors.protocol import VendorKeys, VendorProtocol
 from hami_node.vendors.quantities import check_quantities
 from hami_node.wire import register
@@ -100,6 +103,43 @@ class NvidiaProtocol(VendorProtocol):
         """The usual text without a title: most cards are NVIDIA's."""
         return super().asks_in_words(ask).replace(f" {self.title} ", " ", 1)
 
+    # -- fixed shares ------------------------------------------------------------------------------
+    def is_fixed(self, resource: str) -> bool:
+        """True for names such as `nvidia.com/gpu-1of4`."""
+        return shares_in(resource, self.settings.resource_count) > 0
+
+    def fixed_grants(
+        self, resource: str, counts: Mapping[Uuid, int], cards: Mapping[Uuid, Device]
+    ) -> ContainerGrants:
+        """Equal shares of memory and cores; those of one card add up. By the cards' numbers."""
+        shares = shares_in(resource, self.settings.resource_count)
+        for uuid, count in counts.items():
+            if uuid not in cards:
+                raise WireError(resource, uuid, "is a share of a card that this node does not have")
+            if not 0 < count <= shares:
+                raise WireError(resource, uuid, f"has no {count} shares of a card")
+            if not all(share_of(cards[uuid], 1, shares)):
+                why = "is a share of a card whose memory and cores are not known"
+                raise WireError(resource, uuid, why)
+        return tuple(
+            Grant(uuid=uuid, vendor=self.cards, memory_mib=memory_mib, cores=cores)
+            for uuid in sorted(counts, key=lambda uuid: (cards[uuid].index, uuid))
+            for memory_mib, cores in (share_of(cards[uuid], counts[uuid], shares),)
+        )
+
+    def refuse_beside(self, container: Container, resource: str) -> None:
+        """No other amount, and no variable of the node's: no webhook has refused it before."""
+        super().refuse_beside(container, resource)
+        for variable in sorted(container.env):
+            why = requests.why_reserved(variable)
+            if why:
+                raise WireError(variable, container.env[variable], f"{why}: remove it from env")
+
+    def fixed_on(self, node: Node) -> tuple[DeviceUsage, ...]:
+        """By the annotation of a standalone daemon."""
+        text = node.annotations.get(names.NODE_STANDALONE, "").strip()
+        return codec.decode_shares(text) if text else ()
+
     # -- what a node offers ------------------------------------------------------------------------
     def decode_register(self, text: str, node: Node) -> tuple[Device, ...]:
         """Every generation's form; cards in MIG mode of 2.5 to 2.9 have their known geometries."""
@@ -115,6 +155,10 @@ class NvidiaProtocol(VendorProtocol):
     def marks_of(self, node: Node) -> tuple[str | None, ...]:
         """The links matter too."""
         return (*super().marks_of(node), node.annotations.get(names.NODE_PAIR_SCORES))
+
+    def rival_on(self, node: Node) -> str:
+        """NVIDIA's DRA driver, which knows nothing of our grants."""
+        return rival_on(node)
 
     def is_judged(self, node: Node) -> bool:
         """True for csv registrations: plugins of 2.8 and later never answer handshakes."""
@@ -187,6 +231,16 @@ def _allocations_of(pod: Pod) -> tuple[mig_codec.MigAllocation, ...]:
         return ()
 
 
+def rival_on(node: Node) -> str:
+    """Who else gives out the node's NVIDIA cards, by its labels; "" for nobody."""
+    if node.labels.get(names.LABEL_DRA_DRIVER) != "true":
+        return ""
+    return (
+        f"the label {names.LABEL_DRA_DRIVER}=true runs NVIDIA's DRA driver here, a second "
+        "allocator of the same cards: serve the node by one of them only"
+    )
+
+
 def _is_csv(node: Node) -> bool:
     """Whether a plugin of 2.4 to 2.7 registered the cards."""
     text = node.annotations.get(names.NODE_REGISTER, "").strip()
@@ -244,6 +298,7 @@ def nvidia_protocol(
         asks_handshakes=True,
         silent_s=60.0,
         part_metric="hami_node_gpu_mig_instance_info",
+        resize_words=("gpumem", "gpucores"),
         settings=settings,
         geometries=_known_geometries(settings),
         is_101_unset=is_101_unset,

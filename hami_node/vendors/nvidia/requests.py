@@ -6,12 +6,34 @@ from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.model import Ask, Container
+from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.quantities import bounded, count_of, whole_of
 
 UNSET_PERCENT: Final = 101
 """HAMi's memory percentage of a container that gives none."""
+
+RESERVED: Final = (
+    (names.ENV_MEMORY_LIMIT, "is the container's memory limit, which the node writes"),
+    (names.ENV_CORE_LIMIT, "is the container's core limit, which the node writes"),
+    (names.ENV_CACHE, "is where the limiter keeps its state, which the node decides"),
+    (names.ENV_OVERSUBSCRIBE, "sets whether memory is oversubscribed, which the node decides"),
+    (names.ENV_REDIRECT, "would put another library in the limiter's place"),
+    (names.ENV_DRIVER_MEMORY_LIMIT, "is the driver's memory limit, which the node writes"),
+    (names.ENV_DRIVER_MEMORY_REQUEST, "would keep memory of the card from other containers"),
+    (names.ENV_PRELOAD, "would load other libraries before the limiter"),
+    (names.ENV_VISIBLE_DEVICES, "sets which cards the container sees, which the node decides"),
+)
+"""Prefixes of variables that a container with cards must not set, and why.
+
+In kubelet a container's own variables override those of a device plugin.
+"""
+
+
+def why_reserved(variable: str) -> str:
+    """Why a container with cards must not set this variable; "" where it may."""
+    return next((why for prefix, why in RESERVED if variable.startswith(prefix)), "")
 
 
 def gpu_ask_of(

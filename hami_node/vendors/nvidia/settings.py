@@ -3,91 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from hami_node.errors import ConfigError
 from hami_node.setting_types import (
     Count,
-    Group,
     Mebibytes,
     Percent,
-    Role,
     Scaling,
-    SettingsBlock,
     setting,
 )
 from hami_node.vendors.nvidia import names
+from hami_node.vendors.nvidia.choices import (
+    AnnotationPrefix,
+    BackendKind,
+    CorePolicy,
+    DeviceListStrategy,
+    HandshakeMode,
+    LimiterMode,
+    ListedGeometries,
+    MemoryLimitBy,
+    RegisterFormat,
+    Sha256,
+    VisibleDevicesForm,
+)
 from hami_node.vendors.nvidia.mode import Mode
+from hami_node.vendors.nvidia.shares import (
+    CardShares,
+)
 from hami_node.vendors.quantities import ResourceName
 
 SERVED_MODES: Final = (Mode.HAMI_CORE,)
 """MIG and MPS cards are not served yet: a node set to them is refused, not served unlimited."""
-
-
-class RegisterFormat(StrEnum):
-    """The generation of the node's register annotation."""
-
-    AUTO = "auto"
-    JSON = "json"
-    CSV9 = "csv9"
-    CSV7 = "csv7"
-
-
-class HandshakeMode(StrEnum):
-    """When the handshake annotation is written."""
-
-    ALWAYS = "always"
-    ON_REQUEST = "on-request"
-    OFF = "off"
-
-
-class LimiterMode(StrEnum):
-    """What happens to a limited container while the node's limiter is missing or broken."""
-
-    REQUIRED = "required"
-    OPTIONAL = "optional"
-
-
-class DeviceListStrategy(StrEnum):
-    """How the cards of a container are passed to the container runtime."""
-
-    ENVVAR = "envvar"
-    CDI_CRI = "cdi-cri"
-
-
-class CorePolicy(StrEnum):
-    """When the limiter enforces core limits."""
-
-    DEFAULT = "default"
-    FORCE = "force"
-    DISABLE = "disable"
-
-
-class BackendKind(StrEnum):
-    """Where the NVIDIA cards come from."""
-
-    NVML = "nvml"
-    SIMULATED = "simulated"
-
-
-class ListedInstance(Struct, frozen=True, kw_only=True):
-    """`count` MIG instances of one size; `memory` in MiB, `core` in percent."""
-
-    name: str
-    memory: Mebibytes
-    count: Annotated[int, Meta(ge=0, le=100)]
-    core: Percent = 0
-
-
-class ListedGeometries(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The geometries of the models whose names contain one of `models`."""
-
-    models: tuple[str, ...]
-    allowed_geometries: tuple[tuple[ListedInstance, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +89,22 @@ class NvidiaSettings:
         node="operatingmode",
         served=SERVED_MODES,
     )
+    standalone: bool = setting(
+        False,
+        "Serve fixed shares of cards, such as nvidia.com/gpu-1of4, without any scheduler part.",
+        node="standalone",
+    )
+    standalone_shares: Annotated[
+        CardShares,
+        Meta(
+            description="a whole number from 1 to 100 for all cards, or one for each card by its "
+            "number or UUID (* for all others): as text 0=2,*=4, in files an object"
+        ),
+    ] = setting(
+        CardShares({"*": 4}),
+        "With standalone: in how many equal shares of memory and cores each card is cut.",
+        node="standaloneshares",
+    )
     filter_uuids: tuple[str, ...] = setting(
         (), "UUIDs of cards that are left alone.", node="filterdevices.uuid"
     )
@@ -148,7 +113,7 @@ class NvidiaSettings:
     )
     numa_topology: bool = setting(
         False,
-        "Report each card's NUMA node to kubelet.",
+        "Report each card's NUMA node to kubelet, while no reservation is rejected for it.",
         flags=("enable-numa-topology",),
         yaml="enableNumaTopology",
         node="enablenumatopology",
@@ -218,10 +183,77 @@ class NvidiaSettings:
         "Refuse limited containers while the limiter's files are missing or broken, or let them "
         "run unlimited.",
     )
-    device_list_strategy: DeviceListStrategy = setting(
-        DeviceListStrategy.ENVVAR,
-        "How the cards are passed to the container runtime.",
+    limiter_sha256: tuple[Sha256, ...] = setting(
+        (),
+        "sha256 that the limiter's library must have, one for each kind of processor; without it "
+        "the library that was installed last serves.",
+    )
+    memory_limit_by: MemoryLimitBy = setting(
+        MemoryLimitBy.LIMITER,
+        "What enforces memory limits: the limiter, the driver itself (experimental; core limits "
+        "are not enforced then), or both.",
+    )
+    device_list_strategy: tuple[DeviceListStrategy, ...] = setting(
+        (DeviceListStrategy.AUTO,),
+        "How the cards are handed to the container runtime; auto alone chooses by the node.",
         env=("DEVICE_LIST_STRATEGY",),
+    )
+    visible_devices_form: VisibleDevicesForm = setting(
+        VisibleDevicesForm.AUTO,
+        "How cards are named in NVIDIA_VISIBLE_DEVICES and volume mounts: by UUID (bare), as "
+        "runtime.nvidia.com/gpu=UUID (runtime), or as this daemon's own runtime reads them.",
+    )
+    pass_device_specs: bool = setting(
+        False, "Hand the cards' device nodes to kubelet as well.", env=("PASS_DEVICE_SPECS",)
+    )
+    driver_root: Path | None = setting(
+        None,
+        "Host folder of the driver, / where it is installed on the host; without it this daemon "
+        "gets the driver through the container runtime.",
+        flags=("nvidia-driver-root",),
+        env=("NVIDIA_DRIVER_ROOT",),
+    )
+    driver_root_ctr_path: Path = setting(
+        Path("/driver-root"),
+        "Where that folder is mounted in this daemon's container.",
+        flags=("container-driver-root",),
+        env=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+    )
+    dev_root: Path | None = setting(
+        None,
+        "Host folder whose dev/ holds the device nodes; by default the driver's folder where it "
+        "has them, else /.",
+        flags=("nvidia-dev-root",),
+        env=("NVIDIA_DEV_ROOT",),
+    )
+    validations_dir: Path = setting(
+        Path("/run/nvidia/validations"),
+        "Folder of the GPU Operator's validator, if it is mounted: its toolkit-ready is waited "
+        "for, and its driver-ready tells the driver's folders where no setting does.",
+    )
+    cdi_spec_dir: Path = setting(
+        Path("/var/run/cdi"), "Folder in which our own CDI specs are written for the runtime."
+    )
+    cdi_annotation_prefix: AnnotationPrefix = setting(
+        "cdi.k8s.io/",
+        "How the keys of CDI annotations begin.",
+        env=("CDI_ANNOTATION_PREFIX",),
+    )
+    nvidia_cdi_hook_path: Path | None = setting(
+        None,
+        "Host path of nvidia-cdi-hook (or nvidia-ctk, which has the same hooks), for our own CDI "
+        "specs; looked for by default.",
+        flags=("nvidia-ctk-path",),
+        env=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+    )
+    gds_enabled: bool = setting(
+        False, "Hand over the device nodes of GPUDirect Storage too.", env=("GDS_ENABLED",)
+    )
+    mofed_enabled: bool = setting(
+        False, "Hand over the device nodes of Mellanox OFED too.", env=("MOFED_ENABLED",)
+    )
+    gdrcopy_enabled: bool = setting(
+        False, "Hand over the device node of GDRCopy too.", env=("GDRCOPY_ENABLED",)
     )
     core_policy: CorePolicy = setting(
         CorePolicy.DEFAULT, "When core limits are enforced.", yaml="gpuCorePolicy"
@@ -263,73 +295,3 @@ class NvidiaSettings:
             self.resource_memory_percent,
             self.resource_cores,
         )
-
-
-def _problems(values: NvidiaSettings, role: Role) -> tuple[ConfigError, ...]:
-    is_simulated = values.backend is BackendKind.SIMULATED
-    if role is not Role.DAEMON or not is_simulated or values.simulated_file is not None:
-        return ()
-    hint = "--backend simulated needs a file with cards"
-    return (ConfigError("command line", "--simulated-file", "", hint),)
-
-
-_RESOURCES: Final = (
-    "resource_count",
-    "resource_memory",
-    "resource_memory_percent",
-    "resource_cores",
-    "resource_priority",
-)
-
-NVIDIA_SETTINGS: Final = SettingsBlock(
-    kind=NvidiaSettings,
-    groups={
-        "backend": Group.CARDS,
-        "split_count": Group.SHARING,
-        "resource_count": Group.REQUESTS,
-        "hook_path": Group.CONTAINER,
-        "known_mig_geometries": Group.SCHEDULING,
-        "register_format": Group.REPORTS,
-    },
-    section="nvidia",
-    resources=_RESOURCES,
-    fixed=("backend", "simulated_file", *_RESOURCES, "hook_path"),
-    ignored_flags=(
-        "cdi-annotation-prefix",
-        "cdi-enabled",
-        "dev-root",
-        "device-discovery-strategy",
-        "device-id-strategy",
-        "driver-root-ctr-path",
-        "fail-on-init-error",
-        "gdrcopy-enabled",
-        "gds-enabled",
-        "imex-channel-ids",
-        "imex-required",
-        "mig-strategy",
-        "mofed-enabled",
-        "mps-root",
-        "nvidia-cdi-hook-path",
-        "nvidia-driver-root",
-        "pass-device-specs",
-    ),
-    ignored_env=(
-        "CDI_ANNOTATION_PREFIX",
-        "DEVICE_ID_STRATEGY",
-        "DP_DISABLE_HEALTHCHECKS",
-        "DRIVER_ROOT_CTR_PATH",
-        "ENABLE_TOPOLOGY_SCORE",
-        "FAIL_ON_INIT_ERROR",
-        "GDRCOPY_ENABLED",
-        "GDS_ENABLED",
-        "IMEX_CHANNEL_IDS",
-        "MIG_STRATEGY",
-        "MOFED_ENABLED",
-        "NVIDIA_CDI_HOOK_PATH",
-        "NVIDIA_DEV_ROOT",
-        "NVIDIA_DRIVER_ROOT",
-        "PASS_DEVICE_SPECS",
-    ),
-    idle_node_keys={"migstrategy": ("none", "")},
-    problems=_problems,
-)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hami_node.vendors.nvidia.settings import NVIDIA_SETTINGS, BackendKind, NvidiaSettings
-from hami_node.vendors.spec import PluginOptions, ServedResource, VendorSpec
+from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.nvidia.settings_block import NVIDIA_SETTINGS
+from hami_node.vendors.nvidia.shares import share_resource
+from hami_node.vendors.spec import PluginOptions, ServedCards, ServedResource, VendorSpec
 
 if TYPE_CHECKING:
     from hami_node.config.settings import Settings
-    from hami_node.model import Device
+    from hami_node.model import Device, Uuid
     from hami_node.ports import Backend, Clock, OpenRecord
     from hami_node.vendors.demo import SharedCards
     from hami_node.vendors.nvidia.admission import NvidiaAdmission
-    from hami_node.vendors.nvidia.node.publication import NvidiaPublication
+    from hami_node.vendors.nvidia.node.leftovers.upkeep import LimiterUpkeep
+    from hami_node.vendors.nvidia.node.regions.limit_writer import NvidiaLimitWriter
+    from hami_node.vendors.nvidia.node.regions.usage_reader import NvidiaUsageReader
     from hami_node.vendors.nvidia.node.response import NvidiaResponder
     from hami_node.vendors.nvidia.protocol import NvidiaProtocol
-    from hami_node.vendors.publication import CardSources
+    from hami_node.vendors.on_node.limiter import LimiterInstalled, LimiterOrder
+    from hami_node.vendors.on_node.publication import CardSources, Publication
 
 
 def _protocol(settings: NvidiaSettings, compat: str) -> NvidiaProtocol:
@@ -38,9 +45,11 @@ def _admission(settings: NvidiaSettings, compat: str) -> NvidiaAdmission:
     )
 
 
-def _publication(sources: CardSources, settings: Callable[[], NvidiaSettings]) -> NvidiaPublication:
-    from hami_node.vendors.nvidia.node.publication import NvidiaPublication
+def _publication(sources: CardSources, settings: Callable[[], NvidiaSettings]) -> Publication:
+    from hami_node.vendors.nvidia.node.publication import NvidiaPublication, StandalonePublication
 
+    if settings().standalone:
+        return StandalonePublication(sources)
     return NvidiaPublication(sources, settings)
 
 
@@ -67,24 +76,82 @@ def _offered(cards: tuple[Device, ...], settings: NvidiaSettings) -> tuple[Devic
     return offered_cards(cards, settings)
 
 
+def _foreign_cards(device_id: str, cards: Sequence[Device]) -> tuple[Uuid, ...] | None:
+    from hami_node.vendors.nvidia.node.foreign_ids import cards_named
+
+    return cards_named(device_id, cards)
+
+
 def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:
-    from hami_node.vendors.nvidia.node.hook_folder import HookFolder
+    from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
+    from hami_node.vendors.nvidia.node.limiter.hook_folder import node_hook_folder
     from hami_node.vendors.nvidia.node.response import NvidiaResponder
 
-    return NvidiaResponder(HookFolder(settings().hook_path), settings)
+    folder = node_hook_folder(settings().hook_path, lambda: settings().limiter_sha256)
+    return NvidiaResponder(folder, settings, NodeHandOver(settings))
 
 
-SERVED: Final = ServedResource(
-    name=lambda settings: settings.resource_count,
+def _upkeep(settings: Callable[[], NvidiaSettings]) -> LimiterUpkeep:
+    from hami_node.vendors.nvidia.node.leftovers.upkeep import LimiterUpkeep
+
+    return LimiterUpkeep(settings().hook_path, lambda: settings().limiter_sha256)
+
+
+def _usage_reader(settings: Callable[[], NvidiaSettings], clock: Clock) -> NvidiaUsageReader:
+    from hami_node.vendors.nvidia.node.regions.feedback_writer import FeedbackWriter
+    from hami_node.vendors.nvidia.node.regions.usage_reader import NvidiaUsageReader
+
+    return NvidiaUsageReader(settings, FeedbackWriter(settings, clock.now))
+
+
+def _limit_writer(settings: Callable[[], NvidiaSettings]) -> NvidiaLimitWriter:
+    from hami_node.vendors.nvidia.node.regions.limit_writer import NvidiaLimitWriter
+
+    return NvidiaLimitWriter(settings)
+
+
+def _resources(settings: NvidiaSettings) -> tuple[ServedResource[NvidiaSettings], ...]:
+    """One that a scheduler places, or in standalone mode one for each size of a share."""
+    if settings.standalone:
+        return tuple(map(partial(_shares, settings), settings.standalone_shares.sizes))
+    return (
+        ServedResource(
+            name=settings.resource_count,
+            offered=_offered,
+            options=_options,
+            count_setting="nvidia.deviceSplitCount",
+        ),
+    )
+
+
+def _shares(settings: NvidiaSettings, shares: int) -> ServedResource[NvidiaSettings]:
+    def offered(cards: tuple[Device, ...], now: NvidiaSettings) -> tuple[Device, ...]:
+        from hami_node.vendors.nvidia.node.sharing import cards_in_shares
+
+        return cards_in_shares(cards, now, shares)
+
+    return ServedResource(
+        name=share_resource(settings.resource_count, shares),
+        offered=offered,
+        options=_options,
+        count_setting="hami-node.standalone-shares",
+    )
+
+
+def _options(settings: NvidiaSettings) -> PluginOptions:
+    return PluginOptions(prefers=settings.preferred_allocation, shows_numa=settings.numa_topology)
+
+
+SERVED: Final = ServedCards(
     make_backend=_backend,
     apply=_apply,
-    offered=_offered,
-    options=lambda settings: PluginOptions(
-        prefers=settings.preferred_allocation, shows_numa=settings.numa_topology
-    ),
+    resources=_resources,
     make_responder=_responder,
-    count_setting="nvidia.deviceSplitCount",
+    make_usage_reader=_usage_reader,
     harmless_errors=lambda settings: frozenset(settings.xids_ignored),
+    make_limit_writer=_limit_writer,
+    make_upkeep=_upkeep,
+    foreign_cards=_foreign_cards,
 )
 
 
@@ -94,6 +161,12 @@ def _demo() -> SharedCards:
     return NVIDIA_DEMO
 
 
+def _install_limiter(order: LimiterOrder) -> LimiterInstalled:
+    from hami_node.vendors.nvidia.node.delivery.install import install
+
+    return install(order)
+
+
 NVIDIA_SPEC: Final = VendorSpec(
     settings=NVIDIA_SETTINGS,
     protocol=_protocol,
@@ -101,4 +174,5 @@ NVIDIA_SPEC: Final = VendorSpec(
     admission=_admission,
     publication=_publication,
     served=SERVED,
+    install_limiter=_install_limiter,
 )

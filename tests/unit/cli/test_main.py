@@ -20,7 +20,8 @@ from hami_node.ports import ListingKube
 from hami_node.setting_types import Role
 from hami_node.vendors.neuron.names import RESOURCE_NEURON, RESOURCE_NEURON_CORE
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.settings import BackendKind, NvidiaSettings
+from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.saved_cluster import (
     GPU,
@@ -120,14 +121,20 @@ def test_run_starts_the_daemon_with_settings_from_flags_and_environment(
         pytest.param(["--kubelet-socket=/k/kubelet.sock"], "plugin_dir", Path("/k"), id="socket"),
         pytest.param(
             ["--device-list-strategy", "envvar", "--pass-device-specs=true"],
-            "ignored",
-            ("--pass-device-specs",),
+            "pass_device_specs",
+            True,
             id="device_specs",
         ),
         pytest.param(
-            ["--mig-strategy=none", "--fail-on-init-error=false", "-v=4", "--nvidia-driver-root=/"],
+            ["--nvidia-driver-root=/run/nvidia/driver"],
+            "driver_root",
+            Path("/run/nvidia/driver"),
+            id="driver_root",
+        ),
+        pytest.param(
+            ["--mig-strategy=none", "--fail-on-init-error=false", "-v=4"],
             "ignored",
-            ("--fail-on-init-error", "--mig-strategy", "--nvidia-driver-root", "--v"),
+            ("--fail-on-init-error", "--mig-strategy", "--v"),
             id="without_effect",
         ),
     ],
@@ -167,7 +174,7 @@ def test_run_refuses_a_wrong_setting_with_one_line(recorder: Recorder) -> None:
         pytest.param(
             ConfigError("settings", "http-bind", ":80", "choose again"),
             1,
-            'event=settings_refused source=settings field=http-bind value=:80 cure="choose again"',
+            'event=settings_refused source=settings field=http-bind value=:80 hint="choose again"',
             id="setting",
         ),
         pytest.param(

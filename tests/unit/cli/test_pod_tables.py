@@ -4,6 +4,7 @@ import io
 
 from hami_node.cli.pod_tables import MAX_NODES, show_pod
 from hami_node.inspection.pod import PodView
+from hami_node.wire import names
 from tests.fakes.saved_cluster import (
     GPU,
     card_json,
@@ -41,11 +42,13 @@ def test_roomy_terminal_names_the_card() -> None:
 
 
 def test_bound_pod_shows_its_slice_and_no_verdicts() -> None:
-    pod = pod_json("p", held(GPU, 4096, 30), node="gpu-node-1")
+    told = {names.POD_RESIZE_STATE: '{"id":"a-1","state":"waiting","why":"for a program"}'}
+    pod = pod_json("p", held(GPU, 4096, 30) | told, node="gpu-node-1")
     lines = shown(explained("p", NODE, pod), 120)
     assert lines[0] == "pod default/p: Running, bound; node gpu-node-1; asks 1 x 100 %"
     assert f"default p main gpu-node-1 0 {GPU[:12]}… 4096 30 Running" in lines
     assert not any("verdict" in line for line in lines)
+    assert "resize: waiting: for a program" in lines
 
 
 def test_many_nodes_are_cut_and_counted() -> None:

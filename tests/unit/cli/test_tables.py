@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from hami_node.cli.tables import show_cluster, show_settings, span
-from hami_node.inspection.cluster import ClusterView, inspect
+from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Listed, picture_of
 from hami_node.inspection.saved import read_saved
+from hami_node.inspection.views import ClusterView, NodeView
 from hami_node.inspection.waiting import totals_of, waiting_in
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.saved_cluster import (
@@ -96,6 +97,43 @@ def test_who_waits_and_the_total_are_shown_within_100_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("width", "has_identity", "has_limiter"),
+    [(80, False, False), (120, True, False), (160, True, True), (240, True, True)],
+)
+def test_columns_of_nodes_follow_the_width(
+    width: int, has_identity: bool, has_limiter: bool
+) -> None:
+    lines = whole(width).splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert ("identity" in text, text.count("limiter") == 2) == (has_identity, has_limiter)
+    assert "gpu-node-1" in text
+
+
+def test_each_way_of_handing_over_cards_is_shown_once_with_its_nodes() -> None:
+    ways = ["envvar UUID"] * 7 + ["refused: containerd://1.6.8 knows no CDI: use 2.0 or later"]
+    nodes = tuple(node_view(f"n{i}", way) for i, way in enumerate(ways))
+    text = shown(ClusterView(nodes=nodes, cards=(), holders=(), problems=()))
+    assert "envvar UUID n0, n1, n2, n3, n4 and 2 more" in text
+    assert "refused: containerd://1.6.8 knows no CDI: use 2.0 or later n7" in text
+
+
+def node_view(name: str, hand_over: str) -> NodeView:
+    return NodeView(
+        name=name,
+        is_ready=True,
+        cards=1,
+        is_simulated=False,
+        handshake="Reported",
+        handshake_age_s=1,
+        lock="",
+        allocatable="10",
+        identity="pod-resources",
+        hand_over=hand_over,
+    )
+
+
+@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (0, "0 s"),
@@ -113,7 +151,13 @@ def test_span_has_two_units_at_most(seconds: int, shown: str) -> None:
 def test_settings_show_their_source() -> None:
     stream = io.StringIO()
     show_settings(
-        {"split-count": 5, "filter-uuids": [], "xids-ignored": [1, 2], "kubeconfig": None},
+        {
+            "split-count": 5,
+            "filter-uuids": [],
+            "xids-ignored": [1, 2],
+            "kubeconfig": None,
+            "standalone-shares": {"*": 4, "0": 2},
+        },
         {"split-count": "flag"},
         stream,
     )
@@ -121,3 +165,5 @@ def test_settings_show_their_source() -> None:
     assert ["split-count", "5", "flag"] in rows
     assert ["xids-ignored", "1,", "2", "default"] in rows
     assert ["kubeconfig", "-", "default"] in rows
+    assert ["filter-uuids", "-", "default"] in rows
+    assert ["standalone-shares", "*=4,", "0=2", "default"] in rows

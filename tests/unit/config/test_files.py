@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_node.config import files
 from hami_node.config.files import FileValues
-from hami_node.vendors.nvidia.settings import ListedGeometries, ListedInstance
+from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 CHART_2_10 = b"""
@@ -127,6 +127,24 @@ def test_wrong_device_config_names_file_field_and_value(
 def test_broken_yaml_says_where(text: bytes, excerpt: str) -> None:
     (error,) = read_device_config(text, "f.yaml").errors
     assert excerpt in str(error)
+
+
+def test_list_may_be_text_with_commas_as_in_flags() -> None:
+    text = b"hami-node: {device-list-strategy: 'envvar, volume-mounts', xids-ignored: '13,31'}"
+    found = read_device_config(text, "f.yaml")
+    assert found.errors == ()
+    assert found.values == {
+        "device_list_strategy": ("envvar", "volume-mounts"),
+        "xids_ignored": (13, 31),
+    }
+
+
+@pytest.mark.parametrize("value", ["abc", "[abc]", "'amd64=12,arm64=34'"])
+def test_wrong_sha256_says_what_one_is(value: str) -> None:
+    (error,) = read_device_config(f"hami-node: {{limiter-sha256: {value}}}".encode(), "f").errors
+    assert (
+        "each 64 hexadecimal digits in lower case, alone or behind amd64= or arm64=" in error.hint
+    )
 
 
 def test_null_values_are_absent() -> None:

@@ -11,8 +11,9 @@ from hami_node.config.values import allowed
 from hami_node.errors import ConfigError
 from hami_node.logs import LogFormat
 from hami_node.setting_types import Role
+from hami_node.vendors.nvidia.choices import BackendKind, RegisterFormat
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.settings import BackendKind, NvidiaSettings, RegisterFormat
+from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.settings import settings, value_of
 from tests.reliability import shows
@@ -135,6 +136,9 @@ def test_origins_name_the_source_of_each_value(tmp_path: Path) -> None:
         pytest.param("metrics_address", "off", "off", id="address_off"),
         pytest.param("metrics_address", "[::1]:9", "[::1]:9", id="address_v6"),
         pytest.param("xids_ignored", "13,31", (13, 31), id="xids"),
+        pytest.param(
+            "device_list_strategy", "envvar,cdi-cri", ("envvar", "cdi-cri"), id="strategies"
+        ),
     ],
 )
 def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) -> None:
@@ -161,7 +165,10 @@ def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) ->
         pytest.param("default_cores", "101", "a whole number from 0 to 100", id="percent"),
         pytest.param("disable_core_limit", "maybe", "true or false", id="bool"),
         pytest.param("register_format", "csv", "one of auto, json, csv9, csv7", id="enum"),
-        pytest.param("device_list_strategy", "volume-mounts", "one of envvar, cdi-cri", id="cdi"),
+        pytest.param("device_list_strategy", "cdi", "volume-mounts, cdi-annotations", id="cdi"),
+        pytest.param("device_list_strategy", "auto,envvar", "auto stands alone", id="auto_and"),
+        pytest.param("device_list_strategy", "cdi-cri,cdi-cri", "strategy once", id="twice"),
+        pytest.param("device_list_strategy", "", "name a strategy", id="no_strategy"),
         pytest.param(
             "operating_mode", "mig", "not served yet; allowed is one of hami-core", id="mig"
         ),
@@ -186,13 +193,40 @@ def test_wrong_environment_names_the_variable() -> None:
         load(ConfigSources(blocks=SETTINGS_BLOCKS, env={**NODE, "HOOK_PATH": "x"}))
 
 
+@pytest.mark.parametrize("prefix", ["foo", "bad_prefix/", "/", "cdi.k8s.io/x", "CDI.k8s.io/"])
+def test_annotations_that_no_engine_would_read_are_refused(prefix: str) -> None:
+    env = {**NODE, "CDI_ANNOTATION_PREFIX": prefix}
+    with pytest.raises(ConfigError, match=r"CDI_ANNOTATION_PREFIX.*such as cdi\.k8s\.io/"):
+        load(ConfigSources(blocks=SETTINGS_BLOCKS, env=env))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("container-driver-root", "driver_root_ctr_path"),
+        ("nvidia-dev-root", "dev_root"),
+        ("nvidia-driver-root", "driver_root"),
+        ("nvidia-ctk-path", "nvidia_cdi_hook_path"),
+        ("cdi-annotation-prefix", "cdi_annotation_prefix"),
+        ("pass-device-specs", "pass_device_specs"),
+        ("gds-enabled", "gds_enabled"),
+        ("mofed-enabled", "mofed_enabled"),
+        ("gdrcopy-enabled", "gdrcopy_enabled"),
+        ("device-list-strategy", "device_list_strategy"),
+    ],
+)
+def test_flags_of_nvidias_own_plugin_are_known(theirs: str, ours: str) -> None:
+    declared = declarations(SETTINGS_BLOCKS)[ours]
+    assert theirs in (declared.flag, *declared.names.flags)
+
+
 def test_settings_of_hami_without_effect_are_named_once() -> None:
     sources = ConfigSources(
         blocks=SETTINGS_BLOCKS,
-        env={**NODE, "GDRCOPY_ENABLED": "true", "MOFED_ENABLED": "false", "MIG_STRATEGY": "none"},
+        env={**NODE, "IMEX_CHANNEL_IDS": "0", "DEVICE_ID_STRATEGY": "uuid", "MIG_STRATEGY": "none"},
         ignored_flags=("fail-on-init-error", "fail-on-init-error"),
     )
-    assert load(sources).ignored == ("--fail-on-init-error", "GDRCOPY_ENABLED")
+    assert load(sources).ignored == ("--fail-on-init-error", "DEVICE_ID_STRATEGY")
 
 
 def test_simulated_backend_needs_its_file() -> None:
@@ -281,7 +315,10 @@ def test_every_setting_says_what_it_is_and_what_is_allowed(name: str) -> None:
     assert allowed(SETTINGS[name])
 
 
-NO_DEFAULT = ("kubeconfig", "simulated_file", "cert_file", "key_file", "client_ca_file")
+NO_DEFAULT = (
+    *("kubeconfig", "simulated_file", "cert_file", "key_file", "client_ca_file"),
+    *("driver_root", "dev_root", "nvidia_cdi_hook_path"),
+)
 
 
 @pytest.mark.parametrize(

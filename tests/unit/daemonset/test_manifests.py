@@ -14,6 +14,7 @@ from hami_node import __version__
 from hami_node.cli.main import Programs, main
 from hami_node.config.files import read_device_config, read_node_config
 from hami_node.config.sources import ConfigSources, Settings, load
+from hami_node.simulate.patches import json_patch
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -54,7 +55,8 @@ def kustomizations() -> list[Path]:
 @pytest.mark.parametrize("path", kustomizations(), ids=lambda path: path.parent.name)
 def test_every_part_of_a_kustomization_is_there(path: Path) -> None:
     (found,) = documents(path)
-    parts = list(found["resources"])
+    parts = [*found.get("resources", ()), *found.get("components", ())]
+    assert parts or found["kind"] == "Component"
     parts += [item["path"] for item in found.get("patches", []) if "path" in item]
     for part in parts:
         assert path.parent.joinpath(part).resolve().exists(), part
@@ -205,6 +207,26 @@ def test_simulated_overlay_starts_the_simulated_backend(container: Object, tmp_p
     assert config["metadata"]["name"] == every("ConfigMap")[0]["metadata"]["name"]
 
 
+def test_standalone_overlay_serves_shares_and_may_not_write_to_pods(
+    container: Object, tmp_path: Path
+) -> None:
+    file = tmp_path / "device-config.yaml"
+    file.write_text("nvidia: {}")
+    found = started_with([*container["args"], *overlay_arguments("standalone")], file)
+    nvidia = found.of(NvidiaSettings)
+    assert (nvidia.standalone, nvidia.standalone_shares.plain()) == (True, 4)
+    (role,) = every("ClusterRole")
+    (overlay,) = documents(FOLDER / "overlays" / "standalone" / "kustomization.yaml")
+    (patch,) = (it for it in overlay["patches"] if it["target"]["kind"] == "ClusterRole")
+    reduced = [{**it, "value": it["value"]} for it in yaml.safe_load(patch["patch"])]
+    changed = json_patch({"rules": role["rules"]}, reduced)
+    assert rights_of([{**role, **changed}]) == {
+        *(("", "nodes", "", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("", "pods", "", verb) for verb in ("get", "list", "watch")),
+        ("", "events", "", "create"),
+    }
+
+
 def test_admission_policies_deny_and_name_our_account() -> None:
     policies = every("ValidatingAdmissionPolicy")
     resources = set()
@@ -268,3 +290,14 @@ def test_image_is_built_from_what_the_ignore_file_lets_through() -> None:
         if line.startswith("COPY ") and "--from" not in line:
             *sources, _ = line.split()[1:]
             assert set(sources) <= allowed, line
+
+
+def test_daemon_writes_how_a_resize_ended_and_never_approves_one() -> None:
+    (policy,) = (
+        item
+        for item in every("ValidatingAdmissionPolicy")
+        if item["metadata"]["name"] == "hami-node-own-pods"
+    )
+    rules = [item["expression"] for item in policy["spec"]["validations"]]
+    assert sum(names.POD_RESIZE_APPROVED in rule for rule in rules) == 1
+    assert not any(names.POD_RESIZE_STATE in rule for rule in rules)

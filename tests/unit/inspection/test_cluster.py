@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.inspection.cluster import ClusterView, inspect
+from hami_node.inspection.cluster import MAX_SENTENCE, inspect
 from hami_node.inspection.saved import read_saved
+from hami_node.inspection.views import ClusterView
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -39,6 +40,17 @@ def test_slices_of_pods_are_charged_to_their_card() -> None:
     assert (card.slots_used, card.memory_used_mib, card.cores_used) == (2, 2048, 20)
     assert (card.slots, card.memory_mib, card.cores, card.numa) == (10, 40960, 100, 1)
     assert view.problems == ()
+
+
+def test_limiter_of_the_node_and_of_each_container_is_shown() -> None:
+    held = {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: ";"}
+    noted = held | {names.POD_LIMITERS: '{"main":"v2.9.0-0123456789ab","other":"v1"}'}
+    node = node_json(
+        "n1", {nvidia_names.NODE_REGISTER: CSV9, names.NODE_LIMITER: "v2.10.0-cdef01234567"}
+    )
+    view = seen(node, pod_json("a", noted), pod_json("b", held))
+    assert view.nodes[0].limiter == "v2.10.0-cdef01234567"
+    assert [holder.limiter for holder in view.holders] == ["v2.9.0-0123456789ab", ""]
 
 
 def test_ended_pod_holds_nothing() -> None:
@@ -93,10 +105,30 @@ def test_over_committed_card_is_named() -> None:
     assert [problem.why for problem in view.problems] == [f"card 0 ({GPU}) is over-committed"]
 
 
+def test_second_allocator_of_a_nodes_cards_is_named() -> None:
+    body = card_node()
+    metadata = body["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["labels"] = {nvidia_names.LABEL_DRA_DRIVER: "true"}
+    (problem,) = seen(body).problems
+    assert problem.where == "node n1"
+    assert "nvidia.com/gpu.deploy.dra-driver=true" in problem.why
+
+
+def test_closed_card_is_named_with_its_reason() -> None:
+    closed = {names.NODE_CLOSED_CARDS: f'{{"{GPU}": "held by default/old", "GPU-x": "gone"}}'}
+    problems = seen(card_node(**closed)).problems
+    assert [(problem.where, problem.why) for problem in problems] == [
+        ("node n1, card 0", "held by default/old"),
+        ("node n1, card GPU-x", "gone"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
         pytest.param(nvidia_names.NODE_REGISTER, "[{]", id="register"),
+        pytest.param(names.NODE_CLOSED_CARDS, "[1]", id="closed_cards"),
         pytest.param(neuron_names.NODE_NEURON_REGISTER, "nonsense", id="neuron_register"),
         pytest.param(nvidia_names.NODE_HANDSHAKE, "hello", id="handshake"),
     ],
@@ -136,9 +168,12 @@ def test_node_shows_handshake_lock_and_who_it_is() -> None:
             names.NODE_LOCK: "2023-11-14T22:13:00Z,default,p",
             names.NODE_IDENTITY: "pod-resources",
             names.NODE_SIMULATED: "true",
+            names.NODE_HAND_OVER: "refused: no CDI" + "x" * 999,
         }
     )
     (view,) = seen(node).nodes
+    assert view.hand_over.startswith("refused: no CDI")
+    assert len(view.hand_over) <= MAX_SENTENCE
     assert (view.handshake, view.handshake_age_s) == ("Reported", 29)
     assert (view.lock, view.identity, view.is_simulated) == ("default/p", "pod-resources", True)
     assert view.allocatable == "10"

@@ -312,3 +312,25 @@ def test_any_texts_give_an_answer(register: str, granted: str, gpu: str, said: s
     listed = Listed(nodes=found.nodes, pods=found.pods)
     view = explain_pod(listed, found.pods[0], BASIS, NOW_S, SCHEDULER)
     assert view.summary
+
+
+@pytest.mark.parametrize(
+    ("notes", "words"),
+    [
+        ({}, ""),
+        ({names.POD_RESIZE: "{}"}, "asked; the extender has not decided yet"),
+        (
+            {names.POD_RESIZE_STATE: '{"id":"a-1","state":"refused","why":"no room"}'},
+            "refused: no room",
+        ),
+        ({names.POD_RESIZE_STATE: '{"id":"a-1","state":"done"}'}, "done"),
+        ({names.POD_RESIZE_STATE: "nonsense"}, ""),
+        (
+            {names.POD_RESIZE_APPROVED: '{"id":"a-1","uid":"uid-p","vendor":"NVIDIA","grants":{}}'},
+            "approved; the node has not carried it out yet",
+        ),
+    ],
+)
+def test_bound_pod_tells_how_far_its_resize_is(notes: dict[str, str], words: str) -> None:
+    pod = pod_json("p", held("GPU-a", 4096, 30) | notes, node="near")
+    assert explained("p", *NODES, pod).resize == words

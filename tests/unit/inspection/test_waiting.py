@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.inspection.cluster import WaitingView
+from hami_node.inspection.views import WaitingView
 from hami_node.inspection.waiting import totals_of, waiting_in
 from hami_node.wire import names
 from tests.fakes.saved_cluster import (

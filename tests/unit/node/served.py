@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hami_node.config.settings import Settings, make_settings
 from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.node.resource import NodeResource
+from hami_node.node.vendor_cards import VendorCards
 from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import AnyVendor
@@ -26,12 +26,12 @@ def settings_of(plugin_dir: Path) -> Settings:
     return make_settings({"plugin_dir": plugin_dir, "hook_path": plugin_dir}, blocks)
 
 
-def resource_of(
+def cards_of(
     vendor: AnyVendor, backend: FakeBackend, settings: Callable[[], Settings]
-) -> NodeResource:
-    """A vendor's resource with this backend."""
+) -> VendorCards:
+    """A vendor's cards with this backend."""
     assert vendor.served is not None
-    return NodeResource(
+    return VendorCards(
         vendor,
         replace(vendor.served, make_backend=lambda settings, clock, records: backend),
         settings,
@@ -42,15 +42,13 @@ def resource_of(
 
 
 class Served:
-    """NVIDIA's and ACME's resource on one node."""
+    """NVIDIA's and ACME's cards on one node, NVIDIA's first."""
 
     def __init__(self, plugin_dir: Path) -> None:
         self.settings = settings_of(plugin_dir)
         self.gpu_backend, self.card_backend = FakeBackend(), FakeBackend()
-        self.gpu = resource_of(NVIDIA_SPEC, self.gpu_backend, lambda: self.settings)
-        self.card = resource_of(ACME_SPEC, self.card_backend, lambda: self.settings)
-
-    @property
-    def both(self) -> tuple[NodeResource, NodeResource]:
-        """NVIDIA's first."""
-        return self.gpu, self.card
+        self.both = (
+            cards_of(NVIDIA_SPEC, self.gpu_backend, lambda: self.settings),
+            cards_of(ACME_SPEC, self.card_backend, lambda: self.settings),
+        )
+        (self.gpu,), (self.card,) = (owner.resources for owner in self.both)

@@ -43,13 +43,15 @@ class Asked:
     def __init__(self, folder: Path) -> None:
         self.served, self.view, self.is_reported = Served(folder), View(), True
         self.taken: dict[str, str] = {}
+        self.limiter = ""
         probes = NodeProbes(
             settings=lambda: self.served.settings,
             vendors=ALL,
-            resources=self.served.both,
+            vendor_cards=self.served.both,
             view=cast(WatchedCluster, self.view),
             is_reported=lambda: self.is_reported,
             why_taken=lambda name: self.taken.get(name, ""),
+            limiter=lambda: self.limiter,
         )
         self.questions = probes.questions()
 
@@ -60,8 +62,9 @@ class Asked:
         """Which resources have cards and which of them kubelet knows."""
         self.served.gpu_backend.cards = (card(0),) if gpus else ()
         self.served.card_backend.cards = (acme_card(),) if cards else ()
-        for resource in self.served.both:
-            resource.scanner.scan_once()
+        for owner in self.served.both:
+            owner.scanner.scan_once()
+        for resource in (self.served.gpu, self.served.card):
             if resource.name in registered.split():
                 resource.lifecycle.registered.set()
 
@@ -160,3 +163,9 @@ def test_alive_while_every_backend_looks_at_its_cards(
     found = asked.questions.live["cards"]()
     assert bool(found) == (max(ages) > 0)
     assert ("1000 s" in found) == (max(ages) > 0)
+
+
+def test_limiter_that_is_not_the_wanted_one_makes_the_daemon_unready(asked: Asked) -> None:
+    assert asked.ready("limiter") == ""
+    asked.limiter = "no limiter with the sha256 ab is there: install it"
+    assert asked.ready("limiter") == asked.limiter

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hami_node.errors import RecordError
 from hami_node.record.file import RecordFile, State
-from hami_node.record.ledger import Entry, Ledger, Source
+from hami_node.record.ledger import Entry, Ledger, ResizeNote, Source
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import MemoryFile, an_entry
 from tests.fakes.waiting import eventually
@@ -36,6 +36,32 @@ def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
     assert loaded.entries() == (entry,)
     assert loaded.find("uid-p", "main", "NVIDIA") == entry
     assert loaded.find("uid-p", "main", "ACME") is None
+
+
+def test_several_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    note = ResizeNote(id="a-1", before="GPU-1,NVIDIA,1,0:;", refusal="why")
+    both = [an_entry(resize=note), an_entry("q")]
+    ledger.put_all(both)
+    assert ledger_in(tmp_path).entries() == tuple(both)
+    file = MemoryFile()
+    broken = Ledger(file)
+    file.error = RecordError("full")
+    with pytest.raises(RecordError):
+        broken.put_all(both)
+    assert broken.entries() == ()
+
+
+def test_record_of_an_earlier_version_has_no_resizes() -> None:
+    file = MemoryFile()
+    Ledger(file).put(an_entry())
+    assert file.loaded.payload is not None
+    old = file.loaded.payload.replace(b',"resize":null', b"")
+    assert old != file.loaded.payload
+    file.save(old)
+    ledger = Ledger(file)
+    ledger.load()
+    assert ledger.entries() == (an_entry(),)
 
 
 def test_entries_are_found_by_pod(tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def test_seed_002_3_1_2_share_without_a_count_gets_the_default_count(
     assert limits_of(admitted(pod(container(limits)), two))[GPU] == "2"
 
 
-def test_seed_002_3_1_2_container_without_cards_sees_none_if_wanted() -> None:
+def test_seed_002_3_1_2_container_without_cards_sees_none_of_them_if_wanted() -> None:
     obj = pod(container({GPU: "1", MEM: "1000"}), container(None, "b"))
     assert env_of(admitted(obj), 1) == []
     changed = admitted(obj, webhook_rules(overwrite_env=True))
-    assert env_of(changed, 1) == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    assert env_of(changed, 1) == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
 # -- 3.2: the extender ---------------------------------------------------------------------------

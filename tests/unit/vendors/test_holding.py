@@ -251,4 +251,6 @@ def test_reservation_keys_are_all_that_only_a_scheduler_writes() -> None:
         "NEURON_ALLOC_TIME",
         "NEURON_ALLOCATED",
         "aws.amazon.com/predicate-node",
+        "hami-node.io/resize-approved",
+        "hami-node.io/resize-state",
     }

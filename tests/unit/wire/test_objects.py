@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.model import ContainerKind
+from hami_node.model import NO_CONDITIONS, ContainerKind
 from hami_node.wire.objects import decode_node, decode_pod
 from tests.unit.wire.totality import is_total
 
@@ -41,7 +41,7 @@ POD: dict[str, Any] = {
                 },
                 "env": [
                     {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
-                    {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}},
+                    {"name": "NVIDIA_DRIVER_CAPABILITIES", "valueFrom": {"fieldRef": {}}},
                     {"name": "PATH", "value": "/bin"},
                 ],
                 "securityContext": {"privileged": True, "runAsUser": 0},
@@ -125,6 +125,27 @@ def test_decode_pod_container_keeps_extended_resources_and_literal_accelerator_v
     assert main.requests == {"nvidia.com/gpu": "1"}
     assert main.env == {"CUDA_DISABLE_CONTROL": "true"}
     assert main.is_privileged
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [({"value": "1"}, "1"), ({}, ""), ({"valueFrom": {"fieldRef": {}}}, "")],
+    ids=["literal", "empty", "from"],
+)
+@pytest.mark.parametrize("name", ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_VISIBLE_DEVICES"])
+def test_decode_pod_says_that_a_cards_variable_is_set_wherever_its_value_is(
+    name: str, source: dict[str, object], value: str
+) -> None:
+    env = [{"name": name, **source}, {"name": "CUDA_X", "valueFrom": {}}]
+    found = decode_pod({"spec": {"containers": [{"name": "a", "env": env}]}})
+    assert found.containers[0].env == {name: value}
+
+
+def test_decode_node_has_the_versions_of_kubelet_and_engine() -> None:
+    info = {"kubeletVersion": "v1.34.0", "containerRuntimeVersion": "containerd://2.1.4"}
+    found = decode_node({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})
+    assert (found.kubelet_version, found.engine_version) == tuple(info.values())
+    assert decode_node({"status": {"nodeInfo": None}}).engine_version == ""
 
 
 def test_decode_pod_parsed_json_is_the_same_as_its_text() -> None:
@@ -236,3 +257,16 @@ def test_decoders_any_input_gives_a_value_or_a_wire_error(
     decode: Callable[[bytes | str], object], value: bytes | str
 ) -> None:
     assert is_total(decode, value)
+
+
+def test_decode_node_keeps_the_reasons_of_conditions_that_are_not_kubelets() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+        {"type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory"},
+        {"type": "NeuronHealth", "status": "False", "reason": "NeuronHasNoError"},
+        {"type": "Odd"},
+        {"reason": "of no type"},
+    ]
+    node = decode_node({"status": {"conditions": conditions}})
+    assert node.conditions == {"NeuronHealth": "NeuronHasNoError", "Odd": ""}
+    assert decode_node({"status": {"conditions": conditions[:2]}}).conditions is NO_CONDITIONS

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.logs import kv
-from hami_node.model import Device, Node
+from hami_node.model import Device, Node, Uuid
 from hami_node.vendors.nvidia import names
+from hami_node.vendors.nvidia.choices import HandshakeMode, RegisterFormat
 from hami_node.vendors.nvidia.codec import (
     CSV_TYPE_PREFIX,
     decode_register,
+    decode_shares,
     encode_csv7,
     encode_csv9,
     encode_json,
+    encode_shares,
 )
 from hami_node.vendors.nvidia.node.register_form import FormChoice
-from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
-from hami_node.vendors.publication import CardSources
+from hami_node.vendors.nvidia.protocol import rival_on
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.publication import CardSources
 from hami_node.wire.handshake import Handshake, HandshakeKind, decode_handshake, encode_reported
 from hami_node.wire.register import encode_pair_scores, is_json
 
 log = logging.getLogger(__name__)
 
+KEYS: Final = (names.NODE_REGISTER, names.NODE_PAIR_SCORES, names.NODE_STANDALONE)
+"""What is compared with the node at every report."""
 UNANSWERED_S: Final = 60.0
 """After this time a handshake that no scheduler answers is reported to people."""
 
@@ -51,23 +58,25 @@ class NvidiaPublication:
     def __init__(self, sources: CardSources, settings: Callable[[], NvidiaSettings]) -> None:
         """Publish what `sources` return, in the form that the settings name."""
         self._sources, self._settings = sources, settings
-        self._scheduler = _SchedulerState()
+        self._scheduler, self._rival = _SchedulerState(), ""
         records = sources.records
         self._choice = FormChoice(records("register-form") if records is not None else None)
 
     def desired(self, node: Node, now: float) -> Mapping[str, str | None]:
         """The register annotation in the form that the scheduler reads; scores if there are any."""
         self._observe_handshake(node, now)
+        self._observe_rival(node)
         standing = node.annotations.get(names.NODE_REGISTER)
         cards = self._sources.cards()
         if not cards and self._sources.backend_error():
             cards = _all_unhealthy(standing)
         if not cards:
-            return {names.NODE_REGISTER: None, names.NODE_PAIR_SCORES: None}
+            return dict.fromkeys(KEYS)
         scores = self._sources.pair_scores()
         return {
             names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards),
             names.NODE_PAIR_SCORES: encode_pair_scores(scores) if scores else None,
+            names.NODE_STANDALONE: None,
         }
 
     def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
@@ -111,6 +120,13 @@ class NvidiaPublication:
         elif not scheduler.was_answered and now - scheduler.reported_since > UNANSWERED_S:
             self._report_unanswered(scheduler)
 
+    def _observe_rival(self, node: Node) -> None:
+        """Log once that somebody else gives out the cards."""
+        rival = rival_on(node)
+        if rival and rival != self._rival:
+            log.warning("second_allocator", extra=kv(reason=rival))
+        self._rival = rival
+
     def _report_unanswered(self, scheduler: _SchedulerState) -> None:
         scheduler.was_answered = True  # reported only once
         self._sources.on_unanswered(True)
@@ -122,6 +138,67 @@ class NvidiaPublication:
                 "tries now and then; without a HAMi scheduler use --handshake on-request",
             ),
         )
+
+
+class StandalonePublication:
+    """The cards of a node that serves fixed shares: for people only, so that no scheduler comes.
+
+    What is taken of them is renewed once per interval, however many pods come and go.
+    """
+
+    def __init__(self, sources: CardSources) -> None:
+        """Publish what `sources` return."""
+        self._sources = sources
+        self._used: Mapping[Uuid, DeviceUsage] = {}
+
+    def desired(self, node: Node, now: float) -> Mapping[str, str | None]:
+        """The cards, each with as many slots as shares; nothing of ours that schedulers read.
+
+        A scheduler's own handshake is left alone: it would only write it again.
+        """
+        del now
+        wanted: dict[str, str | None] = {
+            **dict.fromkeys(KEYS),
+            names.NODE_STANDALONE: self._text(node),
+        }
+        handshake = _handshake_of(node)
+        if handshake is not None and handshake.kind is HandshakeKind.REPORTED:
+            wanted[names.NODE_HANDSHAKE] = None
+        return wanted
+
+    def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
+        """What is taken of the cards, if that has changed."""
+        del now
+        self._used = dict(self._sources.used())
+        text = self._text(node)
+        is_new = text != node.annotations.get(names.NODE_STANDALONE)
+        return {names.NODE_STANDALONE: text} if is_new else {}
+
+    def shutdown(self, node: Node) -> Mapping[str, str | None]:
+        """All cards unhealthy: they are not served until the next daemon runs."""
+        standing = _standing(node)
+        return {names.NODE_STANDALONE: _unhealthy_text(standing)} if standing else {}
+
+    def _text(self, node: Node) -> str | None:
+        cards = self._sources.cards()
+        if cards:
+            return encode_shares(cards, self._used)
+        standing = _standing(node) if self._sources.backend_error() else ()
+        return _unhealthy_text(standing) if standing else None
+
+
+def _standing(node: Node) -> tuple[DeviceUsage, ...]:
+    """The shares that the node object shows; () where they can't be read."""
+    try:
+        return decode_shares(node.annotations.get(names.NODE_STANDALONE, "[]"))
+    except WireError as e:
+        log.warning("shares_unreadable", extra=kv(error=str(e)))
+        return ()
+
+
+def _unhealthy_text(standing: Sequence[DeviceUsage]) -> str:
+    cards = [replace(use.device, healthy=False) for use in standing]
+    return encode_shares(cards, {use.device.uuid: use for use in standing})
 
 
 def _handshake_of(node: Node) -> Handshake | None:

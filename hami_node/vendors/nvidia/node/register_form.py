@@ -19,7 +19,7 @@ from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Record
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.settings import RegisterFormat
+from hami_node.vendors.nvidia.choices import RegisterFormat
 from hami_node.wire import names as wire_names
 from hami_node.wire.handshake import Handshake, HandshakeKind
 from hami_node.wire.register import is_json

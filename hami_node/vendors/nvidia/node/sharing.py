@@ -14,13 +14,24 @@ def offered_cards(cards: tuple[Device, ...], settings: NvidiaSettings) -> tuple[
 
     A card in MIG mode is never scaled.
     """
-    shown = [
-        card
-        for card in cards
-        if card.uuid not in settings.filter_uuids and card.index not in settings.filter_indexes
-    ]
-    split = [_shared(card, settings) for card in shown]
+    split = [_shared(card, settings) for card in cards if _is_shown(card, settings)]
     return tuple(sorted(split, key=lambda card: (card.index, card.uuid)))
+
+
+def cards_in_shares(
+    cards: tuple[Device, ...], settings: NvidiaSettings, shares: int
+) -> tuple[Device, ...]:
+    """The cards that the settings cut into so many equal shares, sorted by (index, uuid)."""
+    cut = [
+        replace(_shared(card, settings), slots=shares)
+        for card in cards
+        if _is_shown(card, settings) and settings.standalone_shares.of(card) == shares
+    ]
+    return tuple(sorted(cut, key=lambda card: (card.index, card.uuid)))
+
+
+def _is_shown(card: Device, settings: NvidiaSettings) -> bool:
+    return card.uuid not in settings.filter_uuids and card.index not in settings.filter_indexes
 
 
 def _shared(card: Device, settings: NvidiaSettings) -> Device:

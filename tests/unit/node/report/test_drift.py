@@ -34,8 +34,13 @@ def test_look_counts_pods_that_differ(text: str, wanted: int) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [an_entry(lender="other"), an_entry(container=""), an_entry("q")],
-    ids=["borrowed", "of-no-container", "of-a-pod-that-is-gone"],
+    [
+        an_entry(lender="other"),
+        an_entry(container=""),
+        an_entry("q"),
+        an_entry(vendor="acme.example/chip", resource="acme.example/chip", grants=""),
+    ],
+    ids=["borrowed", "of-no-container", "of-a-pod-that-is-gone", "of-a-card-that-others-serve"],
 )
 def test_look_leaves_out_what_can_not_be_compared(entry: Entry) -> None:
     assert Drift(a_ledger(entry), [VENDOR]).look([a_pod(memory_mib=7)]) == 0

@@ -13,6 +13,7 @@ from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Container, Device, Node, Pod, Uuid
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.report.gauges import Gauges
+from hami_node.node.report.limiters import Limiters
 from hami_node.node.report.readings import NodeCards
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
@@ -36,8 +37,8 @@ from tests.unit.node.served import Served
 def served(tmp_path: Path) -> Served:
     found = Served(tmp_path)
     found.gpu_backend.cards, found.card_backend.cards = (card(0),), (acme_card(),)
-    for resource in found.both:
-        resource.scanner.scan_once()
+    for owner in found.both:
+        owner.scanner.scan_once()
     return found
 
 
@@ -55,10 +56,11 @@ class Copied:
         )
         self.gauges = Gauges(
             metrics=self.metrics,
-            resources=served.both,
+            vendor_cards=served.both,
             live=live,
             ledger=self.ledger,
             node=node or NodeCards(),
+            limiters=Limiters(served.both, self.metrics),
         )
 
     def values(self, name: str, label: str) -> dict[str, float]:

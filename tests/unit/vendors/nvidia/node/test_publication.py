@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from hami_node.model import Device, Node, Uuid
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.choices import HandshakeMode, RegisterFormat
 from hami_node.vendors.nvidia.codec import (
     decode_register,
     encode_csv7,
@@ -14,9 +15,10 @@ from hami_node.vendors.nvidia.codec import (
     encode_json,
 )
 from hami_node.vendors.nvidia.node.publication import NvidiaPublication
-from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
-from hami_node.vendors.publication import CardSources
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.publication import CardSources
 from tests.fakes.cards import card, uuid
+from tests.reliability import shows
 
 CARDS = (card(0), card(1))
 NOW = 1_800_000_000.0
@@ -115,7 +117,11 @@ def test_register_mark_is_remembered_after_our_own_word_stands_there() -> None:
 
 def test_register_no_card_and_no_error_is_no_annotation() -> None:
     made = PublicationInput(cards=()).publication().desired(node(register=encode_json(CARDS)), NOW)
-    assert made == {nvidia_names.NODE_REGISTER: None, nvidia_names.NODE_PAIR_SCORES: None}
+    assert made == {
+        nvidia_names.NODE_REGISTER: None,
+        nvidia_names.NODE_PAIR_SCORES: None,
+        nvidia_names.NODE_STANDALONE: None,
+    }
 
 
 @pytest.mark.parametrize("encode", [encode_json, encode_csv9, encode_csv7])
@@ -223,3 +229,17 @@ def test_shutdown_leaves_every_card_unhealthy_in_the_same_form(
 @pytest.mark.parametrize("standing", [{}, {"register": "rubbish,"}], ids=["nothing", "rubbish"])
 def test_shutdown_without_cards_standing_says_nothing(standing: dict[str, str]) -> None:
     assert PublicationInput().publication().shutdown(node(**standing)) == {}
+
+
+@shows(
+    "D12",
+    fault="NVIDIA's DRA driver gives out the cards of a node that we serve, too",
+    happens="a warning in the log, once, and a line of inspect that names the label",
+    lost="cards may be given out twice, until one of the two leaves the node",
+)
+def test_second_allocator_on_the_node_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    publication = PublicationInput().publication()
+    labelled = replace(node(), labels={nvidia_names.LABEL_DRA_DRIVER: "true"})
+    for seen in (node(), labelled, labelled, node(), labelled):
+        publication.desired(seen, NOW)
+    assert [record.message for record in caplog.records] == ["second_allocator"] * 2

@@ -11,11 +11,12 @@ import pytest
 from hami_node.model import Node
 from hami_node.node.cards.records import CardRecord
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.choices import HandshakeMode, RegisterFormat
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv9, encode_json
 from hami_node.vendors.nvidia.node.publication import NvidiaPublication
 from hami_node.vendors.nvidia.node.register_form import form_of
-from hami_node.vendors.nvidia.settings import HandshakeMode, NvidiaSettings, RegisterFormat
-from hami_node.vendors.publication import CardSources
+from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.publication import CardSources
 from hami_node.wire import names
 from hami_node.wire.values.timestamps import format_dashed
 from tests.fakes.cards import card

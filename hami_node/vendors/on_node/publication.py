@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from hami_node.model import Device, Node, PairScores
+from hami_node.engine.usage import DeviceUsage
+from hami_node.model import Device, Node, PairScores, Uuid
 from hami_node.ports import OpenRecord
 
 
@@ -29,6 +30,19 @@ class Publication(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """What can't be given of a card, though its own plugin offers it.
+
+    Attributes:
+        cores: the mask of the cores, where they are numbered.
+        reason: why, for people.
+    """
+
+    cores: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardSources:
     """Where a publication reads this node's cards.
 
@@ -37,11 +51,15 @@ class CardSources:
         pair_scores: links between them.
         backend_error: why no card can be queried; "" while they can.
         on_unanswered: called with whether a handshake has waited too long.
+        closed: what the vendor's auditor has found that can't be given.
+        used: what is taken of each card, for people; slots are what nobody gets any more.
         records: opens the vendor's records on this node; None: nothing outlives the daemon.
     """
 
     cards: Callable[[], tuple[Device, ...]] = tuple
     pair_scores: Callable[[], PairScores] = dict
     backend_error: Callable[[], str] = str
+    used: Callable[[], Mapping[Uuid, DeviceUsage]] = dict
     on_unanswered: Callable[[bool], None] = lambda _: None
+    closed: Callable[[], Mapping[Uuid, Closed]] = dict
     records: OpenRecord | None = None

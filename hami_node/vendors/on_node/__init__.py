@@ -1,0 +1,1 @@
+"""What a vendor does on a node: answers, limits, use, files and publications, as protocols."""
