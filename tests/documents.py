@@ -14,17 +14,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node.clock import SystemClock
-from hami_node.config.settings import declarations, plain_value
+from hami_node.config.settings import MetricNames, declarations, plain_value
 from hami_node.config.sources import ignored_env, ignored_flags
 from hami_node.config.values import allowed
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage, PodGrants
-from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.cards import AllocationReading, CardReading, LimiterReading
 from hami_node.metrics.cluster import own_series
 from hami_node.metrics.cluster_use import ClusterUse, PodUse
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.hami import hami_series
+from hami_node.metrics.usage import UsageCollector, UsageReadings
 from hami_node.model import Ask, Container, Device, Grant, Pod, Uuid
+from hami_node.ports import ContainerUse, HostUse, UnreadUse
 from hami_node.setting_types import Role
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
@@ -107,6 +109,7 @@ def every_metric() -> tuple[Metric, ...]:
         namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=1024, cores=10
     )
     metrics.set_allocations((held,))
+    metrics.set_usage(_used(card, MetricNames.OWN))
     metrics.count_registration("nvidia.com/gpu")
     metrics.set_resource_taken("nvidia.com/gpu", is_taken=False)
     metrics.count_allocate("ok", 0.001)
@@ -116,11 +119,40 @@ def every_metric() -> tuple[Metric, ...]:
     metrics.watch_pass_age("nvml", lambda: 1.0)
     metrics.count_xid("GPU-1", 31, is_ignored=True)
     metrics.count_lock_removed("stale")
+    metrics.count_resize("resized")
+    metrics.set_limiters([("v2.10.0", "ab")], is_missing=False, is_defective=False)
+    metrics.set_container_limiters([LimiterReading("ns", "p", "c", "v2.10.0")])
+    metrics.set_container_files(1, 2_000_000, stuck=0)
     metrics.set_record({"served": 1}, drifted_pods=0)
     metrics.count_record_rebuilt("damaged")
     for counter in counters:
         metrics.count_for_vendor(counter.name, "P2")
     return tuple(metrics.families.collect())
+
+
+def _used(card: Device, names: MetricNames) -> UsageReadings:
+    """A container that uses everything that can be counted, and one that can't be read."""
+    use = ContainerUse(
+        namespace="ns", pod="p", container="c", uuid=card.uuid, index=0, position=0,
+        memory_bytes=4, context_bytes=1, module_bytes=1, data_bytes=2, core_percent=1,
+        limit_bytes=8, core_limit_percent=50, last_kernel_s=1,
+    )  # fmt: skip
+    lost = UnreadUse(namespace="ns", pod="p2", container="c", reason="size")
+    host = HostUse(memory_bytes=8, core_percent=1, memory_controller_percent=1)
+    return UsageReadings((use,), (lost,), ((card, host),), names)
+
+
+def hami_usage_table() -> str:
+    """The daemon's metrics under HAMi's names."""
+    card = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100")
+    collector = UsageCollector("n1", SystemClock(), lambda: ())
+    collector.readings = _used(card, MetricNames.HAMI)
+    rows = ["| metric | labels besides `zone` | meaning |", "|---|---|---|"]
+    for family in collector.collect():
+        names = [label for label in family.samples[0].labels if label != "zone"]
+        labels = ", ".join(f"`{label}`" for label in names)
+        rows.append(f"| `{family.name}` | {labels} | {family.documentation} |")
+    return "\n".join(rows)
 
 
 def extender_metrics_table() -> str:
@@ -221,7 +253,7 @@ def faults() -> str:
 
 PARTS: Final = {
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
-    "metrics.md": {"metrics": metrics_table},
+    "metrics.md": {"metrics": metrics_table, "hami-names": hami_usage_table},
     "extender.md": {"metrics": extender_metrics_table},
     "architecture.md": {"layers": layers},
     "reliability.md": {"faults": faults},
