@@ -6,6 +6,7 @@ import socket
 import struct
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -259,38 +260,53 @@ def test_settled_reading_waits_for_the_notes_of_all_who_live(hook_path: Path) ->
         timer.join()
 
 
+class Overtaken(RegionFile):
+    """A writer goes on right after the slots were read for the first time."""
+
+    def __init__(self, handle: int, slots: int, go_on: Callable[[], None]) -> None:
+        super().__init__(handle)
+        self._first, self._go_on, self.reads = slots, go_on, 0
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        found = super()._bytes(at, size)
+        if at == self._first:
+            self.reads += 1
+            if self.reads == 1:
+                self._go_on()
+        return found
+
+
 @pytest.mark.parametrize("processes", [3, 60])
-def test_slot_that_is_written_meanwhile_is_read_again(hook_path: Path, processes: int) -> None:
+@pytest.mark.parametrize("count", [2, 3], ids=["torn", "in-the-middle"])
+def test_slot_that_is_written_meanwhile_is_read_again(
+    hook_path: Path, processes: int, count: int
+) -> None:
     """A writer counts up before and after each change, of which the parts have to fit."""
     layout = layout_of(len(TWO.content), TWO.content[:12])
     made = MadeRegion(layout, processes)
     for index in range(processes):
         made.put(index, 100 + index, 1)
-    cache, stop = lay_region(hook_path, FOLDER, bytes(made.raw)), threading.Event()
+    cache = lay_region(hook_path, FOLDER, bytes(made.raw))
     count_at = layout.slots + layout.seqlock * 8
-    use_at = layout.slots + layout.used * 8
+    data_at = layout.slots + layout.used * 8 + 16
+    with cache.open("r+b", buffering=0) as file:
+        handle = file.fileno()
 
-    def write() -> None:
-        count, mib = 2, 1
-        with cache.open("r+b", buffering=0) as file:
-            while not stop.is_set():
-                mib = mib % 500 + 1
-                os.pwrite(file.fileno(), struct.pack("<Q", count + 1), count_at)
-                os.pwrite(file.fileno(), struct.pack("<Q", mib * MIB), use_at + 16)
-                os.pwrite(file.fileno(), struct.pack("<Q", mib * MIB), use_at + 32)
-                count += 2
-                os.pwrite(file.fileno(), struct.pack("<Q", count), count_at)
-                stop.wait(0.0005)
+        def write(at: int, number: int) -> None:
+            os.pwrite(handle, struct.pack("<Q", number), at)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        uses = [read(hook_path).used[0] for _ in range(200)]
-    finally:
-        stop.set()
-        thread.join()
-    assert sum(use.total_bytes != use.data_bytes for use in uses) <= 2
-    assert len({use.total_bytes for use in uses}) > 1
+        def go_on() -> None:
+            write(data_at + 16, 300 * MIB)
+            write(count_at, 4)
+
+        write(count_at, count)
+        write(data_at, 300 * MIB)
+        region = Overtaken(handle, layout.slots, go_on)
+        used = region.read().used[0]
+        assert used.total_bytes == used.data_bytes == (300 + processes - 1) * MIB
+        assert region.reads > 1
+        write(count_at, 5)  # a writer that was killed in the middle
+        assert region.read().used[0].total_bytes == used.total_bytes
 
 
 def test_slot_far_behind_the_counted_ones_is_found(hook_path: Path, cache: Path) -> None:
