@@ -89,15 +89,7 @@ class Parts:
         self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
         rules = rules_of(settings, vendors)
         self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
-        self.resizer = Resizer(
-            self.state,
-            self.kube,
-            ResizeOutlets(
-                notify=self._notify,
-                on_result=metrics.count_resize,
-                require_lead=lambda: self.readiness.require_lead(),
-            ),
-        )
+        self.resizer = self._build_resizer()
         self._follow()
         self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
         self.readiness = Readiness(self.view, self.quotas, self._election(), self._begin_term)
@@ -116,6 +108,14 @@ class Parts:
         self.probe_server: ProbeServer | None = None
         if settings.probe_address != "off":
             self.probe_server = ProbeServer(settings.probe_address, probes)
+
+    def _build_resizer(self) -> Resizer:
+        outlets = ResizeOutlets(
+            notify=self._notify,
+            on_result=self._metrics.count_resize,
+            require_lead=lambda: self.readiness.require_lead(),
+        )
+        return Resizer(self.state, self.kube, outlets)
 
     def servers(self) -> tuple[ExtenderServer, ...]:
         """For calls, in the order in which they start."""

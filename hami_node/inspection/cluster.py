@@ -64,11 +64,7 @@ def inspect(
             found += _share_views(pod, node, vendors)
         problems += _misplaced(node, usage)
         problems += _closed(node, devices)
-        problems += [
-            Problem(where=f"node {node.name}", why=why)
-            for vendor in vendors
-            if devices and (why := vendor.rival_on(node))
-        ]
+        problems += _second_allocators(node, vendors) if devices else ()
         holders += found
         cards += [_card_view(node, usage.cards[device.uuid]) for device in devices]
         cards += [_card_view(node, use) for use in fixed]
@@ -82,6 +78,12 @@ def inspect(
         holders=tuple(holders),
         problems=tuple(problems),
     )
+
+
+def _second_allocators(node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[Problem]:
+    for vendor in vendors:
+        if why := vendor.rival_on(node):
+            yield Problem(where=f"node {node.name}", why=why)
 
 
 def _devices_of(

@@ -50,10 +50,8 @@ def _parts_of(
     sources: IdentitySources,
     writer: PodWriter,
 ) -> AllocatorParts:
-    settings = parts.settings
-
     def rules() -> AllocateRules:
-        now = settings()
+        now = parts.settings()
         return AllocateRules(
             vendor=protocol_of(resource.vendor, now),
             vendors=protocols_of(parts.vendors, now),
@@ -64,27 +62,18 @@ def _parts_of(
         resource.update_hints(cluster.ledger.entries())  # before kubelet admits the next one
         cluster.metrics.count_allocate(result, seconds)
 
-    vendor = protocol_of(resource.vendor, settings())
+    settings = parts.settings()
     identity = Identity(
-        vendor=vendor,
+        vendor=protocol_of(resource.vendor, settings),
         resource=resource.name,
         sources=sources,
-        node_name=settings().node_name,
+        node_name=settings.node_name,
     )
-    state = CardState(
-        cards=lambda: resource.inventory.cards,
-        usage=lambda leave_out: cluster.live.cards(parts.cards(), leave_out=leave_out),
-        live=cluster.live,
-        choice=resource.choice,
-    )
-    terms: Terms = ReservedTerms(state, identity, writer)
-    if vendor.is_fixed(resource.name):
-        terms = ShareTerms(state, vendor, resource.name, writer)
     return AllocatorParts(
         identity=identity,
-        terms=terms,
+        terms=_terms_of(resource, parts, cluster, identity, writer),
         ledger=cluster.ledger,
-        cards=state.cards,
+        cards=lambda: resource.inventory.cards,
         writer=writer,
         responder=owner.responder,
         rules=rules,
@@ -94,3 +83,23 @@ def _parts_of(
         is_aligned=resource.hints.are_sure,
         on_result=note_result,
     )
+
+
+def _terms_of(
+    resource: NodeResource,
+    parts: NodeParts,
+    cluster: ClusterParts,
+    identity: Identity,
+    writer: PodWriter,
+) -> Terms:
+    """By reservation, or by kubelet's device IDs where these alone are the grant."""
+    vendor = protocol_of(resource.vendor, parts.settings())
+    state = CardState(
+        cards=lambda: resource.inventory.cards,
+        usage=lambda leave_out: cluster.live.cards(parts.cards(), leave_out=leave_out),
+        live=cluster.live,
+        choice=resource.choice,
+    )
+    if vendor.is_fixed(resource.name):
+        return ShareTerms(state, vendor, resource.name, writer)
+    return ReservedTerms(state, identity, writer)

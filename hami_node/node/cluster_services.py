@@ -66,7 +66,26 @@ class ClusterServices:
             ConfigError: no usable credentials.
         """
         self._parts = parts
-        settings, clock = parts.settings(), parts.clock
+        self._reach_cluster()
+        self._know_holders()
+        self._report()
+        self._cluster = ClusterParts(
+            metrics=self.metrics,
+            kube=self._kube,
+            view=self.view,
+            kubelet=self._kubelet,
+            served=self._served,
+            ledger=self.ledger,
+            live=self.live,
+            notify=self._notify,
+        )
+        self._serve()
+        self._servers = self._build_servers()
+        self._services = self._build_services()
+
+    def _reach_cluster(self) -> None:
+        """Metrics, the API server and kubelet's list."""
+        parts, settings, clock = self._parts, self._parts.settings(), self._parts.clock
         counters = [vendor.counter for vendor in parts.vendors if vendor.counter is not None]
         self.metrics = DaemonMetrics(CollectorRegistry(), settings.node_name, clock, counters)
         parts.metrics.put(self.metrics)
@@ -81,6 +100,10 @@ class ClusterServices:
         self.view = WatchedCluster.of_node(self._kube, settings.node_name, clock)
         self._events = EventWriter(self._kube, clock)
         self._kubelet = KubeletPodResources(settings.pod_resources_socket, parts.stop)
+
+    def _know_holders(self) -> None:
+        """What is held on this node: by the ledger, by other plugins, and what is left."""
+        parts, settings = self._parts, self._parts.settings()
         # Names of resources can't change while the daemon runs.
         self._served = tuple(protocol_of(owner.vendor, settings) for owner in parts.vendor_cards)
         self.ledger = Ledger(
@@ -92,7 +115,7 @@ class ClusterServices:
             watched=self.view,
             vendors=self._served,
             ledger=self.ledger,
-            clock=clock,
+            clock=parts.clock,
             on_listed=lambda listed: self._outsiders.settled(listed),
             cards=parts.cards,
         )
@@ -106,6 +129,10 @@ class ClusterServices:
             on_change=self.wake,
         )
         self._room = Room(parts.vendor_cards, self._served, self.ledger, self.live)
+
+    def _report(self) -> None:
+        """What the node object and its pods are told."""
+        parts, settings = self._parts, self._parts.settings()
         self._rivals = self._build_rivals()
         self._locks = self._build_locks()
         self.owed = OwedWrites(
@@ -119,16 +146,10 @@ class ClusterServices:
             ledger=self.ledger,
             on_change=self._reporter.wake,
         )
-        self._cluster = ClusterParts(
-            metrics=self.metrics,
-            kube=self._kube,
-            view=self.view,
-            kubelet=self._kubelet,
-            served=self._served,
-            ledger=self.ledger,
-            live=self.live,
-            notify=self._notify,
-        )
+
+    def _serve(self) -> None:
+        """Answers to kubelet, and what follows containers while they run and after."""
+        parts = self._parts
         self._allocators = build_allocators(parts, self._cluster, self._locks, self.owed)
         self._resizes = build_keeper(
             parts,
@@ -148,11 +169,9 @@ class ClusterServices:
             protocols=self._served,
             ledger=self.ledger,
             live=self.live,
-            clock=clock,
+            clock=parts.clock,
             on_beyond=self._resizes.suspect,
         )
-        self._servers = self._build_servers()
-        self._services = self._build_services()
 
     def _build_services(self) -> tuple[Service, ...]:
         """All that runs in a thread of its own until the daemon stops."""

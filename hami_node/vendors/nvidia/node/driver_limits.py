@@ -29,7 +29,7 @@ _OF_VERSION_2: Final = "cgroup.controllers"
 
 
 class DriverLimits:
-    """Asks anew for each container: a driver may be loaded, or replaced, after the start."""
+    """Asks again for each container: a driver may be loaded, or replaced, after the start."""
 
     def __init__(
         self,

@@ -140,9 +140,9 @@ def decode(
         RegionError: a part is too short.
     """
     count = slot_count(tail)
-    parts = ((head, layout.slots), (slots, count * layout.slot_bytes), (tail, layout.tail_bytes))
-    if any(len(part) < size for part, size in parts):
-        raise RegionError("truncated", "became shorter while it was read")
+    _refuse_short(
+        (head, layout.slots), (slots, count * layout.slot_bytes), (tail, layout.tail_bytes)
+    )
     numbers = struct.unpack_from(f"<{2 * DEVICES}Q", head, layout.memory_limit_at(0))
     known = struct.unpack_from("<Q", head, layout.num)[0]
     devices = known if 0 < known <= DEVICES else DEVICES
@@ -151,17 +151,13 @@ def decode(
     living = table.living(counted, running)
     cards = [table.card(d, living) for d in range(devices)]
     _, switch, recent_kernel, priority = struct.unpack_from("<4i", tail)
-    last_kernel_s = struct.unpack_from("<Q", tail, 16)[0] if layout.has_last_kernel else None
     return Region(
         layout=layout.name,
         device_uuids=tuple(_uuid(head, layout, i) for i in range(known if known <= DEVICES else 0)),
         slots=count,
         limit_bytes=numbers[:DEVICES],
         core_percent=numbers[DEVICES:],
-        processes=tuple(
-            ProcessUse(pid=slot.pid, host_pid=slot.host_pid, used_bytes=tuple(used))
-            for slot, *used in zip(living, *(totals for totals, _ in cards), strict=True)
-        ),
+        processes=_processes(living, [totals for totals, _ in cards]),
         used=(*(use for _, use in cards), *(UNUSED for _ in range(DEVICES - devices))),
         has_core_use=layout.util != 0,
         noted=frozenset(slot.host_pid for slot in counted if slot.is_monitored),
@@ -170,7 +166,28 @@ def decode(
         recent_kernel=recent_kernel,
         utilization_switch=switch,
         priority=priority,
-        last_kernel_s=0 if (last_kernel_s or 0) > _MAX_TIME_S else last_kernel_s,
+        last_kernel_s=_last_kernel_s(layout, tail),
+    )
+
+
+def _refuse_short(*parts: tuple[bytes, int]) -> None:
+    if any(len(part) < size for part, size in parts):
+        raise RegionError("truncated", "became shorter while it was read")
+
+
+def _last_kernel_s(layout: Layout, tail: bytes) -> int | None:
+    """None where the layout has no such field; an impossible time is none yet."""
+    if not layout.has_last_kernel:
+        return None
+    found = int(struct.unpack_from("<Q", tail, 16)[0])
+    return 0 if found > _MAX_TIME_S else found
+
+
+def _processes(living: Sequence[_Slot], totals: Sequence[Sequence[int]]) -> tuple[ProcessUse, ...]:
+    """`totals`: bytes by card, each in the order of the slots."""
+    return tuple(
+        ProcessUse(pid=slot.pid, host_pid=slot.host_pid, used_bytes=tuple(used))
+        for slot, *used in zip(living, *totals, strict=True)
     )
 
 
