@@ -27,7 +27,8 @@ from tests.fakes.waiting import eventually
 
 GPU: Final = nvidia_names.RESOURCE_GPU
 SLOTS: Final = 10
-LIMIT_S: Final = 15.0
+LIMIT_S: Final = 60.0
+"""Longer than a watch may pause after several failures in a row (3, then 9, then 15 s)."""
 
 
 class Rig:

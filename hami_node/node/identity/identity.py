@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MAX_ASKED: Final = 8
 """Pods that are read from the API server to rule something out."""
-MEMORY: Final = 4096
+MEMORY: Final = 1024
 """How many refused pods, and answered containers, are remembered."""
 IDENTITY_SHARE: Final = 0.6
 """The part of a call's time that may pass until it is known who is meant."""
