@@ -341,3 +341,15 @@ def test_answer_for_a_kubelet_that_is_gone_does_not_count_as_given(world: World)
     first = desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())[0]
     again = desk.allocator.allocate([[f"{uuid(1)}-1"]], desk.deadline())[0]
     assert limit(first) == limit(again) == "1000m"
+
+
+def test_ids_that_kubelet_gives_twice_serve_nobody_with_anothers_slice(world: World) -> None:
+    """Under load kubelet has given a new pod the IDs that it still listed with another."""
+    desk = world.desk()
+    world.place("old", [A_BOX], {"main": [Part(uuid=uuid(1), memory_mib=1000)]})
+    ids = [f"{uuid(1)}-0"]
+    world.allocate("old", ids)
+    world.place("new", [B_BOX], {"main": [Part(uuid=uuid(1), memory_mib=3000)]})
+    with pytest.raises(AllocationError, match=r"shows these devices with default/old/main.*new"):
+        desk.allocator.allocate([ids], desk.deadline())
+    assert world.pod("new").annotations[nvidia_names.POD_TO_ALLOCATE] != ";"

@@ -182,7 +182,11 @@ class Identity:
         held = _by_pod(listed, self._resource)
         pods = {_key(pod): pod for pod in self._live.pods()}
         holder = None if call.is_choice else self._holder(held, pods, call)
-        return holder or self._unserved(held, pods, call, limit)
+        if holder is None:
+            return self._unserved(held, pods, call, limit)
+        known = ((pods[key], containers) for key, containers in held.items() if key in pods)
+        self._turns.refuse_given_twice(holder, known, call)
+        return holder
 
     def _unserved(
         self, held: Mapping[_Key, Held], pods: _Pods, call: Call, limit: Deadline

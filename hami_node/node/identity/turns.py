@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from hami_node.errors import NoPendingPod
 from hami_node.model import Container, ContainerKind, Pod
 from hami_node.node.identity.candidate import Candidate, repeat_of
 from hami_node.node.identity.grant_source import GrantSource
+from hami_node.node.identity.refusals import RECREATE
 from hami_node.record.ledger import Ledger
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.protocol import VendorProtocol
@@ -88,6 +90,36 @@ class Turns:
             if not is_served:
                 return self._candidate(pod, container, grants, call)
         return None
+
+    def refuse_given_twice(
+        self, holder: Candidate, listed: Iterable[tuple[Pod, Held]], call: Call
+    ) -> None:
+        """Check that nobody waits beside a container whose IDs these are.
+
+        Under load kubelet has given a new pod the IDs that it still listed with another.
+
+        Raises:
+            NoPendingPod: somebody waits for as many devices, so the call may be for that one.
+        """
+        for pod, held in listed:
+            waiting = self._waiting(pod, held, call)
+            if waiting is not None and pod.uid != holder.pod.uid:
+                raise NoPendingPod(
+                    f"kubelet's pod-resources list shows these devices with {holder.name}, which "
+                    f"was served before, and {waiting.name} waits for as many: it can't be told "
+                    f"for which of them this call is: {RECREATE}",
+                    candidates=(pod,),
+                    is_passing=True,
+                )
+
+    def _waiting(self, pod: Pod, held: Held, call: Call) -> Candidate | None:
+        """The container whose turn it is, if it can be served and asks for as many devices."""
+        if not self.is_asking(pod) or (held and all(held.values())):
+            return None
+        found = self.next_of(pod, held, call)
+        if found is None or found.problem or found.is_spent:
+            return None
+        return found if count_of(found.container, self._resource) == call.count else None
 
     def next_unlisted(self, pod: Pod, call: Call) -> Candidate | None:
         """As `next_of`, when only slots and ledger show which containers were served."""
