@@ -222,15 +222,18 @@ class CardRules(CardCounting):
         reason = first_failing(card, replace(ctx, ask=wanted, cores=grant.cores), LIVE_FILTERS)
         if reason is None:
             return contradiction(card, charge)
-        return objection_to(
-            card, reason, _amounts(card, grant, reason), card.device.unhealthy_reason
-        )
+        return objection_to(card, reason, _amounts(card, grant, reason), why_unhealthy(card))
 
 
 def contradiction(card: DeviceUsage, charge: Charge) -> Objection | None:
     """An objection where the charge contradicts what the card holds."""
     why = charged(card, charge).contradiction
     return objection_to(card, Doubt.CONTRADICTION, detail=why) if why else None
+
+
+def why_unhealthy(card: DeviceUsage) -> str:
+    """Why a card serves nobody, for people; "" for one that does."""
+    return card.device.unhealthy_reason or card.contradiction
 
 
 def _amounts(card: DeviceUsage, grant: Grant, reason: StrEnum) -> Amounts | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from hami_node.engine.card_rules import rules_of
+from hami_node.engine.card_rules import contradiction, rules_of
 from hami_node.engine.compat import Compat
 from hami_node.engine.filters import FitContext, context
 from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
@@ -57,6 +57,11 @@ def check_fixed(
     Nobody chose the cards by the pod's wishes, and kubelet counts the shares, so slots don't.
     """
     return _fits(cards, grants, ask, NO_WISHES, compat, own=own, counts_slots=False)
+
+
+def is_free(card: DeviceUsage, grant: Grant) -> bool:
+    """True where nobody holds the part of the card that the grant names."""
+    return contradiction(card, _charge_of(grant)) is None
 
 
 def _fits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -183,11 +183,14 @@ class _Tally:
     mask: int = 0
     grants: int = 0
     parts: list[Hashable] = field(default_factory=list)
+    init_parts: Counter[Hashable] = field(default_factory=Counter)
 
     def take(self, grant: Grant, is_init: bool) -> None:
-        self.grants += 1
         self.mask |= grant.cores
-        if grant.part is not None:
+        if grant.part is None:
+            self.grants += 1
+        elif not is_init:
+            self.grants += 1
             self.parts.append(grant.part)
         amounts = (1, grant.memory_mib, grant.cores)
         for i, amount in enumerate(amounts):
@@ -196,12 +199,17 @@ class _Tally:
             reached = self.steady[i] + (amount if is_init else 0)
             self.peak[i] = max(self.peak[i], reached)
 
+    def unite(self, parts: Iterable[Hashable]) -> None:
+        """What an init container has is free again for the others of its pod."""
+        self.init_parts |= Counter(parts)
+
 
 def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     """What a pod takes of each card at its peak, sorted by UUID.
 
     Apps and sidecars run together: their grants are summed. An init container runs alone beside
-    the sidecars that started before it: the highest such moment counts. Masks are united.
+    the sidecars that started before it: the highest such moment counts. Masks are united, and so
+    are the parts that init containers have with those of the others.
     Source: HAMi 2.10 device/initContainer.go:36-114, with sidecars counted where they run.
     """
     tallies: dict[Uuid, _Tally] = {}
@@ -214,19 +222,23 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
             if tally is None:
                 tally = tallies[grant.uuid] = _Tally(grant.vendor)
             tally.take(grant, is_init)
+        for uuid in {grant.uuid for grant in grants} if is_init else ():
+            named = (grant.part for grant in grants if grant.uuid == uuid)
+            tallies[uuid].unite(part for part in named if part is not None)
     return tuple(_charge(uuid, tallies[uuid]) for uuid in sorted(tallies))
 
 
 def _charge(uuid: Uuid, tally: _Tally) -> Charge:
     slots, memory_mib, cores = tally.peak
+    of_inits = tuple((tally.init_parts - Counter(tally.parts)).elements())
     return Charge(
         uuid=uuid,
         vendor=tally.vendor,
         slots=slots,
         memory_mib=memory_mib,
         cores=tally.mask if counting_of(tally.vendor).cores_are_mask else cores,
-        grants=tally.grants,
-        parts=tuple(tally.parts),
+        grants=tally.grants + len(of_inits),
+        parts=(*of_inits, *tally.parts),
     )
 
 

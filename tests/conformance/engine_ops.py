@@ -18,8 +18,11 @@ from hami_node.engine.ranking import (
 from hami_node.engine.usage import Charge, PodGrants, collapse
 from hami_node.model import NO_CARD_WISHES, NO_SCORES, Ask, ContainerKind, Grant, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA, has_mig_instance
-from hami_node.vendors.nvidia.mig import MigInstance, TemplateSlot
-from hami_node.vendors.nvidia.mig_codec import joined_uuid
+from hami_node.vendors.nvidia.mig.codec import joined_uuid
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    TemplateSlot,
+)
 from hami_node.vendors.request import wishes_of
 from hami_node.wire.wishes import decode_cordon
 from tests.conformance.objects import Json, ask_of, quota_of, usage_of, vendors_of

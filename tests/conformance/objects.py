@@ -12,13 +12,15 @@ from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail
 from hami_node.vendors.neuron.protocol import NeuronProtocol, neuron_protocol
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import (
+from hami_node.vendors.nvidia.mig.choice import (
+    MigUse,
+)
+from hami_node.vendors.nvidia.mig.layout import (
     MigInstance,
     MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
-    MigUse,
 )
 from hami_node.vendors.nvidia.protocol import NvidiaProtocol, nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings

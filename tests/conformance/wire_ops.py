@@ -10,13 +10,20 @@ from hami_node.model import Ask, Container, ContainerGrants, Device, Grant, Uuid
 from hami_node.vendors.neuron.requests import neuron_ask_of
 from hami_node.vendors.nvidia import codec
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import MigProfile, layout_of
-from hami_node.vendors.nvidia.mig_codec import (
+from hami_node.vendors.nvidia.cards import (
+    NVIDIA,
+)
+from hami_node.vendors.nvidia.mig.codec import (
     MigAllocation,
     allocations_of,
     decode_mig_allocations,
     encode_mig_allocations,
+)
+from hami_node.vendors.nvidia.mig.details import (
+    layout_of,
+)
+from hami_node.vendors.nvidia.mig.layout import (
+    MigProfile,
 )
 from hami_node.vendors.nvidia.requests import gpu_ask_of
 from hami_node.vendors.protocol import VendorProtocol

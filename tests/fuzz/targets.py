@@ -62,12 +62,17 @@ from hami_node.vendors.nvidia import codec as nvidia_codec
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.link_groups import best_set, worst_single
-from hami_node.vendors.nvidia.mig import MigLayout, MigPlacement, MigProfile, MigTemplate
-from hami_node.vendors.nvidia.mig_codec import (
+from hami_node.vendors.nvidia.mig.codec import (
     decode_mig_allocations,
     encode_mig_allocations,
     joined_uuid,
     with_parts,
+)
+from hami_node.vendors.nvidia.mig.layout import (
+    MigLayout,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
 )
 from hami_node.vendors.nvidia.protocol import NvidiaProtocol, nvidia_protocol
 from hami_node.vendors.nvidia.requests import gpu_ask_of

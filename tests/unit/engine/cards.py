@@ -9,7 +9,7 @@ from hami_node.model import Ask, CardWishes, Device, Grant, PodWishes, Uuid, Ven
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import (
+from hami_node.vendors.nvidia.mig.layout import (
     MigInstance,
     MigLayout,
     MigPlacement,

@@ -18,7 +18,9 @@ from hami_node.model import (
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import MigLayout
+from hami_node.vendors.nvidia.mig.layout import (
+    MigLayout,
+)
 from tests.unit.engine.cards import A100_PROFILES, A100_TEMPLATES, ask, device
 
 

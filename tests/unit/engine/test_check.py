@@ -13,7 +13,9 @@ from hami_node.engine.filters import Reason
 from hami_node.engine.objection import Amounts, Doubt, Objection
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Ask, ContainerKind, Grant, PodWishes, Uuid, UuidWish
-from hami_node.vendors.nvidia.mig import TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import (
+    TemplateSlot,
+)
 from tests.unit.engine.cards import ask, card, grant, wishes_for
 
 

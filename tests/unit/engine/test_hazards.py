@@ -35,9 +35,9 @@ from hami_node.model import (
 )
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.protocol import neuron_protocol
-from hami_node.vendors.nvidia import mig
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA, MigReason
+from hami_node.vendors.nvidia.mig.choice import choose
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.request import asks_of
@@ -217,11 +217,11 @@ def test_hazard_c24_mig_placement_stays_as_executed() -> None:
     """1g goes to the top, so that a 3g has no place left beside a 2g; recorded answers say so."""
     usage = mig_card()
     for memory_mib in (4000, 9000):
-        choice = mig.choose(usage, memory_mib)
+        choice = choose(usage, memory_mib)
         assert choice is not None
         taken = Taken(device=usage.device, memory_mib=memory_mib, cores=0)
         _, usage = NVIDIA.grant(usage, taken)
-    assert mig.choose(usage, 19000) is None
+    assert choose(usage, 19000) is None
 
 
 @pytest.mark.parametrize(

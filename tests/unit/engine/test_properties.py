@@ -34,12 +34,14 @@ from hami_node.model import (
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import WHOLE_DEVICES, NeuronDetail
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import (
+from hami_node.vendors.nvidia.mig.choice import (
+    MigUse,
+)
+from hami_node.vendors.nvidia.mig.layout import (
     MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
-    MigUse,
 )
 from hami_node.vendors.nvidia.mode import Mode
 from tests.unit.engine.cards import ask, card

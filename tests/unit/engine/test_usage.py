@@ -13,7 +13,12 @@ from hami_node.engine.usage import Charge, NodeUsage, PodGrants, collapse, unite
 from hami_node.model import ContainerGrants, ContainerKind, Grant, Uuid
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import TemplateSlot, use_of
+from hami_node.vendors.nvidia.mig.choice import (
+    use_of,
+)
+from hami_node.vendors.nvidia.mig.layout import (
+    TemplateSlot,
+)
 from tests.unit.engine.cards import device, grant, neuron_card
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -279,3 +284,27 @@ def test_united_parts_of_a_divided_card_are_both() -> None:
         return _pod((APP, (replace(grant("GPU-0", 4864, 0), part=part),)))
 
     assert collapse(united(held(0), held(1)))[0].memory_mib == 2 * 4864
+
+
+@pytest.mark.parametrize(
+    ("containers", "wanted", "grants"),
+    [
+        ([(INIT, (0,)), (APP, (0,))], (0,), 1),
+        ([(INIT, (0,)), (INIT, (0,)), (APP, (1,))], (0, 1), 2),
+        ([(INIT, (0, 1)), (APP, (1,))], (0, 1), 2),
+        ([(INIT, (0, 0)), (APP, (1,))], (0, 0, 1), 3),
+        ([(SIDECAR, (0,)), (APP, (0,))], (0, 0), 2),
+        ([(APP, (0, 0))], (0, 0), 2),
+    ],
+    ids=["lent", "one-after-another", "some", "twice-in-one", "beside-a-sidecar", "twice"],
+)
+def test_parts_of_init_containers_are_free_for_the_others_of_their_pod(
+    containers: list[tuple[ContainerKind, tuple[int, ...]]], wanted: tuple[int, ...], grants: int
+) -> None:
+    def held(slot: int) -> Grant:
+        return replace(grant("GPU-0", 1, 0), part=TemplateSlot(template=0, slot=slot))
+
+    pod = _pod(*((kind, tuple(map(held, slots))) for kind, slots in containers))
+    (charge,) = collapse(pod)
+    parts = [part.slot for part in charge.parts if isinstance(part, TemplateSlot)]
+    assert (tuple(parts), charge.grants) == (wanted, grants)

@@ -17,8 +17,8 @@ from hami_node.engine.quota import Quota, QuotaTally
 from hami_node.engine.ranking import WEIGHT, device_score
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Ask, ContainerKind, Uuid
-from hami_node.vendors.nvidia import mig_codec
 from hami_node.vendors.nvidia.cards import NVIDIA, MigReason
+from hami_node.vendors.nvidia.mig import codec as mig_codec
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.request import wishes_of

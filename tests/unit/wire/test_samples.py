@@ -9,8 +9,12 @@ from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import decode_register
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
-from hami_node.vendors.nvidia.mig_codec import decode_mig_allocations, split_uuid
+from hami_node.vendors.nvidia.mig.codec import decode_mig_allocations, split_uuid
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.wire.grants import decode_grants
 from hami_node.wire.handshake import HandshakeKind, decode_handshake
 from hami_node.wire.lock import decode_lock

@@ -44,6 +44,8 @@ UNTOUCHED: dict[str, Json] = {
     "wishes": pod(container(), annotations={names.POD_SCORING_WEIGHTS: "rubbish"}),
     "count-of-zero": pod(container({GPU: "0"})),
     "opted-out": pod(container({GPU: "-1"}), nodeName="n1"),
+    "instance": pod(container({"nvidia.com/mig-1g.5gb": "1"})),
+    "share": pod(container({"nvidia.com/gpu-1of4": "1"})),
     "no-metadata": {"spec": {"containers": [{"name": "a"}]}},
 }
 UNTOUCHED["opted-out"]["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
@@ -306,3 +308,12 @@ def test_manifest_sends_every_pod_that_the_rules_concern() -> None:
     ours = [name for vendor in RULES.vendors for name in vendor.protocol.resources]
     assert {key: said.count(f"'{key}'") for key in ours} == dict.fromkeys(ours, 4)
     assert webhook["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu-1of4"])
+def test_cards_are_not_hidden_from_who_gets_an_instance_or_a_share_of_kubelet(
+    resource: str,
+) -> None:
+    rules = webhook_rules(overwrite_env=True)
+    assert patch_of(ask(pod(container({resource: "1"})), rules)) == []
+    assert patch_of(ask(pod(container({"cpu": "1"})), rules)) != []

@@ -10,17 +10,26 @@ from hypothesis import strategies as st
 
 from hami_node.errors import WireError
 from hami_node.model import Grant, Uuid
-from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
-from hami_node.vendors.nvidia.mig_codec import (
+from hami_node.vendors.nvidia.cards import (
+    NVIDIA,
+)
+from hami_node.vendors.nvidia.mig.codec import (
     MigAllocation,
-    MigDevice,
     allocations_of,
     decode_mig_allocations,
     encode_mig_allocations,
     joined_uuid,
     split_uuid,
+    with_devices,
     with_parts,
+)
+from hami_node.vendors.nvidia.mig.found import (
+    MigDevice,
+)
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
 )
 from tests.unit.wire.totality import is_total
 
@@ -70,6 +79,9 @@ def test_decode_mig_allocations_nothing_is_no_reservation(text: str) -> None:
         pytest.param([row(migUUID="MIG-1")], id="UUID without instances"),
         pytest.param([row(gpuInstanceID=1, computeInstanceID=1)], id="instances without UUID"),
         pytest.param([row(migUUID="MIG-1", gpuInstanceID=1)], id="one instance number"),
+        pytest.param(
+            [row(migUUID="MIG-1", gpuInstanceID=-1, computeInstanceID=0)], id="instance below 0"
+        ),
         pytest.param({}, id="an object"),
         pytest.param("x", id="a word"),
     ],
@@ -118,6 +130,54 @@ def test_encode_mig_allocations_decodes_to_the_same_sorted(rows: list[MigAllocat
 @given(st.text() | st.text(alphabet='[]{}",:containerIdx0123-placement', max_size=60))
 def test_decode_mig_allocations_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
     assert is_total(decode_mig_allocations, text)
+
+
+DEVICE = MigDevice(uuid="MIG-2", gpu_instance_id=0, compute_instance_id=0)
+THEIRS = '{ "deviceIndex" : 1,"gpuUUID":"GPU-1","profile":"2g","placement":{"size":1},"x":[1.50]}'
+
+
+def test_with_devices_names_the_containers_rows_and_keeps_all_else_to_the_byte() -> None:
+    ours = json.dumps(row(note="theirs too", migUUID="MIG-1", gpuInstanceID=7, computeInstanceID=1))
+    text = with_devices(f"[{THEIRS},{ours}]", 0, {0: DEVICE})
+
+    assert text.startswith(f"[{THEIRS},")
+    assert json.loads(text)[1] == json.loads(ours) | {
+        "migUUID": "MIG-2",
+        "gpuInstanceID": 0,
+        "computeInstanceID": 0,
+    }
+    assert with_devices(text, 0, {0: DEVICE}) == text
+
+
+@pytest.mark.parametrize(
+    ("container", "index"), [(1, 0), (0, 3)], ids=["other container", "other grant"]
+)
+def test_with_devices_without_such_a_row_changes_nothing(container: int, index: int) -> None:
+    text = f" [ {THEIRS} ] "
+
+    assert with_devices(text, container, {index: DEVICE}) == text
+
+
+@given(ALLOCATIONS, st.sampled_from([0, 1]))
+def test_with_devices_decodes_to_the_same_rows_with_identity(
+    rows: list[MigAllocation], container: int
+) -> None:
+    text = encode_mig_allocations(rows) or "[]"
+    wanted = tuple(
+        replace(it, device=DEVICE)
+        if (it.container_index, it.device_index) == (container, 0)
+        else it
+        for it in decode_mig_allocations(text)
+    )
+
+    assert decode_mig_allocations(with_devices(text, container, {0: DEVICE})) == wanted
+
+
+@given(
+    st.text() | st.lists(st.builds(row, x=st.text() | st.integers() | st.floats())).map(json.dumps)
+)
+def test_with_devices_any_text_gives_rows_or_a_wire_error(text: str) -> None:
+    assert is_total(lambda it: decode_mig_allocations(with_devices(it, 0, {0: DEVICE})), text)
 
 
 def grant(uuid: str, part: TemplateSlot | MigInstance | None = None) -> Grant:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Grant, Uuid
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig.found import MigDevice
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.wire.values.json_text import decode_json, encode_json_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice:
-    """The MIG device that was created for a reservation."""
-
-    uuid: str
-    gpu_instance_id: int
-    compute_instance_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +48,9 @@ class _Row(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 _ROWS: Final = msgspec.json.Decoder(list[_Row])
+_ROW: Final = msgspec.json.Decoder(_Row)
+_RAW_ROWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY_ROW: Final = msgspec.json.Decoder(dict[str, Any])
 _KEY: Final = names.POD_MIG_ALLOCATIONS
 
 
@@ -69,6 +68,26 @@ def decode_mig_allocations(text: str) -> tuple[MigAllocation, ...]:
     if len(grants) != len(allocations):
         raise WireError(_KEY, text, "two reservations for one grant")
     return allocations
+
+
+def readable_allocations(text: str) -> tuple[MigAllocation, ...]:
+    """The rows of that annotation that can be read, each judged alone; two for one grant are none.
+
+    For finding out what is there already: one bad row says nothing about the others.
+    """
+    found: dict[tuple[int, int], MigAllocation | None] = {}
+    try:
+        rows = decode_json(_RAW_ROWS, text, _KEY)
+    except WireError:
+        return ()
+    for raw in rows:
+        try:
+            row = _from_row(decode_json(_ROW, bytes(raw), _KEY), text)
+        except WireError:
+            continue
+        grant = (row.container_index, row.device_index)
+        found[grant] = None if grant in found else row
+    return tuple(row for row in found.values() if row is not None)
 
 
 def _from_row(row: _Row, text: str) -> MigAllocation:
@@ -92,6 +111,8 @@ def _device_of(row: _Row, text: str) -> MigDevice | None:
         return None
     if not row.mig_uuid or gpu_instance is None or compute_instance is None:
         raise WireError(_KEY, text, "a MIG device needs its UUID and both instance numbers")
+    if min(gpu_instance, compute_instance) < 0:
+        raise WireError(_KEY, text, "an instance with an impossible number")
     return MigDevice(
         uuid=row.mig_uuid, gpu_instance_id=gpu_instance, compute_instance_id=compute_instance
     )
@@ -114,11 +135,38 @@ def _to_row(allocation: MigAllocation) -> dict[str, object]:
         "profile": allocation.instance.profile,
         "placement": {"start": placement.start, "size": placement.size},
     }
-    if allocation.device is not None:
-        row["migUUID"] = allocation.device.uuid
-        row["gpuInstanceID"] = allocation.device.gpu_instance_id
-        row["computeInstanceID"] = allocation.device.compute_instance_id
-    return row
+    return row if allocation.device is None else row | _identity(allocation.device)
+
+
+def with_devices(text: str, container: int, devices: Mapping[int, MigDevice]) -> str:
+    """The reservations with the MIG devices of a container's grants, by the grant's position.
+
+    Only these rows are written anew, and of them only the identity: what else anybody has written
+    stays, to the byte.
+
+    Raises:
+        WireError: as `decode_mig_allocations`.
+    """
+    allocations = decode_mig_allocations(text)
+    rows, has_changed = decode_json(_RAW_ROWS, text, _KEY), False
+    for position, allocation in enumerate(allocations):
+        device = devices.get(allocation.device_index)
+        is_ours = allocation.container_index == container
+        if device is not None and is_ours and device != allocation.device:
+            row = decode_json(_ANY_ROW, bytes(rows[position]), _KEY)
+            rows[position] = msgspec.Raw(encode_json_text(row | _identity(device)).encode())
+            has_changed = True
+    if not has_changed:
+        return text
+    return "[" + ",".join(bytes(row).decode() for row in rows) + "]"
+
+
+def _identity(device: MigDevice) -> dict[str, object]:
+    return {
+        "migUUID": device.uuid,
+        "gpuInstanceID": device.gpu_instance_id,
+        "computeInstanceID": device.compute_instance_id,
+    }
 
 
 _SUFFIX: Final = re.compile(r"([^\[\]]+)\[(\d{1,9})-(\d{1,9})\]", re.ASCII)

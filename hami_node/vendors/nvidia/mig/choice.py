@@ -1,0 +1,225 @@
+"""Which MIG instance of a card serves an ask: geometries (2.8) and profiles with placements (2.10).
+
+A card that registers geometries follows 2.8, a card with profiles follows 2.10. Instances in
+use are never moved: a geometry is chosen only while nothing runs in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hami_node.engine.usage import Charge, DeviceUsage
+from hami_node.model import Device
+from hami_node.vendors.nvidia.mig.details import (
+    can_hold,
+    layout_of,
+    mig_of,
+)
+from hami_node.vendors.nvidia.mig.found import MigDevice
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
+    TemplateSlot,
+)
+from hami_node.vendors.nvidia.names import POD_MIG_ALLOCATIONS
+
+FROM_THE_TOP: Final = ("1g.", "3g.")
+"""Profiles placed at the highest free start; the others take the lowest. Source: HAMi 2.10
+nvidia/mig_topology.go:26-80."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigUse:
+    """`DeviceUsage.parts`: the instances of a card that are in use.
+
+    Attributes:
+        template: position of the geometry in use (2.8); None while none is chosen.
+        slots: positions in the expanded geometry that are in use (2.8).
+        placements: memory slices in use (2.10).
+        devices: MIG devices in use that others have made, whose places may be unknown.
+    """
+
+    template: int | None = None
+    slots: frozenset[int] = frozenset()
+    placements: tuple[MigPlacement, ...] = ()
+    devices: tuple[MigDevice, ...] = ()
+
+
+MIXED: Final = (
+    "instances of a geometry ([geometry-slot], HAMi up to 2.9) and by place (rows, 2.10) are "
+    "granted on one card: let the pods of one kind end"
+)
+NOTHING_USED: Final = MigUse()
+"""The use of a card without instances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigChoice:
+    """The instance of a card that is chosen for a grant."""
+
+    part: TemplateSlot | MigInstance
+    memory_mib: int
+    cores: int
+
+
+def use_of(card: DeviceUsage) -> MigUse:
+    """The instances of a card that are in use."""
+    return card.parts if isinstance(card.parts, MigUse) else NOTHING_USED
+
+
+def choose(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
+    """The instance that an ask of this size gets, or None when the card has none left."""
+    if layout_of(card.device).templates:
+        return _choose_slot(card, memory_mib)
+    return _choose_placement(card, memory_mib)
+
+
+def with_instances(card: DeviceUsage, charge: Charge, *, is_mig: bool) -> DeviceUsage:
+    """The card with the instances of a charge recorded, and why they can't be right.
+
+    Source: HAMi 2.10 A43.
+    """
+    used = use_of(card)
+    slots = [part for part in charge.parts if isinstance(part, TemplateSlot)]
+    devices = tuple(part for part in charge.parts if isinstance(part, MigDevice))
+    places = (part.placement for part in charge.parts if isinstance(part, MigInstance))
+    templates = {part.template for part in slots}
+    if used.template is not None:
+        templates.add(used.template)
+    new = MigUse(
+        slots=frozenset(part.slot for part in slots),
+        placements=(*places, *_places_of(card.device, devices)),
+        devices=devices,
+    )
+    now = MigUse(
+        template=min(templates, default=None),
+        slots=used.slots | new.slots,
+        placements=used.placements + new.placements,
+        devices=used.devices + new.devices,
+    )
+    named = len(set(slots)) + len(charge.parts) - len(slots)
+    if not is_mig:
+        why = "a MIG instance is granted on a card that is not in MIG mode"
+    elif named < charge.grants:
+        why = (
+            "a grant on a card in MIG mode names no instance: neither as [geometry-slot] nor in a "
+            f"row of {POD_MIG_ALLOCATIONS} that can be read"
+        )
+    elif now.slots and now.placements:
+        why = MIXED
+    elif len(templates) > 1:
+        why = "instances of two geometries are granted"
+    else:
+        why = _why_impossible(card.device, charge, used, new) or _why_unclear(card.device, now)
+    return replace(card, parts=now, contradiction=card.contradiction or why)
+
+
+def _why_impossible(device: Device, charge: Charge, used: MigUse, new: MigUse) -> str:
+    made = (part for part in charge.parts if not isinstance(part, MigDevice))  # those exist
+    if not all(can_hold(device, part) for part in made):
+        return "an instance is granted that the card's geometries or profiles don't have"
+    if (
+        used.slots & new.slots
+        or _any_overlap(used.placements, new.placements)
+        or _numbers(used.devices) & _numbers(new.devices)
+    ):
+        return "one MIG instance is granted twice"
+    return ""
+
+
+def _why_unclear(device: Device, use: MigUse) -> str:
+    """An instance of others may be one that was reserved by its place, where that is not known.
+
+    A slot of a geometry has none, and an instance has none without rights.
+    """
+    mig = mig_of(device)
+    if not use.devices or mig is None:
+        return ""
+    blind = [found.device for found in mig.instances if not found.placement.size]
+    is_blind = any(held in blind for held in use.devices)
+    if not use.slots and not (is_blind and use.placements):
+        return ""
+    return (
+        "containers hold instances that were made for them beside instances that others have made, "
+        "and which are whose can't be told before the first have ended"
+    )
+
+
+def before_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage:
+    """The card that a choice is charged to: an unused card drops its former geometry."""
+    used = use_of(card)
+    if isinstance(choice.part, TemplateSlot) and not used.slots:
+        return replace(card, parts=replace(used, template=None))
+    return card
+
+
+def _places_of(device: Device, wanted: tuple[MigDevice, ...]) -> tuple[MigPlacement, ...]:
+    """Where these instances are, as far as they exist and the driver tells."""
+    mig = mig_of(device)
+    if mig is None or not wanted:
+        return ()
+    return tuple(
+        found.placement
+        for found in mig.instances
+        if found.device in wanted and found.placement.size > 0
+    )
+
+
+def _numbers(devices: tuple[MigDevice, ...]) -> frozenset[tuple[int, int]]:
+    """A container can reach whatever has its instance's numbers, also one that was made later."""
+    return frozenset((it.gpu_instance_id, it.compute_instance_id) for it in devices)
+
+
+def _any_overlap(held: tuple[MigPlacement, ...], new: tuple[MigPlacement, ...]) -> bool:
+    return any(mine.overlaps(theirs) for mine in held for theirs in new)
+
+
+def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
+    """First free slot that is large enough; an unused card first chooses its geometry.
+
+    Source: HAMi 2.8, nvidia/device.go CustomFilterRule and AddResourceUsage.
+    """
+    geometries, used = layout_of(card.device).templates, use_of(card)
+    template = used.template if used.slots else _geometry(geometries, memory_mib)
+    if template is None or template >= len(geometries):
+        return None
+    start = 0
+    for entry in geometries[template]:
+        slots = range(start, start + entry.count) if entry.memory_mib >= memory_mib else range(0)
+        slot = next((slot for slot in slots if slot not in used.slots), None)
+        if slot is not None:
+            part = TemplateSlot(template=template, slot=slot)
+            return MigChoice(part=part, memory_mib=entry.memory_mib, cores=entry.cores)
+        start += max(entry.count, 0)
+    return None
+
+
+def _geometry(geometries: tuple[tuple[MigTemplate, ...], ...], memory_mib: int) -> int | None:
+    for position, geometry in enumerate(geometries):
+        if any(entry.memory_mib >= memory_mib and entry.count > 0 for entry in geometry):
+            return position
+    return None
+
+
+def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
+    """Smallest profile that is large enough and has a free placement."""
+    profiles = sorted(
+        (item for item in layout_of(card.device).profiles if item.memory_mib >= memory_mib),
+        key=lambda profile: (profile.memory_mib, profile.slice_count),
+    )
+    for profile in profiles:
+        for placement in _preferred(profile):
+            if not _any_overlap(use_of(card).placements, (placement,)):
+                part = MigInstance(profile=profile.name, placement=placement)
+                return MigChoice(part=part, memory_mib=profile.memory_mib, cores=profile.cores)
+    return None
+
+
+def _preferred(profile: MigProfile) -> list[MigPlacement]:
+    """Placements in the order to try; one of size 0 would hold any number of instances."""
+    is_downward = profile.name.startswith(FROM_THE_TOP)
+    real = (placement for placement in profile.placements if placement.size > 0)
+    return sorted(real, key=lambda placement: placement.start, reverse=is_downward)

@@ -1,0 +1,104 @@
+"""What people see of MIG cards: found by the driver, on record, and whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hami_node.model import Device
+from hami_node.vendors.divided import DividedCard, PartState, PartView
+from hami_node.vendors.nvidia.mig.found import FoundInstance
+from hami_node.vendors.nvidia.mig.shown import NOT_OURS, divided_cards
+from tests.fakes.cards import card, uuid
+from tests.fakes.mig_cards import divided, instance
+
+LIVE = PartView(
+    card=uuid(0), kind="2g.10gb", start=0, size=2, state=PartState.LIVE, numbers=(3, 0),
+    uuid="MIG-00000003-0000-5000-8000-000000000000", pod_uid="uid-p", container="main",
+)  # fmt: skip
+
+
+def shown(*cards: Device, own: tuple[PartView, ...] = (), is_offered: bool = False) -> DividedCard:
+    (found,) = divided_cards(cards, own, is_offered=is_offered)
+    return found
+
+
+def test_card_without_mig_or_with_its_mode_off_is_not_shown() -> None:
+    cards = card(0), divided(1, is_enabled=False)
+    assert divided_cards(cards, (), is_offered=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "is_pending", "words"),
+    [(True, True, ("mig", "")), (True, False, ("mig", "off")), (False, True, ("off", "mig"))],
+)
+def test_mode_now_and_after_the_next_reset(
+    is_enabled: bool, is_pending: bool, words: tuple[str, str]
+) -> None:
+    found = shown(divided(0, is_enabled=is_enabled, is_pending=is_pending))
+    assert (found.mode, found.pending) == words
+
+
+def test_profiles_with_their_free_places() -> None:
+    found = shown(divided(0, instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 2)))
+    free = {kind.name: found.free_starts(kind) for kind in found.kinds}
+    assert free == {
+        "1g.5gb": (3, 4, 5, 6), "1g.5gb+me": (3, 4, 5, 6), "1g.10gb": (4, 6), "2g.10gb": (4,),
+        "3g.20gb": (4,), "4g.20gb": (), "7g.40gb": (),
+    }  # fmt: skip
+    assert {kind.name: kind.memory_mib for kind in found.kinds}["7g.40gb"] == 40192
+
+
+def test_own_instance_is_its_pods_and_another_is_foreign() -> None:
+    found = shown(divided(0, instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 2)), own=(LIVE,))
+    ours, other = found.parts
+    assert ours == LIVE
+    assert (other.state, other.kind, other.numbers) == (PartState.FOREIGN, "1g.5gb", (9, 0))
+    assert (other.pod_uid, other.why) == ("", NOT_OURS)
+
+
+def test_number_that_was_used_again_makes_nothing_ours() -> None:
+    stranger = instance(3, "2g.10gb", 0)
+    assert stranger.device is not None
+    stranger = replace(stranger, device=replace(stranger.device, uuid="MIG-other"))
+    found = shown(divided(0, stranger), own=(LIVE,))
+    assert [(part.state, part.uuid) for part in found.parts] == [
+        (PartState.LIVE, LIVE.uuid),
+        (PartState.FOREIGN, "MIG-other"),
+    ]
+
+
+def test_half_made_instance_of_others_is_foreign_wherever_instances_are_offered() -> None:
+    half = FoundInstance(
+        gpu_instance_id=3, profile="", profile_id=77, placement=instance(3, "2g.10gb", 0).placement
+    )
+    whole = instance(9, "1g.5gb", 2)
+    found = shown(divided(0, half, whole), is_offered=True)
+    assert [(part.kind, part.state, part.numbers) for part in found.parts] == [
+        ("unknown", PartState.FOREIGN, (3,)),
+        ("1g.5gb", PartState.OFFERED, (9, 0)),
+    ]
+
+
+def test_instance_of_others_that_a_container_holds_is_where_the_driver_says() -> None:
+    held = replace(LIVE, kind="", start=0, size=0, numbers=(9, 0), uuid="")
+    found = shown(divided(0, instance(9, "1g.5gb", 2)), own=(held,), is_offered=True)
+    (part,) = found.parts
+    assert (part.kind, part.start, part.size, part.state) == ("1g.5gb", 2, 1, PartState.LIVE)
+    assert part.pod_uid == "uid-p"
+    gone = shown(divided(0), own=(held,), is_offered=True)
+    assert [part.state for part in gone.parts] == [PartState.LOST]
+    unread = shown(divided(0, problem="NVML says no"), own=(held,), is_offered=True)
+    assert unread.parts == (held,)
+
+
+def test_lost_instance_takes_no_place() -> None:
+    lost = replace(LIVE, state=PartState.LOST)
+    found = shown(divided(0), own=(lost,))
+    assert found.parts == (lost,)
+    assert found.free_starts(found.kinds[-1]) == (0,)
+
+
+def test_why_a_card_can_not_be_read() -> None:
+    assert shown(divided(0, profiles=(), problem="NVML says no")).problem == "NVML says no"
