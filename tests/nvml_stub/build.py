@@ -1,6 +1,7 @@
 """Build the stand-in for the driver's library, `libnvidia-ml.so.1`, with gcc.
 
-`python -m tests.nvml_stub.build FOLDER` puts it there. What it answers: see `libnvidia-ml.c`.
+`python -m tests.nvml_stub.build FOLDER` puts it there. What it answers: see `libnvidia-ml.c`, and
+`mig_models.c` for MIG.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+FOLDER = Path(__file__).parent
+SOURCES = (
+    "libnvidia-ml.c",
+    "mig_models.c",
+    "mig_parts.c",
+    "mig_gpu.c",
+    "mig_compute.c",
+    "mig_devices.c",
+    "mig_hardware.c",
+)
+READ = (*SOURCES, "stub.h", "mig.h", "models.inc")
 LIBRARY_NAME = "libnvidia-ml.so.1"
 FLAGS = (
     *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"),
@@ -32,7 +43,8 @@ def build(folder: Path, *defines: str) -> Path:
         RuntimeError: gcc refuses; the text is its own.
     """
     target = folder / LIBRARY_NAME
-    if target.exists() and target.stat().st_mtime >= SOURCE.stat().st_mtime:
+    changed = max((FOLDER / name).stat().st_mtime for name in READ)
+    if target.exists() and target.stat().st_mtime >= changed:
         return target
     compiler = shutil.which("gcc")
     if compiler is None:
@@ -44,7 +56,7 @@ def build(folder: Path, *defines: str) -> Path:
         *(f"-D{name}" for name in defines),
         "-o",
         str(target),
-        str(SOURCE),
+        *(str(FOLDER / name) for name in SOURCES),
         "-lpthread",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

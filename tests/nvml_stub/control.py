@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from tests.nvml_stub.mig import MigHardware
+
 UUIDS = tuple(f"GPU-{i:08d}-0000-4000-8000-00000000000{i}" for i in range(8))
 MODEL = "NVIDIA A100-SXM4-40GB"
 MEMORY_MIB = 40960
@@ -38,6 +40,7 @@ class Stub:
     def __init__(self, library: Path, file: Path) -> None:
         self.library = library
         self.file = file
+        self.mig = MigHardware(file)
 
     def show(self, *lines: str, cards: int = 3) -> None:
         """`cards` well cards and then these lines."""

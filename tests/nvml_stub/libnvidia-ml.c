@@ -19,18 +19,27 @@
  *   fail <function|*> <card|*> <nvmlReturn>
  *   hang <function|*> <card|*> <seconds>    ends early once the line is gone
  *   garbage <function|*> <card|*> <byte>    answers with success, every byte of the answer being that
- *   xid <sequence> <card> <number>      delivered once; sequence numbers only grow
+ *   xid <sequence> <card> <number> [<gpu instance> <compute instance>]
+ *                                       delivered once; sequence numbers only grow
+ *   nth <id> <function|changes|*> <card|*> <n> before|after fail|hang|kill [<nvmlReturn>|<seconds>]
+ *                                       what befalls the n-th such call, counted over all processes
+ *                                       since the line came: nothing but that call, and only once.
+ *                                       `after`: the call does its work, and then fails, hangs, or
+ *                                       its process is killed with SIGKILL. `changes` are the calls
+ *                                       that change MIG. A hang ends early once the line is gone.
+ *
+ * What is said of MIG, see mig_models.c, has lines of its own, and cards have more words for it.
  *
  * What nvmlDeviceSetMemoryLimits_v1 was given is added to the file `$NVML_STUB_FILE.limits`, a call a
  * line: uuid, soft and hard limit in bytes, cgroup.
  *
  * Build: tests/nvml_stub/build.py. Calls are counted: nvmlStubCalls("nvmlInitWithFlags").
  */
-#define _GNU_SOURCE
+#include "stub.h"
+
 #include <poll.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -39,68 +48,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define API __attribute__((visibility("default")))
-#define MAX_CARDS 64
-#define MAX_RULES 128
-#define MAX_XIDS 256
-#define MAX_LINKS 36
-#define MAX_PROCESSES 64
-#define MAX_COUNTERS 96
-#define ANY (-1)
-
-enum {
-    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10
-};
-enum { LINK_NONE = 0, LINK_GPU = 1, LINK_SWITCH = 2 };
-enum { XID_EVENT = 8, FIELD_RECOVERY_ACTION = 230 };
-
-typedef int nvmlReturn_t;
-typedef struct card_handle { int number; } *nvmlDevice_t;
-typedef struct event_set { int watches[MAX_CARDS]; } *nvmlEventSet_t;
-typedef struct {
-    char bus_legacy[16];
-    unsigned domain, bus, device, pci_device, pci_subsystem;
-    char bus_id[32];
-} nvmlPciInfo_t;
-typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory_v2_t;
-typedef struct {
-    const char *cgroup;
-    unsigned long long soft_bytes, hard_bytes;
-} nvmlSetMemoryLimits_v1_t;
-typedef struct {
-    nvmlDevice_t device;
-    unsigned long long type, data;
-    unsigned gpu_instance, compute_instance;
-} nvmlEventData_t;
-typedef struct {
-    uint32_t field, scope;
-    int64_t timestamp, latency_us;
-    int value_type, result;
-    union { unsigned u; unsigned long long ull; } value;
-} nvmlFieldValue_t;
-
-struct card {
-    char uuid[96], name[96], bus[32];
-    unsigned long long memory_mib, used_mib;
-    int minor, mig, recovery, remapped, busy; /* -1 = not supported */
-    unsigned pids[MAX_PROCESSES], pid_count;
-    int link_kind[MAX_LINKS], link_peer[MAX_LINKS], link_count;
-};
-struct rule { char function[64]; int card; double value; };
-struct xid { unsigned long long sequence; int card; unsigned long long number; };
-struct state {
-    char driver[80], nvml[80];
-    int generation, card_count, fail_count, hang_count, garbage_count, xid_count;
-    struct card cards[MAX_CARDS];
-    int level[MAX_CARDS][MAX_CARDS];
-    struct rule fails[MAX_RULES], hangs[MAX_RULES], garbage[MAX_RULES];
-    struct xid xids[MAX_XIDS];
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct state now;
+struct state now;
 static struct stat seen;
 static int is_read, init_count, init_generation, has_seen_xids;
 static unsigned long long last_xid;
@@ -110,7 +59,7 @@ static struct { char function[64]; unsigned count; } counters[MAX_COUNTERS];
 
 /* -- the control file ------------------------------------------------------------------------- */
 
-static char *next_word(char **rest) {
+char *next_word(char **rest) {
     char *at = *rest, *out, *start;
     int quoted = 0;
     while (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r') at++;
@@ -124,7 +73,7 @@ static char *next_word(char **rest) {
     return start;
 }
 
-static int number_or_any(const char *word) {
+int number_or_any(const char *word) {
     return word == NULL || strcmp(word, "*") == 0 ? ANY : atoi(word);
 }
 
@@ -148,6 +97,7 @@ static void read_card(struct state *s, char *rest) {
         char *value = strchr(word, '=');
         if (!value) continue;
         *value++ = 0;
+        if (mig_card_word(c, word, value)) continue;
         if (!strcmp(word, "uuid")) snprintf(c->uuid, sizeof c->uuid, "%s", value);
         if (!strcmp(word, "name")) snprintf(c->name, sizeof c->name, "%s", value);
         if (!strcmp(word, "bus")) snprintf(c->bus, sizeof c->bus, "%s", value);
@@ -211,8 +161,24 @@ static void read_rule(struct rule *rules, int *count, char *rest) {
 static void read_xid(struct state *s, char *rest) {
     char *sequence = next_word(&rest), *card = next_word(&rest), *number = next_word(&rest);
     if (!sequence || !card || !number || s->xid_count == MAX_XIDS) return;
+    char *gpu_instance = next_word(&rest), *compute_instance = next_word(&rest);
     s->xids[s->xid_count++] = (struct xid){
-        strtoull(sequence, NULL, 10), number_or_any(card), strtoull(number, NULL, 10)};
+        strtoull(sequence, NULL, 10), number_or_any(card), strtoull(number, NULL, 10),
+        (unsigned)number_or_any(gpu_instance), (unsigned)number_or_any(compute_instance)};
+}
+
+static void read_nth(struct state *s, char *rest) {
+    char *words[7] = {0};
+    for (int i = 0; i < 7; i++) words[i] = next_word(&rest);
+    if (!words[5] || s->nth_count == MAX_NTH) return;
+    struct nth *n = &s->nth[s->nth_count++];
+    snprintf(n->id, sizeof n->id, "%s", words[0]);
+    snprintf(n->function, sizeof n->function, "%s", words[1]);
+    snprintf(n->effect, sizeof n->effect, "%s", words[5]);
+    n->card = number_or_any(words[2]);
+    n->count = atoi(words[3]);
+    n->is_after = !strcmp(words[4], "after");
+    n->value = words[6] ? atof(words[6]) : 0;
 }
 
 static void read_line(struct state *s, char *line) {
@@ -225,6 +191,8 @@ static void read_line(struct state *s, char *line) {
     else if (!strcmp(word, "hang")) read_rule(s->hangs, &s->hang_count, rest);
     else if (!strcmp(word, "garbage")) read_rule(s->garbage, &s->garbage_count, rest);
     else if (!strcmp(word, "xid")) read_xid(s, rest);
+    else if (!strcmp(word, "nth")) read_nth(s, rest);
+    else if (mig_line(s, word, rest)) return;
     else if (!(value = next_word(&rest))) return;
     else if (!strcmp(word, "driver")) snprintf(s->driver, sizeof s->driver, "%s", value);
     else if (!strcmp(word, "nvml")) snprintf(s->nvml, sizeof s->nvml, "%s", value);
@@ -244,6 +212,7 @@ static int refresh(void) {
     FILE *file = fopen(path, "re");
     if (!file) return 0;
     memset(&fresh, 0, sizeof fresh);
+    fresh.rights = RIGHTS_ROOT;
     snprintf(fresh.driver, sizeof fresh.driver, "570.86.15");
     snprintf(fresh.nvml, sizeof fresh.nvml, "12.570.86.15");
     for (int i = 0; i < MAX_CARDS; i++)
@@ -268,11 +237,15 @@ static void count_call(const char *function) {
     }
 }
 
+static int is_meant(const char *wanted, int wanted_card, const char *function, int card) {
+    return (!strcmp(wanted, "*") || !strcmp(wanted, function) ||
+            (!strcmp(wanted, "changes") && is_change(function))) &&
+        (wanted_card == ANY || wanted_card == card);
+}
+
 static const struct rule *rule_of(const struct rule *rules, int count, const char *function, int card) {
     for (int i = 0; i < count; i++)
-        if ((!strcmp(rules[i].function, "*") || !strcmp(rules[i].function, function)) &&
-            (rules[i].card == ANY || rules[i].card == card))
-            return &rules[i];
+        if (is_meant(rules[i].function, rules[i].card, function, card)) return &rules[i];
     return NULL;
 }
 
@@ -295,12 +268,49 @@ static void hang(const char *function, int card) {
     }
 }
 
+static int is_still_asked(const char *id) {
+    for (int i = 0; refresh() && i < now.nth_count; i++)
+        if (!strcmp(now.nth[i].id, id)) return 1;
+    return 0;
+}
+
+/* What an nth line asks of this call; `result` unless it is to fail. Call with the lock held. */
+static nvmlReturn_t befall(const struct nth *n, nvmlReturn_t result) {
+    double start = seconds();
+    if (!strcmp(n->effect, "kill")) kill(getpid(), SIGKILL);
+    if (!strcmp(n->effect, "fail")) return (nvmlReturn_t)n->value;
+    while (!strcmp(n->effect, "hang") && is_still_asked(n->id) && seconds() - start < n->value) {
+        struct timespec pause = {0, 5 * 1000 * 1000};
+        pthread_mutex_unlock(&lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&lock);
+    }
+    return result;
+}
+
+static __thread struct nth afterwards; /* what befalls the thread's call when it is done */
+
+/* Counts the call for every nth line that means it. Call with the lock held. */
+static nvmlReturn_t enter_nth(const char *function, int card) {
+    struct nth first = {.effect = ""};
+    afterwards.effect[0] = 0;
+    for (int i = 0; i < now.nth_count; i++) {
+        const struct nth *n = &now.nth[i];
+        if (!is_meant(n->function, n->card, function, card) || count_nth(n->id) != n->count) continue;
+        if (n->is_after) afterwards = *n;
+        else first = *n;
+    }
+    return befall(&first, OK);
+}
+
 /* Locks; answers what the control file asks this call to answer. The caller unlocks with leave(). */
-static nvmlReturn_t enter(const char *function, int card) {
+nvmlReturn_t enter(const char *function, int card) {
     pthread_mutex_lock(&lock);
     count_call(function);
     if (!refresh()) return DRIVER_NOT_LOADED;
     hang(function, card);
+    nvmlReturn_t befallen = enter_nth(function, card);
+    if (befallen != OK) return befallen;
     const struct rule *r = rule_of(now.fails, now.fail_count, function, card);
     if (r) return (nvmlReturn_t)r->value;
     if (strncmp(function, "nvmlInit", 8) == 0) return OK;
@@ -308,30 +318,36 @@ static nvmlReturn_t enter(const char *function, int card) {
     return OK;
 }
 
-static nvmlReturn_t leave(nvmlReturn_t result) {
+nvmlReturn_t leave(nvmlReturn_t result) {
+    if (afterwards.effect[0]) result = befall(&afterwards, result);
+    afterwards.effect[0] = 0;
     pthread_mutex_unlock(&lock);
     return result;
 }
 
 /* Replaces the bytes of an answer where a garbage line asks for it. Call with the lock held. */
-static nvmlReturn_t spoil(const char *function, int card, nvmlReturn_t result, void *out, size_t size) {
+nvmlReturn_t spoil(const char *function, int card, nvmlReturn_t result, void *out, size_t size) {
     const struct rule *r = rule_of(now.garbage, now.garbage_count, function, card);
     if (result == OK && r) memset(out, (int)r->value, size);
     return result;
 }
 
-static int number_of(nvmlDevice_t device) {
+nvmlDevice_t handle_of(int card) { return &handles[card]; }
+
+int number_of(nvmlDevice_t device) {
     return device >= handles && device < handles + MAX_CARDS ? (int)(device - handles) : ANY;
 }
 
-static nvmlReturn_t enter_card(const char *function, nvmlDevice_t device) {
+nvmlReturn_t enter_card(const char *function, nvmlDevice_t device) {
     int card = number_of(device);
     nvmlReturn_t result = enter(function, card);
+    if (result == OK && is_mig_device(device)) return NOT_SUPPORTED; /* a question for its card */
     if (result == OK && (card == ANY || card >= now.card_count)) return INVALID_ARGUMENT;
     return result;
 }
 
-static nvmlReturn_t copy_text(char *to, unsigned size, const char *text) {
+__attribute__((noinline)) /* gcc sees no more than that a card's number may be ANY */
+nvmlReturn_t copy_text(char *to, unsigned size, const char *text) {
     if (strlen(text) >= size) return INSUFFICIENT_SIZE;
     strcpy(to, text);
     to[size - 1] = 0; /* what spoil() leaves */
@@ -418,8 +434,9 @@ static nvmlReturn_t by_text(const char *function, const char *text, int is_uuid,
     int found = ANY;
     for (int i = 0; i < now.card_count; i++)
         if (!strcasecmp(is_uuid ? now.cards[i].uuid : now.cards[i].bus, text)) found = i;
-    if (result == OK && found == ANY) result = NOT_FOUND;
-    if (result == OK) *device = &handles[found];
+    nvmlDevice_t part = result == OK && found == ANY && is_uuid ? mig_by_uuid(text) : NULL;
+    if (result == OK && found == ANY && !part) result = NOT_FOUND;
+    if (result == OK) *device = part ? part : &handles[found];
     return leave(result);
 }
 
@@ -438,18 +455,21 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t 
 #define CARD now.cards[number_of(device)]
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *to, unsigned size) {
+    if (is_mig_device(device)) return mig_uuid(__func__, device, to, size);
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK) result = copy_text(to, size, CARD.uuid);
     return leave(spoil(__func__, number_of(device), result, to, size - 1));
 }
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *to, unsigned size) {
+    if (is_mig_device(device)) return mig_name(__func__, device, to, size);
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK) result = copy_text(to, size, CARD.name);
     return leave(spoil(__func__, number_of(device), result, to, size - 1));
 }
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+    if (is_mig_device(device)) return mig_index(__func__, device, index);
     nvmlReturn_t result = enter_card(__func__, device);
     if (result == OK) *index = (unsigned)number_of(device);
     return leave(result);
@@ -461,21 +481,31 @@ API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor) 
     return leave(spoil(__func__, number_of(device), result, minor, sizeof *minor));
 }
 
-API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    nvmlReturn_t result = enter_card(__func__, device);
-    if (result == OK) {
-        memory->total = CARD.memory_mib << 20;
-        memory->used = CARD.used_mib << 20;
-        memory->free = memory->total - memory->used;
+/* Bytes of a card or a MIG device. The caller leaves. */
+static nvmlReturn_t memory_of(const char *function, nvmlDevice_t device, unsigned long long *total,
+                              unsigned long long *used) {
+    if (is_mig_device(device)) return mig_memory(function, device, total, used);
+    nvmlReturn_t result = enter_card(function, device);
+    if (result == OK && now.rights < RIGHTS_MONITOR) {
+        look_at_hardware();
+        if (is_mig_on(number_of(device))) result = NO_PERMISSION; /* of a whole card */
     }
+    if (result == OK) {
+        *total = CARD.memory_mib << 20;
+        *used = CARD.used_mib << 20;
+    }
+    return result;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    nvmlReturn_t result = memory_of(__func__, device, &memory->total, &memory->used);
+    if (result == OK) memory->free = memory->total - memory->used;
     return leave(spoil(__func__, number_of(device), result, memory, sizeof *memory));
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    nvmlReturn_t result = enter_card(__func__, device);
+    nvmlReturn_t result = memory_of(__func__, device, &memory->total, &memory->used);
     if (result == OK) {
-        memory->total = CARD.memory_mib << 20;
-        memory->used = CARD.used_mib << 20;
         memory->reserved = 0;
         memory->free = memory->total - memory->used;
     }
@@ -503,15 +533,15 @@ API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemory
 #endif
 
 typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
-typedef struct {
-    unsigned pid;
-    unsigned long long used;
-    unsigned gpu_instance, compute_instance;
-} nvmlProcessInfo_t;
+
+static int is_in_mig_mode(int card) {
+    if (now.cards[card].mig >= 0) look_at_hardware();
+    return is_mig_on(card);
+}
 
 API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     nvmlReturn_t result = enter_card(__func__, device);
-    if (result == OK && CARD.busy < 0) result = NOT_SUPPORTED;
+    if (result == OK && (CARD.busy < 0 || is_in_mig_mode(number_of(device)))) result = NOT_SUPPORTED;
     if (result == OK) {
         rates->gpu = (unsigned)CARD.busy;
         rates->memory = (unsigned)CARD.busy / 2;
@@ -521,14 +551,15 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 
 static nvmlReturn_t processes(const char *function, nvmlDevice_t device, unsigned *count,
                               nvmlProcessInfo_t *out) {
-    nvmlReturn_t result = enter_card(function, device);
-    if (result == OK) {
-        unsigned room = *count;
-        *count = CARD.pid_count;
-        if (room < *count) result = INSUFFICIENT_SIZE;
-        for (unsigned i = 0; result == OK && i < *count; i++)
-            out[i] = (nvmlProcessInfo_t){CARD.pids[i], 1 << 20, 0xFFFFFFFF, 0xFFFFFFFF};
-    }
+    nvmlReturn_t result = is_mig_device(device) ? mig_enter(function, device)
+                                                : enter_card(function, device);
+    unsigned room = *count, found = 0;
+    if (result == OK && !is_mig_device(device))
+        for (; found < CARD.pid_count; found++)
+            if (found < room) out[found] = (nvmlProcessInfo_t){CARD.pids[found], 1 << 20, ~0u, ~0u};
+    if (result == OK) result = mig_processes(device, room, &found, out);
+    if (result == OK) *count = found;
+    if (result == OK && room < found) result = INSUFFICIENT_SIZE;
     return leave(result);
 }
 
@@ -561,26 +592,6 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
     return pci_info(__func__, device, pci);
 }
 
-API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
-    nvmlReturn_t result = enter_card(__func__, device);
-    if (result == OK && CARD.mig < 0) result = NOT_SUPPORTED;
-    if (result == OK) *current = *pending = (unsigned)CARD.mig;
-    return leave(spoil(__func__, number_of(device), result, current, sizeof *current));
-}
-
-/* What NVIDIA's container toolkit asks of every card: none has a MIG instance, or is one. */
-API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
-    nvmlReturn_t result = enter_card(__func__, device);
-    if (result == OK) *count = 0;
-    return leave(result);
-}
-
-API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
-    nvmlReturn_t result = enter_card(__func__, device);
-    if (result == OK) *is_mig = 0;
-    return leave(result);
-}
-
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable,
                                            unsigned *uncorrectable, unsigned *pending,
                                            unsigned *failure) {
@@ -605,6 +616,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
             values[i].value.u = (unsigned)CARD.recovery;
             values[i].result = OK;
         }
+        if (mig_field(number_of(device), values[i].field, &values[i].value.u)) values[i].result = OK;
         spoil(__func__, number_of(device), values[i].result, &values[i].value, sizeof values[i].value);
     }
     return leave(result);
@@ -705,7 +717,8 @@ static int next_event(nvmlEventSet_t set, nvmlEventData_t *data) {
         if (x->sequence <= last_xid) continue;
         last_xid = x->sequence;
         if (x->card < 0 || x->card >= MAX_CARDS || !set->watches[x->card]) continue;
-        *data = (nvmlEventData_t){&handles[x->card], XID_EVENT, x->number, ~0u, ~0u};
+        *data = (nvmlEventData_t){&handles[x->card], XID_EVENT, x->number, x->gpu_instance,
+                                  x->compute_instance};
         return 1;
     }
     return 0;

@@ -9,32 +9,39 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hami_node.config.settings import Settings
-from hami_node.errors import BackendError, DriverUnavailable
+from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import Device, PairScores, Uuid
-from hami_node.ports import Clock, HostUse, Record
+from hami_node.ports import Clock, HostUse, PartError, Record
+from hami_node.vendors.nvidia.driver.boot import BOOT_ID
 from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.driver.location import driver_root_of
 from hami_node.vendors.nvidia.driver.validations import Validations
+from hami_node.vendors.nvidia.mig.found import MigCard
+from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 from hami_node.vendors.nvidia.nvml.cards import HostSources, Reading, Roster, enlist, read_card
 from hami_node.vendors.nvidia.nvml.health import XidWatch
-from hami_node.vendors.nvidia.nvml.links import LinkedCard, read_pair_scores
+from hami_node.vendors.nvidia.nvml.links import LinkedCard, LinkReader
+from hami_node.vendors.nvidia.nvml.mig.instance_errors import InstanceErrors
+from hami_node.vendors.nvidia.nvml.mig.mode import MigModes
 from hami_node.vendors.nvidia.nvml.session import NvmlSession
-from hami_node.vendors.nvidia.nvml.use import read_host_use
+from hami_node.vendors.nvidia.nvml.use import UseReader
 from hami_node.vendors.nvidia.nvml.worker import PassWorker
-from hami_node.vendors.nvidia.nvml.xid_ledger import BOOT_ID, XidLedger, XidPolicy
+from hami_node.vendors.nvidia.nvml.xid_ledger import XidLedger, XidPolicy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+
+if TYPE_CHECKING:
+    from hami_node.vendors.nvidia.nvml.mig.driver import NvmlMigDriver
+    from hami_node.vendors.nvidia.nvml.mig.reader import MigReader
 
 log = logging.getLogger(__name__)
 
 MAX_CARDS: Final = 256
 """More than this is no number of cards: a driver that counts them is not asked for each."""
-LINKS_RETRY_S: Final = 60.0
-"""Longest pause between two readings of the links while a card does not answer about its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +108,16 @@ class NvmlBackend:
         self._settings = settings or NvmlSettings()
         self._session = NvmlSession(clock, self._settings.library)
         self._xids = XidLedger(clock, record, self._settings.boot_id)
+        self._known: dict[Uuid, Device] = {}
+        """Cards as they last answered. Only the worker's thread changes it."""
+        self._instance_errors = InstanceErrors(lambda uuid: self._known.get(uuid))
         self._watch = XidWatch(
             clock,
             self._xids,
+            self._instance_errors,
             lambda: self._settings.xids,
             self._on_event,
-            self._settings.event_wait_s,
+            wait_s=self._settings.event_wait_s,
         )
         self._worker = PassWorker[_Pass](
             clock,
@@ -119,14 +130,11 @@ class NvmlBackend:
         self._use_wanted: frozenset[Uuid] | None = None
         self._host_use: Mapping[Uuid, HostUse] = {}
         # What follows belongs to the worker's thread.
-        self._known: dict[Uuid, Device] = {}
         self._nameless: tuple[str, ...] = ()
-        self._armed: Mapping[Uuid, object] = {}
-        self._linked: tuple[LinkedCard, ...] = ()
-        self._links_due_s = self._links_pause_s = 0.0
-        self._is_first_pass = True
+        self._armed: Mapping[Uuid, Mode] = {}
+        self._links, self._uses = LinkReader(clock), UseReader(clock)
         self._memory_sources: dict[Uuid, str] = {}
-        self._pair_scores: PairScores = {}
+        self._mig_reader: MigReader | None = None
 
     def scan(self) -> tuple[Device, ...]:
         """All cards after a fresh pass, sorted by (index, uuid); see `ports.Backend.scan`.
@@ -187,6 +195,10 @@ class NvmlBackend:
         """How often each (card, XID) has occurred, ignored XIDs included."""
         return self._xids.counts()
 
+    def part_errors(self) -> tuple[PartError, ...]:
+        """XIDs that named a MIG instance; see `ports.Backend`."""
+        return self._instance_errors.take()
+
     def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
         """Take an operator's word that these cards (None: all) need no reset any more."""
         cleared = self._xids.clear(uuids)
@@ -198,6 +210,26 @@ class NvmlBackend:
         return self._worker.age_s()
 
     @property
+    def mig(self) -> NvmlMigDriver:
+        """MIG of these cards; nothing of it is loaded before."""
+        from hami_node.vendors.nvidia.nvml.mig.driver import NvmlMigDriver, Session
+
+        session = Session(
+            do=self._worker.do,
+            index_of=self._index_of,
+            open=self._open,
+            stop_listening=self._stop_listening,
+        )
+        return NvmlMigDriver(session, self._reader)
+
+    def _index_of(self, uuid: Uuid) -> int:
+        found = self._worker.last()
+        for device in found.devices if found else ():
+            if device.uuid == uuid:
+                return device.index
+        raise DeviceLost("the driver has not listed this card")
+
+    @property
     def driver_version(self) -> str:
         """As the driver reports it; "" before the first session."""
         return self._session.driver_version
@@ -206,10 +238,10 @@ class NvmlBackend:
 
     def _one_pass(self, calls: NvmlCalls) -> _Pass:
         self._xids.open()
-        self._session.ensure_open(calls)
+        self._open(calls)
         readings = self._read_all(calls)
         if any(r.is_driver_fault for r in readings) and self._may_reopen():
-            self._session.reopen(calls)
+            self._reopen(calls)
             readings = self._read_all(calls)  # a card that blames the driver again is lost itself
         if not any(r.is_lost for r in readings):
             self._session.proved_good()
@@ -233,7 +265,7 @@ class NvmlBackend:
         """Only after somebody has asked: the first list of cards must not wait for it."""
         wanted, self._use_wanted = self._use_wanted, None
         if wanted is not None:
-            self._host_use = read_host_use(calls, readings, wanted)
+            self._host_use = self._uses.read(calls, readings, wanted)
 
     def _read_all(self, calls: NvmlCalls) -> list[Reading]:
         """Raises DriverUnavailable when the cards can't even be counted."""
@@ -242,14 +274,14 @@ class NvmlBackend:
         except DriverUnavailable:
             if not self._may_reopen():
                 raise
-            self._session.reopen(calls)
+            self._reopen(calls)
             count = _count(calls)
         hung = self._worker.hung()
         limit_s = self._settings.call_limit_s
         return [
             Reading(index=i, fault=hung[i].overdue_text(limit_s), is_lost=True)
             if i in hung
-            else read_card(calls, i, self._settings.sources)
+            else read_card(calls, i, self._settings.sources, self._read_mig)
             for i in range(count)
         ]
 
@@ -257,8 +289,36 @@ class NvmlBackend:
         """True when a new session is due and closing this one would disturb no pending call."""
         if not self._session.may_reopen or self._worker.hung():
             return False
+        return self._stop_listening()
+
+    def _stop_listening(self) -> bool:
+        """Until the next pass; True once no NVML call of the listening thread is pending."""
         self._armed = {}
         return self._watch.disarm()
+
+    def _open(self, calls: NvmlCalls) -> None:
+        if self._session.ensure_open(calls) and self._mig_reader:
+            self._mig_reader.forget()
+
+    def _reopen(self, calls: NvmlCalls) -> None:
+        self._session.reopen(calls)
+        if self._mig_reader:
+            self._mig_reader.forget()
+
+    def _read_mig(
+        self, calls: NvmlCalls, handle: object, index: int, uuid: Uuid, modes: MigModes
+    ) -> MigCard:
+        from hami_node.vendors.nvidia.nvml.mig.asked import AskedCard
+
+        card = AskedCard(calls=calls, index=index, handle=handle)
+        return self._reader().scan(card, uuid, modes)
+
+    def _reader(self) -> MigReader:
+        if self._mig_reader is None:
+            from hami_node.vendors.nvidia.nvml.mig.reader import MigReader
+
+            self._mig_reader = MigReader(self._clock)
+        return self._mig_reader
 
     def _judged(self, device: Device, readings: list[Reading]) -> Device:
         """The card, unhealthy if XID events make it so."""
@@ -280,12 +340,11 @@ class NvmlBackend:
                 self._known[device.uuid] = device
 
     def _listen(self, readings: list[Reading]) -> None:
-        handles = {r.uuid: r.handle for r in readings if r.uuid and not r.is_lost}
-        if not self._settings.xids.is_on:
-            handles = {}
-        if handles.keys() != self._armed.keys():
-            self._watch.arm(handles)
-            self._armed = handles
+        heard = [r for r in readings if self._settings.xids.is_on and not r.is_lost]
+        armed = {r.uuid: r.mode for r in heard if r.uuid}
+        if armed != self._armed:  # a change of the mode makes the handles bad
+            self._watch.arm({r.uuid: r.handle for r in heard if r.uuid})
+            self._armed = armed
 
     def _report(self, roster: Roster, readings: list[Reading]) -> None:
         """Log once what no device can show."""
@@ -303,36 +362,12 @@ class NvmlBackend:
                 log.error("nvml_card_without_identity", extra=kv(reason=fault))
 
     def _scores(self, calls: NvmlCalls, readings: list[Reading]) -> PairScores:
-        """Read again only when the set of answering cards has changed; never in the first pass.
-
-        The first list of cards must not wait for some hundred calls about links.
-        """
-        if self._is_first_pass:
-            self._is_first_pass = False
-            return self._pair_scores
         cards = tuple(
             LinkedCard(index=r.index, uuid=r.uuid, handle=r.handle, pci_bus=r.pci_bus)
             for r in readings
             if r.uuid and not r.is_lost
         )
-        positions = [(c.index, c.uuid) for c in cards]
-        is_known = positions == [(c.index, c.uuid) for c in self._linked]
-        if is_known or self._clock.monotonic() < self._links_due_s:
-            return self._pair_scores
-        try:
-            found = read_pair_scores(calls, cards)
-        except DriverUnavailable as e:
-            log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
-            return self._pair_scores
-        self._pair_scores = found.scores
-        if not found.faults:
-            self._linked, self._links_pause_s = cards, 0.0
-            return self._pair_scores
-        if not self._links_pause_s:
-            log.warning("nvml_links_unknown", extra=kv(reason="; ".join(found.faults)))
-        self._links_due_s = self._clock.monotonic() + self._links_pause_s
-        self._links_pause_s = min(max(self._links_pause_s * 2, 1.0), LINKS_RETRY_S)
-        return self._pair_scores
+        return self._links.scores(calls, cards)
 
     def _on_event(self) -> None:
         self._worker.request()

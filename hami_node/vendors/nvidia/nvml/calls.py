@@ -22,13 +22,17 @@ log = logging.getLogger(__name__)
 UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
+NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6
 DRIVER_NOT_LOADED: Final = 9
 TIMEOUT: Final = 10
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
+RESET_REQUIRED: Final = 16
 VERSION_MISMATCH: Final = 18
+IN_USE: Final = 19
+INSUFFICIENT_RESOURCES: Final = 23
 ARGUMENT_VERSION_MISMATCH: Final = 25
 DEPRECATED: Final = 26
 GPU_NOT_FOUND: Final = 28
@@ -54,7 +58,16 @@ class Abandoned(BaseException):
     """
 
 
-class CardGone(DeviceLost):
+class CallFailed(DeviceLost):
+    """A call about a card failed; `code` is NVML's, 0 where its answer can't be read."""
+
+    def __init__(self, text: str, code: int) -> None:
+        """Keep the code beside the text."""
+        super().__init__(text)
+        self.code = code
+
+
+class CardGone(CallFailed):
     """The driver says that the card is no longer there; it is back only after a reset."""
 
 
@@ -176,7 +189,7 @@ def _mapped(text: str, card: int | None, code: int) -> DriverUnavailable | Devic
         return DriverUnavailable(f"{text}: load the driver on the node (modprobe nvidia)")
     if card is None or code in SESSION_CODES:
         return DriverUnavailable(text)
-    return CardGone(text) if code in GONE_CODES else DeviceLost(text)
+    return CardGone(text, code) if code in GONE_CODES else CallFailed(text, code)
 
 
 def _unreadable(error: Exception) -> str:

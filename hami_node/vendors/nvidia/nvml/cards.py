@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,16 +11,19 @@ from typing import Any, Final
 
 from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.model import Device, Uuid
-from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA, DriverCard
+from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig.details import DriverCard
+from hami_node.vendors.nvidia.mig.found import MigCard
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.calls import (
     INVALID_ARGUMENT,
+    NO_PERMISSION,
     NOT_OFFERED,
     CardGone,
     NvmlCalls,
     of_one_card,
 )
-from hami_node.vendors.nvidia.nvml.mig import is_mig_enabled
+from hami_node.vendors.nvidia.nvml.mig.mode import MigModes, read_modes
 
 UNKNOWN_MODEL: Final = "NVIDIA GPU"
 """Model of a card that failed after its UUID and before its name was ever read."""
@@ -31,7 +34,7 @@ _UUID: Final = re.compile(r"[A-Za-z0-9-]{1,48}", re.ASCII)
 _NAME_CHARS: Final = 96
 _NOT_IN_NAMES: Final = frozenset(',:;"')
 """Separators of the annotations."""
-_MAX_MEMORY_MIB: Final = 2**24
+MAX_MEMORY_MIB: Final = 2**24
 """16 TiB. Schedulers read sizes as 32-bit numbers, and drop a whole node for one that is larger."""
 _MAX_MINOR: Final = 2**20 - 1
 """Linux has no higher number for a device."""
@@ -48,6 +51,10 @@ _RECOVERY_ACTIONS: Final = {
     6: "reset its bus",
     7: "power-cycle the node",
 }
+
+
+ReadMig = Callable[[NvmlCalls, Any, int, Uuid, MigModes], MigCard]
+"""Reads the profiles and instances of a card in MIG mode, by its handle, index, UUID and modes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,7 @@ class Reading:
         is_gone: the driver says that the card is no longer there.
         handle: NVML's handle; None when even that query failed.
         minor: the number of the card's device node; None where the driver does not tell it.
+        mig: what it says of MIG; None for a card without.
         memory_source: where the memory's size comes from if not from the card; else "".
     """
 
@@ -86,6 +94,7 @@ class Reading:
     memory_mib: int = 0
     memory_source: str = ""
     mode: Mode = Mode.HAMI_CORE
+    mig: MigCard | None = None
     numa: int | None = None
     fault: str = ""
     is_lost: bool = False
@@ -105,12 +114,12 @@ class Roster:
     gone: frozenset[Uuid] = frozenset()
 
 
-def read_card(calls: NvmlCalls, index: int, sources: HostSources) -> Reading:
+def read_card(calls: NvmlCalls, index: int, sources: HostSources, read_mig: ReadMig) -> Reading:
     """Query everything of a card; a failing query ends the card's queries, not the pass."""
     facts: dict[str, Any] = {}
     try:
         with of_one_card():
-            for name, value in _answers(calls, index, sources):
+            for name, value in _answers(calls, index, sources, read_mig):
                 if name != "fault" or value:
                     facts.setdefault(name, value)
     except BackendError as e:
@@ -123,24 +132,33 @@ def read_card(calls: NvmlCalls, index: int, sources: HostSources) -> Reading:
     return Reading(index=index, **facts)
 
 
-def _answers(calls: NvmlCalls, index: int, sources: HostSources) -> Iterator[tuple[str, Any]]:
+def _answers(
+    calls: NvmlCalls, index: int, sources: HostSources, read_mig: ReadMig
+) -> Iterator[tuple[str, Any]]:
     """The card's facts in the order in which they are queried, identity first."""
     handle = calls.ask("nvmlDeviceGetHandleByIndex", index, card=index)
     yield "handle", handle
     pci_bus = _text(calls.ask("nvmlDeviceGetPciInfo", handle, card=index).busId)
     yield "pci_bus", pci_bus
     yield "numa", numa_node(sources.sysfs_root, pci_bus)
-    yield "uuid", _uuid(calls.ask("nvmlDeviceGetUUID", handle, card=index))
+    uuid = _uuid(calls.ask("nvmlDeviceGetUUID", handle, card=index))
+    yield "uuid", uuid
     yield "model", _name(calls.ask("nvmlDeviceGetName", handle, card=index))
     yield "minor", _minor(calls, handle, index)
-    is_mig = is_mig_enabled(calls, handle, index)
-    yield "mode", Mode.MIG if is_mig else Mode.HAMI_CORE
-    memory_mib, source = _memory(calls, handle, index, sources)
+    modes = read_modes(calls, handle, index)
+    yield "mode", Mode.MIG if modes and modes.is_enabled else Mode.HAMI_CORE
+    mig: MigCard | None
+    if modes and modes.is_enabled:
+        mig = read_mig(calls, handle, index, uuid, modes)
+        memory_mib, source = _memory_in_mig_mode(calls, handle, index, mig)
+    else:
+        mig = MigCard(is_enabled=False, is_pending=modes.is_pending) if modes else None
+        memory_mib, source = _memory(calls, handle, index, sources)
+    yield "mig", mig
     yield "memory_mib", memory_mib
     yield "memory_source", source
     yield "fault", _recovery_fault(calls, handle, index)
     yield "fault", _remap_fault(calls, handle, index)
-    yield "fault", MIG_NOT_SERVED if is_mig else ""
 
 
 def _text(answer: str | bytes) -> str:
@@ -192,8 +210,29 @@ def _memory(calls: NvmlCalls, handle: object, card: int, sources: HostSources) -
     return _sound_memory_mib(memory_mib), "system memory"
 
 
+def _memory_in_mig_mode(
+    calls: NvmlCalls, handle: object, card: int, mig: MigCard
+) -> tuple[int, str]:
+    """Memory in MiB, and where it is from: of a whole card it takes rights to know.
+
+    Raises:
+        DeviceLost: the card's profiles are not known either, or a size that no card has.
+    """
+    absent = NOT_OFFERED | {NO_PERMISSION}
+    info = calls.ask("nvmlDeviceGetMemoryInfo", handle, card=card, absent=absent)
+    if info is not None and info.total:
+        return _sound_memory_mib(int(info.total) >> 20), ""
+    largest = max((profile.memory_mib for profile in mig.profiles), default=0)
+    if not largest:
+        raise DeviceLost(
+            "the driver tells this daemon neither the memory nor the MIG profiles of the card: "
+            f"{mig.problem or 'it may lack rights for MIG'}"
+        )
+    return largest, "its largest MIG profile"
+
+
 def _sound_memory_mib(memory_mib: int) -> int:
-    if not 0 < memory_mib <= _MAX_MEMORY_MIB:
+    if not 0 < memory_mib <= MAX_MEMORY_MIB:
         raise DeviceLost(
             "the driver reports a size of memory that can't be right "
             "(nvidia-smi --query-gpu=memory.total)"
@@ -319,7 +358,7 @@ def _device(uuid: Uuid, reading: Reading, last: Device | None) -> Device:
         unhealthy_reason=reading.fault,
         memory_mib=reading.memory_mib,
         pci_bus=reading.pci_bus,
-        detail=DriverCard(minor=reading.minor),
+        detail=DriverCard(minor=reading.minor, mig=reading.mig),
     )
 
 

@@ -19,11 +19,16 @@ from hami_node.vendors.nvidia.nvml.calls import (
     NvmlCalls,
     of_one_card,
 )
+from hami_node.vendors.nvidia.nvml.mig.instance_errors import MAX_KINDS, InstanceErrors
 from hami_node.vendors.nvidia.nvml.xid_ledger import UNKNOWN_CARD, XidLedger, XidPolicy
 
 log = logging.getLogger(__name__)
 
 _XID_EVENT: Final = 8
+PASS_GAP_S: Final = 0.25
+"""Between two passes because of one XID of one card: a storm of them tells nothing new."""
+LINE_GAP_S: Final = 60.0
+"""Between two lines in the log about one XID of one card."""
 
 
 class XidWatch:
@@ -33,22 +38,26 @@ class XidWatch:
         self,
         clock: Clock,
         ledger: XidLedger,
+        instances: InstanceErrors,
         policy: Callable[[], XidPolicy],
         on_event: Callable[[], None],
+        *,
         wait_s: float,
     ) -> None:
         """The thread starts when first armed.
 
         Args:
             clock: measures how long calls take.
-            ledger: receives the events.
+            ledger: receives the events of cards.
+            instances: receives those of MIG instances.
             policy: called at every event, so that it may change.
             on_event: called when something may have happened to a card.
             wait_s: longest wait inside NVML, and pause before a failed wait is tried again.
         """
         self._wait_s = wait_s
         self._calls = NvmlCalls(clock)
-        self._ledger = ledger
+        self._ledger, self._instances = ledger, instances
+        self._passed, self._told = _Pauses(clock, PASS_GAP_S), _Pauses(clock, LINE_GAP_S)
         self._policy = policy
         self._on_event = on_event
         self._state = threading.Condition()
@@ -118,7 +127,7 @@ class XidWatch:
                 with of_one_card():
                     if data is not None and data.eventType == _XID_EVENT:
                         owner = owners.get(_address(data.device), UNKNOWN_CARD)
-                        self._take(owner, int(data.eventData))
+                        self._take(owner, data)
         finally:
             self._calls.ask("nvmlEventSetFree", events)
 
@@ -131,16 +140,45 @@ class XidWatch:
         except BackendError as e:
             log.warning("xid_registration_failed", extra=kv(uuid=uuid, reason=str(e)))
 
-    def _take(self, uuid: Uuid, xid: int) -> None:
+    def _take(self, uuid: Uuid, data: Any) -> None:  # noqa: ANN401  pynvml's structure
+        xid, ids = int(data.eventData), (int(data.gpuInstanceId), int(data.computeInstanceId))
+        numbers = self._instances.numbers_of(uuid, *ids)
+        if numbers:
+            self._instances.enter(uuid, numbers, self._ledger.count(uuid, xid))
+            self._tell(logging.INFO, uuid, xid, instance=numbers)
+            return
         is_critical = self._ledger.enter(uuid, xid, self._policy())
         level = logging.ERROR if is_critical else logging.INFO
-        log.log(level, "xid", extra=kv(uuid=uuid, xid=xid, is_critical=is_critical))
+        self._tell(level, uuid, xid, is_critical=is_critical)
         self._ledger.keep()
-        self._on_event()
+        if self._passed.is_over(uuid, xid):
+            self._on_event()
+
+    def _tell(self, level: int, uuid: Uuid, xid: int, **facts: object) -> None:
+        if self._told.is_over(uuid, xid):
+            log.log(level, "xid", extra=kv(uuid=uuid, xid=xid, **facts))
 
     def _is_current(self, this_round: int) -> bool:
         with self._state:
             return self._round == this_round
+
+
+class _Pauses:
+    """Lets one XID of one card through once in a while: programs can cause any number of them."""
+
+    def __init__(self, clock: Clock, pause_s: float) -> None:
+        self._clock, self._pause_s = clock, pause_s
+        self._last_s: dict[tuple[Uuid, int], float] = {}
+
+    def is_over(self, uuid: Uuid, xid: int) -> bool:
+        """True if the last one that was let through is long enough ago."""
+        now_s, last_s = self._clock.monotonic(), self._last_s.get((uuid, xid))
+        if last_s is not None and now_s - last_s < self._pause_s:
+            return False
+        if len(self._last_s) >= MAX_KINDS:
+            self._last_s.clear()
+        self._last_s[uuid, xid] = now_s
+        return True
 
 
 def _address(handle: Any) -> int:  # noqa: ANN401  ctypes names no public pointer type

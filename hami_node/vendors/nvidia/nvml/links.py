@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hami_node.errors import DeviceLost
+from hami_node.errors import DeviceLost, DriverUnavailable
+from hami_node.logs import kv
 from hami_node.model import PairScores, Uuid
+from hami_node.ports import Clock
 from hami_node.vendors.nvidia.nvml.calls import (
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -16,7 +19,11 @@ from hami_node.vendors.nvidia.nvml.calls import (
     of_one_card,
 )
 
+log = logging.getLogger(__name__)
+
 NVLINK_SCORE: Final = 100
+LINKS_RETRY_S: Final = 60.0
+"""Longest pause between two readings of the links while a card does not answer about its own."""
 _BEST_LEVEL_SCORE: Final = 60
 _MAX_LINKS: Final = 36
 _REMOTE_GPU: Final = 0
@@ -48,6 +55,45 @@ class LinkReading:
 
     scores: PairScores
     faults: tuple[str, ...] = ()
+
+
+class LinkReader:
+    """The scores of the cards in the list, read again only when the answering cards change."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Knows of no card."""
+        self._clock = clock
+        self._is_first = True
+        self._cards: tuple[LinkedCard, ...] = ()
+        self._due_s = self._pause_s = 0.0
+        self._scores: PairScores = {}
+
+    def scores(self, calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> PairScores:
+        """Those of these cards; never read in the first pass.
+
+        The first list of cards must not wait for some hundred calls about links.
+        """
+        if self._is_first:
+            self._is_first = False
+            return self._scores
+        positions = [(card.index, card.uuid) for card in cards]
+        is_known = positions == [(card.index, card.uuid) for card in self._cards]
+        if is_known or self._clock.monotonic() < self._due_s:
+            return self._scores
+        try:
+            found = read_pair_scores(calls, cards)
+        except DriverUnavailable as e:
+            log.warning("nvml_links_unknown", extra=kv(reason=str(e)))
+            return self._scores
+        self._scores = found.scores
+        if not found.faults:
+            self._cards, self._pause_s = cards, 0.0
+            return self._scores
+        if not self._pause_s:
+            log.warning("nvml_links_unknown", extra=kv(reason="; ".join(found.faults)))
+        self._due_s = self._clock.monotonic() + self._pause_s
+        self._pause_s = min(max(self._pause_s * 2, 1.0), LINKS_RETRY_S)
+        return self._scores
 
 
 def read_pair_scores(calls: NvmlCalls, cards: tuple[LinkedCard, ...]) -> LinkReading:

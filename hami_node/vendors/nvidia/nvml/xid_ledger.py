@@ -22,6 +22,7 @@ from hami_node.errors import RecordError
 from hami_node.logs import kv
 from hami_node.model import Uuid
 from hami_node.ports import Clock, Record
+from hami_node.vendors.nvidia.driver.boot import BOOT_ID, read_boot_id
 from hami_node.wire import names
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,6 @@ XID_MEANINGS: Final = {
     143: "GPU initialization error",
 }
 UNKNOWN_CARD: Final = Uuid("")
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAX_XID: Final = 65535
 _NO_XID: Final = 0
 """Stands for every number that no XID has, or each would make a series of metrics."""
@@ -140,7 +140,7 @@ class XidLedger:
         with self._writing:
             if self._is_open:
                 return
-            boot_id = _read_boot_id(self._boot_path)
+            boot_id = read_boot_id(self._boot_path)
             kept = _decoded(self._record.load() if self._record else None)
             is_new_boot = bool(boot_id and kept.boot_id) and boot_id != kept.boot_id
             with self._lock:
@@ -154,17 +154,23 @@ class XidLedger:
             event = "cards_reset_by_boot" if is_new_boot else "cards_wait_for_reset"
             log.warning(event, extra=kv(cards=sorted(kept.cards)))
 
-    def enter(self, uuid: Uuid, xid: int, policy: XidPolicy) -> bool:
-        """Count an event. True when it makes the card unhealthy."""
+    def count(self, uuid: Uuid, xid: int) -> int:
+        """Count an event that changes nothing; returns the number as it is counted."""
         xid = xid if 0 <= xid <= _MAX_XID else _NO_XID
         with self._lock:
             self._counts[uuid, xid] += 1
+        return xid
+
+    def enter(self, uuid: Uuid, xid: int, policy: XidPolicy) -> bool:
+        """Count an event. True when it makes the card unhealthy."""
+        xid = self.count(uuid, xid)
+        with self._lock:
             if uuid == UNKNOWN_CARD or not policy.is_critical(xid):
                 return False
             self._clean[uuid] = 0
             if xid in RESET_XIDS:
+                self._is_unwritten |= self._resets.get(uuid) != _Reset(xid=xid)
                 self._resets[uuid] = _Reset(xid=xid)
-                self._is_unwritten = True
             else:
                 self._faults[uuid] = self._next_fault(uuid, xid, policy)
             return True
@@ -223,7 +229,8 @@ class XidLedger:
             self._faults[uuid] = replace(fault, is_over=True)
             log.info("xid_recovered", extra=kv(uuid=uuid, xid=fault.xid))
             return ""
-        return f"{_named(fault.xid)}; healthy again after {patience_s:g} s without another"
+        again = f"healthy again after {patience_s:g} s without another"
+        return f"critical {xid_in_words(fault.xid)}; {again}"
 
     def clear(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
         """Forget what these cards have (None: all); returns those that were waiting for a reset."""
@@ -261,24 +268,17 @@ class XidLedger:
             return dict(self._counts)
 
 
-def _named(xid: int) -> str:
+def xid_in_words(xid: int) -> str:
+    """The number, with its meaning where that is known."""
     meaning = XID_MEANINGS.get(xid)
-    return f"critical XID {xid}" + (f": {meaning}" if meaning else "")
+    return f"XID {xid}" + (f": {meaning}" if meaning else "")
 
 
 def _reset_text(uuid: Uuid, xid: int) -> str:
     return (
-        f"{_named(xid)}; reset the card (nvidia-smi -r) or reboot the node; if the daemon can't "
-        f"have seen that, annotate the node {names.NODE_CLEAR_ERRORS}={uuid}"
+        f"critical {xid_in_words(xid)}; reset the card (nvidia-smi -r) or reboot the node; if the "
+        f"daemon can't have seen that, annotate the node {names.NODE_CLEAR_ERRORS}={uuid}"
     )
-
-
-def _read_boot_id(path: Path) -> str:
-    """Which boot of the node this is; "" where that can't be read."""
-    try:
-        return path.read_bytes()[:64].decode("ascii", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _decoded(payload: bytes | None) -> _Kept:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
+from hami_node.vendors.nvidia.nvml.calls import load_pynvml
 from hami_node.vendors.nvidia.nvml.cards import HostSources
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from tests.fakes.clock import RealClock
 from tests.nvml_stub.control import Stub
+from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
 
 Open = Callable[..., NvmlBackend]
 
@@ -33,7 +36,8 @@ class ManualClock:
 
 @pytest.fixture
 def stub(stub_library: Stub) -> Stub:
-    """Three well cards."""
+    """Three well cards, and nothing of another test's MIG."""
+    stub_library.mig.reset()
     stub_library.show()
     return stub_library
 
@@ -64,3 +68,15 @@ def start(stub: Stub, settings: NvmlSettings) -> Iterator[Open]:
     stub.show()
     for backend in backends:
         backend.close()
+
+
+@pytest.fixture
+def nvml(stub: Stub) -> Iterator[Any]:
+    """The real pynvml in a session of its own, with card 0 in MIG mode."""
+    stub.write(*in_mig_mode(0))
+    api = load_pynvml(DriverLibrary(stub.library))
+    api.nvmlInit()
+    yield api
+    stub.show()
+    api.nvmlShutdown()
+    stub.mig.reset()

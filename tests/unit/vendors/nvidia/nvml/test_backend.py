@@ -15,8 +15,13 @@ import pytest
 from hami_node.errors import DriverChanged, DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.ports import Backend
-from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA, DriverCard, minor_of
+from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.mig.details import (
+    DriverCard,
+    minor_of,
+)
+from hami_node.vendors.nvidia.mig.found import MigCard
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import FELL_OFF, UNKNOWN_MODEL
@@ -87,7 +92,7 @@ def test_scan_reads_every_fact_of_every_card(start: Open, stub: Stub, tmp_path: 
         model=MODEL,
         memory_mib=MEMORY_MIB,
         pci_bus=bus(0),
-        detail=DriverCard(minor=0),
+        detail=DriverCard(minor=0, mig=MigCard(is_enabled=False, is_pending=False)),
     )
     assert (second.uuid, second.index, second.numa) == (UUIDS[1], 1, 1)
 
@@ -308,11 +313,10 @@ def test_pynvml_is_not_imported_before_the_first_scan() -> None:
     assert run_python(script).returncode == 0
 
 
-def test_card_in_mig_mode_is_unhealthy_with_the_reason(start: Open, stub: Stub) -> None:
+def test_card_in_mig_mode_is_shown_as_such(start: Open, stub: Stub) -> None:
     stub.write(card(0), card(1, mig="enabled"), card(2, mig="unsupported"))
     cards = start().scan()
-    assert health(cards) == good(0, 2) | {UUIDS[1]: False}
-    assert (cards[1].mode, cards[1].unhealthy_reason) == (Mode.MIG, MIG_NOT_SERVED)
+    assert [found.mode for found in cards] == [Mode.HAMI_CORE, Mode.MIG, Mode.HAMI_CORE]
     assert cards[1].memory_mib == MEMORY_MIB
 
 

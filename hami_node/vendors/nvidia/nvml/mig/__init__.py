@@ -1,0 +1,1 @@
+"""MIG through NVML: modes, profiles, instances."""
