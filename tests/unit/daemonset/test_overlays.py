@@ -24,6 +24,7 @@ WITH_DAEMON = [
     name for name in OVERLAYS if name not in ("cert-manager", "extender-kubernetes-1.28")
 ]
 PRIVILEGED = {"driver-root"}
+MORE_CAPABILITIES = {"mig": ["SYS_ADMIN", "MKNOD"]}
 
 
 @cache
@@ -136,10 +137,12 @@ def test_read_only_usr_local_with_the_limiter_from_an_image(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", WITH_DAEMON)
 def test_rights_are_those_of_the_base_unless_the_overlay_is_for_more(name: str) -> None:
-    base, own = container_of("")["securityContext"], container_of(name)["securityContext"]
+    base, own = container_of("")["securityContext"], dict(container_of(name)["securityContext"])
     assert own.get("privileged", False) is (name in PRIVILEGED)
     if name not in PRIVILEGED:
-        assert own == base
+        capabilities = dict(own.pop("capabilities"))
+        assert capabilities.pop("add", []) == MORE_CAPABILITIES.get(name, [])
+        assert {**own, "capabilities": capabilities} == base
     for host in ("hostNetwork", "hostPID", "hostIPC"):
         assert host not in pod_of(name)["spec"]
     assert pod_of(name)["spec"]["securityContext"] == pod_of("")["spec"]["securityContext"]

@@ -16,10 +16,12 @@ from hami_node.errors import AllocationError
 from hami_node.model import Grant
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import CorePolicy, LimiterMode, MemoryLimitBy
+from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
 from hami_node.vendors.nvidia.node.driver_limit import core_warning
 from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
 from hami_node.vendors.nvidia.node.handover.card_names import Named
+from hami_node.vendors.nvidia.node.handover.handed import Handed, Instance, handed_of, in_order
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.limiter.hook_folder import (
     CONTAINERS,
@@ -54,12 +56,6 @@ class ResponseStyle:
     log_level: str = ""
     is_core_limit_disabled: bool = False
     is_limiter_required: bool = True
-
-
-def in_order(granted: Slice) -> tuple[Grant, ...]:
-    """The grants by card index: limits `_0.._n` and the cards' names are in one order."""
-    cards = granted.cards
-    return tuple(sorted(granted.grants, key=lambda grant: (cards[grant.uuid].index, grant.uuid)))
 
 
 def build(
@@ -152,6 +148,27 @@ def response_style(settings: NvidiaSettings) -> ResponseStyle:
     )
 
 
+def _refuse_mixed(granted: Slice, handed: Handed, by: MemoryLimitBy) -> None:
+    """The limiter numbers the devices of a program, and CUDA gives it either cards or an instance.
+
+    The driver limits each full card by itself.
+
+    Raises:
+        AllocationError: the container has full cards, too, which the limiter would limit.
+    """
+    if not handed.cards or by is MemoryLimitBy.DRIVER:
+        return
+    raise AllocationError(
+        f"container {granted.container.name} has MIG instances ({_few(handed.instances)}) "
+        f"beside full cards ({', '.join(handed.cards[:4])}), which the limiter can't limit "
+        f"together: set the pod's annotation {names.VGPU_MODE} to mig or to hami-core"
+    )
+
+
+def _few(instances: Sequence[Instance]) -> str:
+    return ", ".join(f"{found.uuid} of {found.card}" for found in instances[:4])
+
+
 class NvidiaResponder:
     """Builds the responses for containers with NVIDIA cards; see `vendors.answer.Responder`."""
 
@@ -169,26 +186,31 @@ class NvidiaResponder:
     def respond(self, granted: Slice) -> ContainerResponse:
         """Environment, mounts and the container's own files.
 
+        A MIG instance is its own limit: a container with instances has nothing of the limiter.
+
         Raises:
             AllocationError: it would run without its limits, or its files can't be made.
         """
-        by, style = self._settings().memory_limit_by, response_style(self._settings())
+        settings, handed = self._settings(), handed_of(granted)
+        by, style = settings.memory_limit_by, response_style(settings)
+        if handed.instances:
+            _refuse_mixed(granted, handed, by)
         driver_env = self._driver.env_of(granted, by)
-        uuids = [grant.uuid for grant in in_order(granted)]
-        if by is MemoryLimitBy.DRIVER:
-            named = self._hand_over.name(granted, uuids)
-            return build(granted, None, style, named, driver_env)
+        if handed.instances or by is MemoryLimitBy.DRIVER:
+            return build(granted, None, style, self._hand_over.name(granted), driver_env)
         limiter = self._folder.limiter_of(granted.folder_name)
         if style.is_limiter_required and not limiter.is_complete:
             raise AllocationError(
                 f"{limiter.problem}, so the container would run without its limits: "
                 f"{limiter.hint}, or start hami-node with --limiter optional"
             )
-        named = self._hand_over.name(granted, uuids)
+        named = self._hand_over.name(granted)
         return build(granted, self._folder.prepare(granted, limiter), style, named, driver_env)
 
     def warning(self, granted: Slice) -> str:
         """Warn of a container that runs without its limits, or with some of them only."""
+        if granted.grants and all(grant.part is not None for grant in granted.grants):
+            return ""
         if self._settings().memory_limit_by is MemoryLimitBy.DRIVER:
             return core_warning(granted)
         limiter = self._folder.limiter()
@@ -204,6 +226,8 @@ class NvidiaResponder:
     def limiter(self) -> LimiterState:
         """The limiter of containers that start now; with a wanted sha256 it has to be there."""
         settings = self._settings()
+        if settings.operating_mode is Mode.MIG:
+            return LimiterState()  # nothing is missing: instances need none
         if settings.memory_limit_by is MemoryLimitBy.DRIVER:
             problem = self._driver.signs().problem
             return LimiterState(is_missing=bool(problem), unready=problem)

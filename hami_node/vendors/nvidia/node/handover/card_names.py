@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,7 @@ from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import DeviceListStrategy, VisibleDevicesForm
 from hami_node.vendors.nvidia.node.handover.choice import OWN_KIND, HandOver
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.on_node.answer import DeviceNode, Mount
+from hami_node.vendors.on_node.answer import ContainerResponse, DeviceNode, Mount
 
 RUNTIME_KIND: Final = "runtime.nvidia.com/gpu"
 """NVIDIA's runtime makes the spec of this kind itself, in memory."""
@@ -57,6 +57,22 @@ class Named:
     devices: tuple[DeviceNode, ...] = ()
 
 
+def cdi_name(card: str) -> str:
+    """The name of a card, or of a MIG instance, in our own specs."""
+    return f"{OWN_KIND}={card.replace('/', '_')}"
+
+
+def cdi_names(answers: Iterable[ContainerResponse]) -> frozenset[str]:
+    """Our CDI names in answers, by either strategy."""
+    return frozenset(
+        name
+        for answer in answers
+        for text in (*answer.cdi_devices, *(value for _, value in answer.annotations))
+        for name in text.split(",")
+        if name.startswith(f"{OWN_KIND}=")
+    )
+
+
 def name_cards(uuids: Sequence[str], way: HandOver, extras: Extras) -> Named:
     """Name each card once. The variable is always set, for an image's own may say `all`."""
     cards = list(dict.fromkeys(uuids))
@@ -75,11 +91,11 @@ def name_cards(uuids: Sequence[str], way: HandOver, extras: Extras) -> Named:
 
 
 def _by_cdi(cards: list[str], way: HandOver, extras: Extras) -> Named:
-    qualified = tuple(f"{OWN_KIND}={card}" for card in cards)
+    qualified = tuple(map(cdi_name, cards))
     envs = {names.ENV_VISIBLE_DEVICES: names.HIDES_ALL_CARDS}
     annotations: tuple[tuple[str, str], ...] = ()
     if DeviceListStrategy.CDI_ANNOTATIONS in way.strategies and cards:
-        key = f"{extras.annotation_prefix}hami-node_{cards[0]}"
+        key = f"{extras.annotation_prefix}hami-node_{cards[0].replace('/', '_')}"
         annotations = ((key, ",".join(qualified)),)
     is_asked = DeviceListStrategy.CDI_CRI in way.strategies
     return Named(envs=envs, annotations=annotations, cdi_devices=qualified if is_asked else ())

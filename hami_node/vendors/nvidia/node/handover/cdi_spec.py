@@ -19,6 +19,8 @@ _OLDEST: Final = "0.3.0"
 _WITH_HOST_PATH: Final = "0.5.0"
 """The first version in which a node may have another path on the host."""
 _NODE_RIGHTS: Final = "rw"
+CAPABILITY_MODE: Final = 0o444
+"""What the driver itself gives to the capabilities of MIG instances."""
 _MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 _CTK: Final = "nvidia-ctk"
@@ -29,10 +31,17 @@ _AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\x00]*\Z", max_length=4096)]
 
 
 class DeviceEdit(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """A device node; `host_path` is "" where it is the same."""
+    """A device node; `host_path` is "" where it is the same.
+
+    With type and numbers the engine makes the node, and the host need not have it.
+    """
 
     path: _AbsolutePath
     host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int = 0
     permissions: str = ""
 
 
@@ -79,10 +88,14 @@ class CdiSpec(Struct, frozen=True, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNode:
-    """A device node: its path inside, and on the host."""
+    """A device node: its path inside, and on the host.
+
+    `numbers` are its major and minor number where they are known and the host may lack it.
+    """
 
     path: str
     host_path: str
+    numbers: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +147,19 @@ def make_spec(
             devices[device.name] = device
     if not devices:
         return None
-    ordered = tuple(devices[name] for name in sorted(devices))
+    return _spec(tuple(devices[name] for name in sorted(devices)), driver)
+
+
+def make_instance_spec(name: str, nodes: Sequence[HostNode], driver: DriverOnHost) -> CdiSpec:
+    """The spec with one MIG instance, by the nodes of its card and of its capabilities.
+
+    The driver's own memory limit is not for instances: their size is the limit.
+    """
+    edits = Edits(env=(_HIDDEN,), device_nodes=tuple(map(_node, nodes)))
+    return _spec((CdiDevice(name=name, container_edits=edits),), driver)
+
+
+def _spec(ordered: tuple[CdiDevice, ...], driver: DriverOnHost) -> CdiSpec:
     edits = Edits(
         device_nodes=tuple(map(_node, driver.nodes)),
         mounts=tuple(_mounts(driver)),
@@ -168,12 +193,14 @@ def decode_spec(data: bytes) -> CdiSpec | None:
 _SPECS: Final = msgspec.json.Decoder(CdiSpec)
 
 
+_HIDDEN: Final = f"{names.ENV_VISIBLE_DEVICES}={names.HIDES_ALL_CARDS}"
+"""Makes NVIDIA's runtime add nothing, should the container have that, too."""
+
+
 def _device(uuid: str, node: HostNode | None, driver: DriverOnHost) -> CdiDevice:
-    # the variable makes NVIDIA's runtime add nothing, should the container have that, too
-    env = (f"{names.ENV_VISIBLE_DEVICES}={names.HIDES_ALL_CARDS}",)
     nodes = (_node(node),) if node is not None else ()
     hooks = (_limit_hook(uuid, driver),) if driver.limits_memory else ()
-    edits = Edits(env=env, device_nodes=nodes, hooks=hooks)
+    edits = Edits(env=(_HIDDEN,), device_nodes=nodes, hooks=hooks)
     return CdiDevice(name=uuid, container_edits=edits)
 
 
@@ -189,6 +216,16 @@ def _paths(device: CdiDevice) -> set[str]:
 
 
 def _node(node: HostNode) -> DeviceEdit:
+    if node.numbers is not None:
+        major, minor = node.numbers
+        return DeviceEdit(
+            path=node.path,
+            type="c",
+            major=major,
+            minor=minor,
+            file_mode=CAPABILITY_MODE,
+            permissions=_NODE_RIGHTS,
+        )
     host_path = "" if node.host_path == node.path else node.host_path
     return DeviceEdit(path=node.path, host_path=host_path, permissions=_NODE_RIGHTS)
 

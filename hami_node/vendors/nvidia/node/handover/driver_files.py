@@ -140,6 +140,14 @@ def node(root: DriverRoot, name: str) -> HostNode:
     return HostNode(path=f"/dev/{name}", host_path=str(root.dev_host / "dev" / name))
 
 
+def no_minor(uuid: str) -> str:
+    """Why a card has no device node, and what to do."""
+    return (
+        f"the driver does not tell which device node card {uuid} has (nvidia-smi -q, Minor Number):"
+        " hand over cards by environment alone (--device-list-strategy envvar)"
+    )
+
+
 def find_hook(root: DriverRoot, settings: NvidiaSettings) -> str:
     """Host path of nvidia-cdi-hook: as set, or where it can be seen; "" for none."""
     if settings.nvidia_cdi_hook_path is not None:

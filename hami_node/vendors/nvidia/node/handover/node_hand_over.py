@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hami_node.errors import AllocationError
 from hami_node.logs import kv
-from hami_node.model import Device, Uuid
+from hami_node.model import Device
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.cards import minors_of
-from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.choices import BackendKind, VisibleDevicesForm
 from hami_node.vendors.nvidia.driver.location import (
     HOST_MOUNT,
     OPERATORS_MOUNT,
@@ -23,8 +22,15 @@ from hami_node.vendors.nvidia.driver.location import (
     driver_root_of,
 )
 from hami_node.vendors.nvidia.driver.validations import Validations
+from hami_node.vendors.nvidia.mig.details import mig_of, minors_of
 from hami_node.vendors.nvidia.node.driver_limit import Toolkit, toolkit_of
-from hami_node.vendors.nvidia.node.handover.card_names import Named, extras_of, name_cards
+from hami_node.vendors.nvidia.node.handover.card_names import (
+    Named,
+    cdi_name,
+    cdi_names,
+    extras_of,
+    name_cards,
+)
 from hami_node.vendors.nvidia.node.handover.cdi_spec import (
     CdiDevice,
     CdiSpec,
@@ -42,19 +48,24 @@ from hami_node.vendors.nvidia.node.handover.choice import (
 from hami_node.vendors.nvidia.node.handover.driver_files import (
     CONTROL_NODES,
     DriverFiles,
+    no_minor,
     node,
     nodes,
 )
+from hami_node.vendors.nvidia.node.handover.handed import Handed, handed_of
 from hami_node.vendors.nvidia.node.handover.signs import has_injected_driver, own_visible_devices
 from hami_node.vendors.nvidia.node.handover.spec_file import SpecFile
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import (
-    ContainerResponse,
     DeviceNode,
     HandOverState,
     NodeSituation,
     Slice,
 )
+
+if TYPE_CHECKING:
+    from hami_node.vendors.nvidia.node.handover.mig.caps import CapNodes
+    from hami_node.vendors.nvidia.node.handover.mig.instances import Instances, Place
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +76,10 @@ class NodeHandOver:
     """One node's way of handing over cards. Any thread may call it."""
 
     def __init__(
-        self, settings: Callable[[], NvidiaSettings], process: Path = Path("/proc/self")
+        self,
+        settings: Callable[[], NvidiaSettings],
+        process: Path = Path("/proc/self"),
+        caps: CapNodes | None = None,
     ) -> None:
         """Nothing is read yet; `process` is this process's folder in /proc."""
         self._settings, self._process = settings, process
@@ -73,6 +87,7 @@ class NodeHandOver:
         self._files = DriverFiles()
         self._validations = Validations(settings().validations_dir)
         self._spec_file = SpecFile(settings().cdi_spec_dir)
+        self._caps = caps
         self._situation = NodeSituation()
         self._state = HandOverState()
         self._found: DriverOnHost | str = ""  # as the last choice saw it
@@ -89,6 +104,14 @@ class NodeHandOver:
             has_injected_driver=has_injected_driver(self._process, outside),
         )
 
+    @cached_property
+    def _instances(self) -> Instances:
+        """Loaded late: a node without MIG never needs it."""
+        from hami_node.vendors.nvidia.node.handover.mig.caps import CapNodes
+        from hami_node.vendors.nvidia.node.handover.mig.instances import Instances
+
+        return Instances(self._settings().cdi_spec_dir, self._caps or CapNodes())
+
     # -- the node ----------------------------------------------------------------------------------
     def keep(self, situation: NodeSituation) -> None:
         """Bring the specs up to date, before any container needs them; log and show a new choice.
@@ -98,10 +121,12 @@ class NodeHandOver:
         """
         with self._lock:
             self._situation = situation
-            self._given -= _cdi_names(situation.answers or ())
+            self._given -= cdi_names(situation.answers or ())
             settings, unwritten = self._settings(), ""
+            found = self._driver(settings) if self._wants_specs(settings) else ""
             try:
-                self._keep_specs(settings, situation)
+                self._keep_specs(settings, situation, found)
+                self._keep_instances(settings, situation, found)
             except OSError as e:
                 unwritten = self._unwritten(e)
                 log.warning("cdi_specs_not_kept", extra=kv(reason=unwritten))
@@ -114,7 +139,7 @@ class NodeHandOver:
         """The daemon ends: specs stay while containers, which may be restarted, name them."""
         with self._lock:
             answers = self._situation.answers
-            if answers is None or self._given or _cdi_names(answers):
+            if answers is None or self._given or cdi_names(answers):
                 return
             try:
                 self._spec_file.remove()
@@ -141,38 +166,45 @@ class NodeHandOver:
         return Toolkit.APPLIES if is_seen else Toolkit.UNKNOWN
 
     # -- a container -------------------------------------------------------------------------------
-    def name(self, granted: Slice, uuids: Sequence[Uuid]) -> Named:
-        """The part of a container's response that names its cards, in this order.
+    def name(self, granted: Slice) -> Named:
+        """The part of a container's response that names its cards and MIG instances.
 
         Raises:
-            AllocationError: no way works here.
+            AllocationError: no way works here, or an instance can't be reached.
         """
-        settings = self._settings()
+        handed, settings = handed_of(granted), self._settings()
         with self._lock:
             way = self._way(settings)
             if way.problem:
                 raise AllocationError(f"the cards can't be handed over on this node: {way.problem}")
             if way.uses_cdi:
-                self._ensure_specs(settings, granted, uuids)
-                self._given.update(f"{OWN_KIND}={uuid}" for uuid in uuids)
-            named = name_cards(uuids, way, extras_of(settings))
+                self._ensure_specs(settings, granted, handed)
+                self._given.update(map(cdi_name, handed.uuids))
+            elif way.form is VisibleDevicesForm.RUNTIME and handed.instances:
+                place = self._place(settings, granted.cards.values())
+                self._instances.for_runtime(handed.instances, place)
+            named = name_cards(handed.uuids, way, extras_of(settings))
             if settings.pass_device_specs and not _is_simulated(settings):
-                named = replace(named, devices=self._device_nodes(settings, granted, uuids))
+                named = replace(named, devices=self._device_nodes(settings, granted, handed))
         _refuse_own_variable(granted, named)
         return named
 
     def _device_nodes(
-        self, settings: NvidiaSettings, granted: Slice, uuids: Sequence[Uuid]
+        self, settings: NvidiaSettings, granted: Slice, handed: Handed
     ) -> tuple[DeviceNode, ...]:
-        """Nodes for kubelet. Raises AllocationError: the driver does not tell a card's."""
-        root, of_cards = self._root(settings), self._nodes_of(settings, granted.cards.values())
+        """Nodes for kubelet. Raises AllocationError: the driver does not tell one of them."""
+        cards = granted.cards.values()
+        root, of_cards = self._root(settings), self._nodes_of(settings, cards)
         found = [*nodes(root, *CONTROL_NODES)]
-        for uuid in uuids:
+        for uuid in handed.cards:
             card = of_cards.get(uuid)
             if card is None:
-                raise AllocationError(_no_minor(uuid))
+                raise AllocationError(no_minor(uuid))
             found.append(card)
-        return tuple(DeviceNode(container_path=n.path, host_path=n.host_path) for n in found)
+        if handed.instances:
+            found += self._instances.for_kubelet(handed.instances, self._place(settings, cards))
+        by_path = {n.path: n.host_path for n in found}  # instances may be of one card
+        return tuple(DeviceNode(container_path=p, host_path=host) for p, host in by_path.items())
 
     # -- the choice --------------------------------------------------------------------------------
     def _way(self, settings: NvidiaSettings) -> HandOver:
@@ -216,6 +248,10 @@ class NodeHandOver:
     def _root(self, settings: NvidiaSettings) -> DriverRoot:
         return driver_root_of(settings, self._validations)
 
+    def _place(self, settings: NvidiaSettings, cards: Iterable[Device]) -> Place:
+        root = None if _is_simulated(settings) else self._root(settings)
+        return self._instances.place(root, cards)
+
     def _spec_problem(self, settings: NvidiaSettings) -> str:
         found = self._found = self._driver(settings)
         if isinstance(found, str):
@@ -245,10 +281,11 @@ class NodeHandOver:
         signs = replace(self._own, has_root=has_root, is_simulated=_is_simulated(settings))
         return wants_own_specs(settings, signs)
 
-    def _keep_specs(self, settings: NvidiaSettings, situation: NodeSituation) -> None:
+    def _keep_specs(
+        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str
+    ) -> None:
         """Specs for the cards of now, and of those that containers hold. Raises OSError."""
         kept = self._kept(situation)
-        found = self._driver(settings) if self._wants_specs(settings) else ""
         if isinstance(found, DriverOnHost):
             self._warn_of_hook(found, settings)
             spec = make_spec(self._nodes_of(settings, situation.cards), found, kept)
@@ -258,6 +295,19 @@ class NodeHandOver:
         if not kept and situation.answers is not None and self._spec_file.remove():
             log.info("cdi_specs_removed", extra=kv(file=str(self._spec_file.path)))
 
+    def _keep_instances(
+        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str
+    ) -> None:
+        """Specs for the MIG instances that containers hold. Raises OSError."""
+        answers, cards = situation.answers, situation.cards
+        is_divided = any(mig.is_enabled for mig in map(mig_of, cards) if mig is not None)
+        if not is_divided and not self._spec_file.has_more():
+            return
+        held = None if answers is None else cdi_names(answers) | self._given
+        driver = found if isinstance(found, DriverOnHost) else None
+        gone = self._instances.keep(cards, held, self._place(settings, cards), driver)
+        self._given -= set(map(cdi_name, gone))
+
     def _kept(self, situation: NodeSituation) -> list[CdiDevice]:
         """Devices of the present file that containers name; all while these are not known."""
         present = self._spec_file.read()
@@ -265,12 +315,10 @@ class NodeHandOver:
             return []
         if situation.answers is None:
             return list(present.devices)
-        held = _cdi_names(situation.answers) | self._given
+        held = cdi_names(situation.answers) | self._given
         return [device for device in present.devices if f"{OWN_KIND}={device.name}" in held]
 
-    def _ensure_specs(
-        self, settings: NvidiaSettings, granted: Slice, uuids: Sequence[Uuid]
-    ) -> None:
+    def _ensure_specs(self, settings: NvidiaSettings, granted: Slice, handed: Handed) -> None:
         """The engine resolves the names when it makes the container, so they have to be right.
 
         The cards are those of now, which the last look at the node may not have seen.
@@ -280,13 +328,17 @@ class NodeHandOver:
         """
         present, found = self._spec_file.read(), self._found
         cards = self._nodes_of(settings, granted.cards.values())
-        unknown = [uuid for uuid in uuids if uuid not in cards]
+        unknown = [uuid for uuid in handed.cards if uuid not in cards]
         if isinstance(found, str) or unknown:
-            raise AllocationError(found if isinstance(found, str) else _no_minor(unknown[0]))
-        spec = make_spec(cards, found, present.devices if present is not None else ())
+            raise AllocationError(found if isinstance(found, str) else no_minor(unknown[0]))
+        kept = present.devices if present is not None else ()
+        spec = make_spec(cards, found, kept) if handed.cards else None
         try:
             if spec is not None:
                 self._write(spec)
+            if handed.instances:
+                place = self._place(settings, granted.cards.values())
+                self._instances.for_engine(handed.instances, place, found)
         except OSError as e:
             raise AllocationError(f"{self._unwritten(e)}; then {RECREATE}") from e
 
@@ -342,21 +394,3 @@ def _refuse_own_variable(granted: Slice, named: Named) -> None:
             f"container {granted.container.name} sets {name} itself, which decides what cards it "
             "sees: remove it from env"
         )
-
-
-def _no_minor(uuid: str) -> str:
-    return (
-        f"the driver does not tell which device node card {uuid} has (nvidia-smi -q, Minor Number):"
-        " hand over cards by environment alone (--device-list-strategy envvar)"
-    )
-
-
-def _cdi_names(answers: Iterable[ContainerResponse]) -> frozenset[str]:
-    """Our CDI names in answers, by either strategy."""
-    return frozenset(
-        name
-        for answer in answers
-        for text in (*answer.cdi_devices, *(value for _, value in answer.annotations))
-        for name in text.split(",")
-        if name.startswith(f"{OWN_KIND}=")
-    )

@@ -1,4 +1,4 @@
-"""The file with our CDI specs: read and replaced as a whole, never through a link."""
+"""A file with CDI specs of ours: read and replaced as a whole, never through a link."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class SpecFile:
     During an upgrade two daemons may write it. Engines read only names that end in .json or .yaml.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = NAME) -> None:
         """Nothing is read or made yet."""
-        self._folder = folder
+        self._folder, self._name = folder, name
         self._last: tuple[tuple[int, int, int], CdiSpec | None] | None = None
         self._is_tidy = False
 
     @property
     def path(self) -> Path:
         """Where it is."""
-        return self._folder / NAME
+        return self._folder / self._name
 
     def read(self) -> CdiSpec | None:
         """The specs in the file; None where there are none of ours."""
@@ -56,9 +56,9 @@ class SpecFile:
                     remove_unfinished(folder)
             content = encode_spec(spec)
             try:
-                write_whole(folder, NAME, content, _MODE)
+                write_whole(folder, self._name, content, _MODE)
             except FileNotFoundError:  # another daemon has just tidied up
-                write_whole(folder, NAME, content, _MODE)
+                write_whole(folder, self._name, content, _MODE)
         return True
 
     def remove(self) -> bool:
@@ -66,8 +66,16 @@ class SpecFile:
         if self.read() is None:
             return False
         with self._opened() as folder, suppress(FileNotFoundError):
-            os.unlink(NAME, dir_fd=folder)
+            os.unlink(self._name, dir_fd=folder)
         return True
+
+    def has_more(self) -> bool:
+        """True where files for parts of cards may be beside it."""
+        beginning = f"{self._name.removesuffix('.json')}-"
+        try:
+            return any(name.startswith(beginning) for name in os.listdir(self._folder))
+        except OSError:
+            return False
 
     def write_problem(self) -> str:
         """Why the folder can't be written in; "" if it can. Nothing is changed."""

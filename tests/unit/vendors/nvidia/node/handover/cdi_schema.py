@@ -42,6 +42,9 @@ _EDITS: Final = _object(
                     "path": _PATH,
                     "hostPath": _PATH,
                     "type": {"enum": ["b", "c", "u", "p"]},
+                    "major": {"type": "integer", "minimum": 1},
+                    "minor": {"type": "integer", "minimum": 0},
+                    "fileMode": {"type": "integer", "minimum": 1, "maximum": 0o777},
                     "permissions": {"type": "string", "pattern": "^[rwm]+$"},
                 },
             )

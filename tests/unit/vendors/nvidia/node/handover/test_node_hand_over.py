@@ -13,8 +13,13 @@ import pytest
 
 from hami_node.errors import AllocationError
 from hami_node.model import Container, Device, Grant, Node
-from hami_node.vendors.nvidia.cards import NVIDIA, DriverCard
+from hami_node.vendors.nvidia.cards import (
+    NVIDIA,
+)
 from hami_node.vendors.nvidia.choices import DeviceListStrategy, MemoryLimitBy
+from hami_node.vendors.nvidia.mig.details import (
+    DriverCard,
+)
 from hami_node.vendors.nvidia.node.driver_limit import Toolkit
 from hami_node.vendors.nvidia.node.handover.card_names import Named
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
@@ -78,7 +83,7 @@ class Desk:
         by_uuid = {device.uuid: device for device in cards}
         box = Container(name="c", env=env or {})
         part = Slice(pod_uid="u", container=box, grants=grants, cards=by_uuid)
-        return self.way.name(part, [grant.uuid for grant in grants])
+        return self.way.name(part)
 
     @property
     def file(self) -> Path:
