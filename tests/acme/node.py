@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device, Node, PairScores, Uuid
-from hami_node.ports import HostUse
+from hami_node.ports import HostUse, PartError
 from hami_node.vendors.on_node.answer import ContainerResponse, HandOverState, NodeSituation, Slice
 from hami_node.vendors.on_node.limiter import LimiterState
 from hami_node.vendors.on_node.publication import CardSources
@@ -41,6 +41,9 @@ class AcmeBackend:
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return {}
+
+    def part_errors(self) -> tuple[PartError, ...]:
+        return ()
 
     def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
         del uuids

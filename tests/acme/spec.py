@@ -31,7 +31,7 @@ ACME_SPEC: Final = VendorSpec(
     served=ServedCards(
         make_backend=_backend,
         apply=lambda backend, settings: None,
-        resources=lambda settings: (
+        resources=lambda settings, cards: (
             ServedResource(
                 name=settings.acme_resource,
                 offered=offered,

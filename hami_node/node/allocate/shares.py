@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,8 +14,6 @@ from hami_node.errors import GrantMismatch, WireError
 from hami_node.model import Ask, Pod
 from hami_node.node.allocate.pod_writer import PodWriter
 from hami_node.node.allocate.terms import AllocateRules, CardState
-from hami_node.node.cards.inventory import device_ids as ids_of_card
-from hami_node.node.cards.inventory import uuid_of
 from hami_node.node.cards.preference import CardChoice, choose_ids
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.refusals import RECREATE
@@ -50,7 +47,7 @@ class ShareTerms:
         if candidate.loan is not None:  # on record
             return candidate
         cards = {card.uuid: card for card in self._state.cards()}
-        known = {name for card in cards.values() for name in ids_of_card(card)}
+        known = {name for card in cards.values() for name in card.device_ids}
         unknown = sorted(set(device_ids) - known)
         if unknown or len(set(device_ids)) != ask.count:
             shown = (
@@ -60,9 +57,9 @@ class ShareTerms:
                 f"{candidate.name}: kubelet names {len(device_ids)} devices of {self._resource}, "
                 f"{shown} (the container asks for {ask.count}): {RECREATE}"
             )
-        counts = Counter(map(uuid_of, device_ids))
         try:
-            return replace(candidate, loan=self._vendor.fixed_grants(self._resource, counts, cards))
+            held = self._vendor.fixed_grants(self._resource, device_ids, cards)
+            return replace(candidate, loan=held)
         except WireError as e:
             raise GrantMismatch(f"{candidate.name}: {e}: {RECREATE}") from e
 

@@ -23,20 +23,17 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 MAX_DEVICE_ID_CHARS: Final = 63
 
 
-def device_ids(card: Device) -> list[str]:
-    """The IDs that kubelet counts: `<uuid>-<i>` for each slot. They survive restarts."""
-    return [f"{card.uuid}-{i}" for i in range(card.slots)]
-
-
-def uuid_of(device_id: str) -> Uuid:
-    """The card behind a kubelet device ID."""
-    return Uuid(device_id.rpartition("-")[0])
-
-
 def kubelet_list(
-    cards: tuple[Device, ...], *, shows_numa: bool = True, closed: Collection[str] = ()
+    cards: tuple[Device, ...],
+    *,
+    shows_numa: bool = True,
+    closed: Collection[str] = (),
+    lost: Collection[str] = (),
 ) -> api.ListAndWatchResponse:
-    """The message with every slot of every card for kubelet; the closed ones are not healthy."""
+    """The message with every slot of every card for kubelet.
+
+    The closed ones are not healthy, nor are the lost ones, which are held and are on no card.
+    """
     devices = []
     for card in cards:
         topology = None
@@ -45,8 +42,9 @@ def kubelet_list(
         health = HEALTHY if card.healthy else UNHEALTHY
         devices += [
             api.Device(ID=name, health=UNHEALTHY if name in closed else health, topology=topology)
-            for name in device_ids(card)
+            for name in card.device_ids
         ]
+    devices += [api.Device(ID=name, health=UNHEALTHY) for name in sorted(lost)]
     return api.ListAndWatchResponse(devices=devices)
 
 
@@ -68,7 +66,7 @@ def refuse_oversize(cards: tuple[Device, ...], count_setting: str) -> None:
             f"{MAX_MESSAGE_BYTES}; use at most {allowed}",
         )
     for card in cards:
-        longest = len(card.uuid) + 1 + len(str(max(card.slots - 1, 0)))
+        longest = max(map(len, card.device_ids), default=0)
         if longest > MAX_DEVICE_ID_CHARS:
             raise ConfigError(
                 "device-config.yaml",
@@ -120,6 +118,7 @@ class Inventory:
         self._closed: Mapping[Uuid, str] = MappingProxyType({})
         self._cards: tuple[Device, ...] = ()
         self._closed_ids: frozenset[str] = frozenset()
+        self._lost_ids: frozenset[str] = frozenset()
         self._version = 0
 
     def replace(self, cards: tuple[Device, ...]) -> InventoryChange:
@@ -162,6 +161,21 @@ class Inventory:
                 self._closed_ids = closed
                 self._version += 1
                 self._changed.notify_all()
+
+    def lose_ids(self, lost: frozenset[str]) -> None:
+        """Show kubelet these IDs too from now on, unhealthy: containers hold what has vanished."""
+        with self._changed:
+            if lost != self._lost_ids:
+                log.warning("held_devices_vanished", extra=kv(devices=sorted(lost)))
+                self._lost_ids = lost
+                self._version += 1
+                self._changed.notify_all()
+
+    @property
+    def lost_ids(self) -> frozenset[str]:
+        """The IDs that containers hold and that are on no card any more."""
+        with self._changed:
+            return self._lost_ids
 
     @property
     def closed_ids(self) -> frozenset[str]:

@@ -20,8 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hami_node.logs import kv
-from hami_node.model import Device
-from hami_node.node.cards.inventory import uuid_of
+from hami_node.model import Device, uuid_of
 from hami_node.ports import Clock
 
 if TYPE_CHECKING:  # loaded after the registration

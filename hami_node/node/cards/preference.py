@@ -13,8 +13,7 @@ from typing import Final
 
 from hami_node.engine.card_rules import Taken, rules_of
 from hami_node.engine.ranking import BINPACK, words
-from hami_node.model import NO_SCORES, Device, PairScores, Uuid
-from hami_node.node.cards.inventory import uuid_of
+from hami_node.model import NO_SCORES, Device, PairScores, Uuid, own_ids, uuid_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +47,13 @@ def choose_ids(
 
     Cards come one ID each before any card twice; IDs of no card of ours come last.
     """
+    own = own_ids(choice.cards)
     chosen = list(dict.fromkeys(must))[: max(size, 0)]
-    had, held = [uuid_of(name) for name in chosen], frozenset(chosen)
+    had, held = [uuid_of(name, own) for name in chosen], frozenset(chosen)
     free: dict[Uuid, list[str]] = {}
     for name in dict.fromkeys(available):
         if name not in held:
-            free.setdefault(uuid_of(name), []).append(name)
+            free.setdefault(uuid_of(name, own), []).append(name)
     for uuid in reserved:
         if uuid in had:
             had.remove(uuid)
@@ -61,7 +61,7 @@ def choose_ids(
             chosen.append(free[uuid].pop(0))
     missing = min(max(size, 0) - len(chosen), sum(map(len, free.values())))
     if missing > 0:
-        used = {uuid_of(name) for name in chosen}
+        used = {uuid_of(name, own) for name in chosen}
         chosen += _in_turns(_visits(free, used, missing, choice), missing)
     return chosen
 

@@ -73,7 +73,7 @@ class Scanner:
         self,
         *,
         backend: Backend,
-        offers: Sequence[Offer],
+        offers: Sequence[Offer] = (),
         clock: Clock,
         on_change: Callable[[InventoryChange], None] = lambda _: None,
     ) -> None:
@@ -88,6 +88,17 @@ class Scanner:
         self.state = ScanState()
         self.needs_new_process = False
         """True once the driver can only be used by another process."""
+
+    @property
+    def physical(self) -> tuple[Device, ...]:
+        """The cards as they were last found, as the backend has them."""
+        return self._physical
+
+    def offer_in(self, offers: Sequence[Offer]) -> None:
+        """Offer the cards there, and nowhere else, from now on."""
+        with self._pass:
+            self._offers = tuple(offers)
+            self._offer(self._cards())
 
     def offer_again(self) -> None:
         """Offer the cards again: the settings for it have changed."""

@@ -5,12 +5,10 @@ The ledger has it before each answer leaves; this is for a ledger that was lost.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hami_node.errors import WireError
 from hami_node.model import Container, Device, Pod, Uuid
-from hami_node.node.cards.inventory import uuid_of
 from hami_node.node.holdings.claims import IdsOf
 from hami_node.node.holdings.recorded import grants_text
 from hami_node.record.ledger import Entry, Source
@@ -51,9 +49,9 @@ def _entry(
     source: Source,
 ) -> Iterator[Entry]:
     try:
-        held = vendor.fixed_grants(resource, Counter(map(uuid_of, ids)), cards)
+        held = vendor.fixed_grants(resource, ids, cards)
     except WireError:
-        return  # a card that is not there: it counts once it is
+        return  # a card, or an instance, that is not there: it counts once it is
     grants, parts = grants_text(vendor, held)
     yield Entry(
         pod_uid=pod.uid,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hami_node.logs import kv
-from hami_node.model import Device, Pod, Uuid
+from hami_node.model import Device, Pod, Uuid, own_ids
 from hami_node.node.cards.inventory import Inventory
 from hami_node.node.kubelet.rivals import is_own_id
 from hami_node.ports import HeldContainer
@@ -58,6 +58,17 @@ class _Holder:
 
     uid: str
     cards: dict[Uuid, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What tells our own device IDs."""
+
+    uuids: frozenset[Uuid]
+    ids: frozenset[str]
+
+    def has(self, device_id: str) -> bool:
+        return is_own_id(device_id, self.uuids, self.ids)
 
 
 class ForeignHolders:
@@ -113,19 +124,19 @@ class ForeignHolders:
         over: frozenset[_Name] = frozenset()
         for cards in self._watched:
             devices = cards.inventory.cards
-            uuids = frozenset(device.uuid for device in devices)
-            for container, resource, device_id in _strange_ids(listed, self._names, uuids):
+            own = _Own(frozenset(device.uuid for device in devices), frozenset(own_ids(devices)))
+            for container, resource, device_id in _strange_ids(listed, self._names, own):
                 held = cards.named(device_id, devices)
                 if held is None:
-                    held = tuple(uuids) if resource == cards.resource else ()
+                    held = tuple(own.uuids) if resource == cards.resource else ()
                 if not held:
                     continue
                 if given is None:
-                    given = _given(self._ledger.entries(), uuids)
+                    given = _given(self._ledger.entries(), own)
                     over = frozenset(_names(pod for pod in self._pods() if pod.is_over))
                 name = container.namespace, container.pod
                 # a share of an ended pod was on record, and was freed with it
-                is_freed = name in over and is_own_id(device_id, uuids)
+                is_freed = name in over and own.has(device_id)
                 if (resource, device_id) not in given and not is_freed:
                     found.setdefault(name, {}).update(dict.fromkeys(held, resource))
         return found
@@ -150,17 +161,17 @@ def _names(pods: Iterable[Pod]) -> Iterator[_Name]:
 
 
 def _strange_ids(
-    listed: Sequence[HeldContainer], names: frozenset[str], uuids: frozenset[Uuid]
+    listed: Sequence[HeldContainer], names: frozenset[str], own: _Own
 ) -> Iterator[tuple[HeldContainer, str, str]]:
     """The IDs that are not certainly ours, each with its container and resource."""
     for container in listed:
         for resource, device_ids in container.device_ids.items():
             for device_id in device_ids:
-                if not (resource in names and is_own_id(device_id, uuids)):
+                if not (resource in names and own.has(device_id)):
                     yield container, resource, device_id
 
 
-def _given(entries: Iterable[Entry], uuids: frozenset[Uuid]) -> frozenset[tuple[str, str]]:
+def _given(entries: Iterable[Entry], own: _Own) -> frozenset[tuple[str, str]]:
     """Resources and IDs on record.
 
     Of what was not served here only IDs in the form that shares a card count: any other was given
@@ -170,7 +181,7 @@ def _given(entries: Iterable[Entry], uuids: frozenset[Uuid]) -> frozenset[tuple[
         (entry.resource, device_id)
         for entry in entries
         for device_id in entry.device_ids
-        if entry.source is Source.SERVED or is_own_id(device_id, uuids)
+        if entry.source is Source.SERVED or own.has(device_id)
     )
 
 

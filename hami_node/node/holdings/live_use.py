@@ -77,6 +77,12 @@ class LiveUse:
                 if holder.key == pod.key and holder.uid != pod.uid:
                     self._endings.gone(holder.uid)
 
+    def noticed(self, pod: Pod) -> None:
+        """A pod that a call is for: it is there, though the watch may not show it yet."""
+        with self._lock:
+            if all(pod.uid != known.uid for known in self._newest.all()):
+                self._newest.patched(pod)
+
     def settle(self, listed: Sequence[HeldContainer] | None) -> bool:
         """Apply kubelet's list, read just now; None where it could not be read.
 
@@ -126,6 +132,13 @@ class LiveUse:
         with self._lock:
             shown, entries = self._newest.shown(), self._looked()[1]
             return tuple(holder for holder in holders_in(entries) if holder.uid not in shown)
+
+    def is_listed(self, entry: Entry) -> bool:
+        """True where kubelet's last list has device IDs for this very container."""
+        with self._lock:
+            holder = Holder(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
+            entries = self._ledger.entries()
+            return bool(self._endings.ids_of(holder, entry.container, entry.resource, entries))
 
     def pods(self) -> tuple[Pod, ...]:
         """The newest known state of every pod on this node."""

@@ -5,14 +5,15 @@ Fixed shares of another size, or slices that a scheduler placed: kubelet counts 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.check import is_free
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
-from hami_node.model import ContainerGrants, ContainerKind, Device, Uuid
-from hami_node.node.cards.inventory import device_ids
+from hami_node.model import ContainerGrants, ContainerKind, Device, Uuid, own_ids
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.recorded import grants_of
 from hami_node.node.resource import NodeResource
@@ -30,8 +31,14 @@ class Room:
         vendors: Sequence[VendorProtocol],
         ledger: Ledger,
         live: LiveUse,
+        on_lost: Callable[[Sequence[Entry], dict[str, frozenset[str]]], None] = lambda *_: None,
     ) -> None:
-        """`vendors` are the protocols of `vendor_cards`, in the same order."""
+        """`vendors` are the protocols of `vendor_cards`, in the same order.
+
+        `on_lost` is called with what is on record, and with device IDs in it that are offered no
+        more, by resource.
+        """
+        self._on_lost = on_lost
         self._vendor_cards, self._vendors = tuple(vendor_cards), tuple(vendors)
         self._ledger, self._live = ledger, live
         self._fixed = tuple(
@@ -44,43 +51,60 @@ class Room:
     def _is_fixed(self, resource: NodeResource) -> bool:
         return any(vendor.is_fixed(resource.name) for vendor in self._vendors)
 
+    def _vendor_of(self, resource: NodeResource) -> VendorProtocol:
+        owners = zip(self._vendor_cards, self._vendors, strict=True)
+        return next(vendor for owner, vendor in owners if resource in owner.resources)
+
     def close_full(self) -> None:
         """Let kubelet hand out no fixed share that its card has no room for."""
         if not self._fixed:
             return
         entries, usage = self._ledger.entries(), self._usage()
+        lost: dict[str, frozenset[str]] = {}
         for resource in self._fixed:
-            held = {
+            held = frozenset(
                 name
                 for entry in entries
                 if entry.resource == resource.name
                 for name in entry.device_ids
-            }
+            )
             inventory = resource.inventory
-            inventory.close_ids(closed_ids(inventory.cards, usage, held))
+            if resource.served.has_own_ids:
+                vendor = self._vendor_of(resource)
+                inventory.close_ids(taken_ids(inventory.cards, usage, held, vendor, resource.name))
+                lost[resource.name] = held.difference(own_ids(inventory.cards))
+                inventory.lose_ids(lost[resource.name])
+            else:
+                inventory.close_ids(closed_ids(inventory.cards, usage, held))
+        self._on_lost(entries, lost)
 
     def used(self) -> Mapping[Uuid, DeviceUsage]:
         """What is taken of cards in fixed shares; their slots are shares that nobody gets now."""
         usage = self._usage()
-        return {
-            card.uuid: replace(
-                usage[card.uuid], slots_used=card.slots - _more_shares(card, usage[card.uuid])
-            )
-            for resource in self._fixed
-            for card in resource.inventory.cards
-            if card.uuid in usage
-        }
+        found: dict[Uuid, DeviceUsage] = {}
+        for resource in self._fixed:
+            for card in resource.inventory.cards:
+                use = usage.get(card.uuid)
+                if use is not None and not resource.served.has_own_ids:
+                    use = replace(use, slots_used=card.slots - _more_shares(card, use))
+                if use is not None:
+                    found[card.uuid] = use
+        return found
 
     def _usage(self) -> Mapping[Uuid, DeviceUsage]:
         cards = tuple(card for owner in self._vendor_cards for card in owner.cards())
         return self._live.cards(cards)
 
     def left(self, owner: VendorCards) -> tuple[Device, ...]:
-        """A vendor's cards for schedulers: without what is held of them as fixed shares."""
+        """A vendor's cards for schedulers: without what is held of them as fixed shares.
+
+        Of a divided card the parts that exist say what is left.
+        """
         cards = owner.cards()
-        if any(map(self._is_fixed, owner.resources)):
+        if all(map(self._is_fixed, owner.resources)):
             return cards
-        return without(cards, fixed_use(self._ledger.entries(), self._vendors, cards))
+        whole = tuple(card for card in cards if not rules_of(card.vendor).is_divided(card))
+        return without(cards, fixed_use(self._ledger.entries(), self._vendors, whole))
 
 
 def closed_ids(
@@ -97,10 +121,36 @@ def closed_ids(
     """
     closed: set[str] = set()
     for card in cards:
-        free = [name for name in device_ids(card) if name not in held]
+        free = [name for name in card.device_ids if name not in held]
         room = _more_shares(card, usage.get(card.uuid))
         closed.update(free[room:])
     return frozenset(closed)
+
+
+def taken_ids(
+    cards: Sequence[Device],
+    usage: Mapping[Uuid, DeviceUsage],
+    held: Collection[str],
+    vendor: VendorProtocol,
+    resource: str,
+) -> frozenset[str]:
+    """Device IDs of parts of cards that nobody holds by this name, and somebody by another.
+
+    The arguments are as for `closed_ids`; `vendor` tells which parts the resource's IDs are.
+    """
+    by_uuid = {card.uuid: card for card in cards}
+    taken: set[str] = set()
+    for name, uuid in own_ids(cards).items():
+        if name in held or uuid not in usage:
+            continue
+        try:
+            grants = vendor.fixed_grants(resource, (name,), by_uuid)
+        except WireError:
+            taken.add(name)  # it has just vanished
+            continue
+        if not all(is_free(usage[uuid], grant) for grant in grants):
+            taken.add(name)
+    return frozenset(taken)
 
 
 def _more_shares(card: Device, used: DeviceUsage | None) -> int:

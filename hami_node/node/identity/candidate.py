@@ -11,7 +11,7 @@ from hami_node.node.holdings.recorded import answer_of, grants_of
 from hami_node.node.identity.init_borrowing import lenders
 from hami_node.record.ledger import Entry
 from hami_node.vendors.held_grants import HeldGrants
-from hami_node.vendors.on_node.answer import ContainerResponse
+from hami_node.vendors.on_node.answer import ContainerResponse, MadePart
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import GrantKeys, count_of
 
@@ -33,6 +33,7 @@ class Candidate:
         is_resized: the ledger has other amounts for it than it was given at first.
         is_spent: it has started, or its slot is empty: a call can be for it only if no other
             container waits.
+        made: the parts of divided cards that exist for its grants, grant by grant.
         problem: why this container can't be served, for messages; "" when it can.
     """
 
@@ -46,6 +47,7 @@ class Candidate:
     answer: ContainerResponse | None = None
     is_resized: bool = False
     is_spent: bool = False
+    made: tuple[MadePart | None, ...] = ()
     problem: str = ""
 
     @property

@@ -173,8 +173,12 @@ class DevicePlugin(DevicePluginServicer):
                 sent = version
                 self.listed.set()
                 shows_numa = self._options.shows_numa and self._shows_numa()
-                closed = self._inventory.closed_ids
-                yield kubelet_list(cards, shows_numa=shows_numa, closed=closed)
+                yield kubelet_list(
+                    cards,
+                    shows_numa=shows_numa,
+                    closed=self._inventory.closed_ids,
+                    lost=self._inventory.lost_ids,
+                )
             self._inventory.wait_newer_or(sent, is_over, KEEP_ALIVE_S)
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's

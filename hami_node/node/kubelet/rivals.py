@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from hami_node.errors import KubeletError
 from hami_node.logs import kv
-from hami_node.model import Node
-from hami_node.node.cards.inventory import uuid_of
+from hami_node.model import Node, uuid_of
 from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, Lifecycle, own_sockets
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.text import cut
@@ -38,11 +37,13 @@ class Contested:
         name: the resource.
         lifecycle: our registration of it.
         uuids: the cards that are offered now.
+        ids: device IDs that are offered now and not made from a card's UUID.
     """
 
     name: str
     lifecycle: Lifecycle
     uuids: Callable[[], Collection[str]]
+    ids: Callable[[], Collection[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class _Holder:
 
     container: str
     device_id: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """All that a resource has offered so far."""
+
+    uuids: set[str] = field(default_factory=set)
+    ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -91,7 +100,7 @@ class Rivals:
         self._resources, self._dir = tuple(resources), plugin_dir
         self._held, self._on_taken = held, on_taken
         self._states: dict[str, _State] = {}
-        self._seen_uuids: dict[str, set[str]] = {}
+        self._seen: dict[str, _Seen] = {}
 
     def why_taken(self, resource: str) -> str:
         """Why kubelet calls another plugin for this resource; "" as far as is known."""
@@ -117,8 +126,9 @@ class Rivals:
                 self._check(resource, held)
 
     def _check(self, resource: Contested, held: Sequence[HeldContainer]) -> None:
-        seen = self._seen_uuids.setdefault(resource.name, set())
-        seen.update(resource.uuids())
+        seen = self._seen.setdefault(resource.name, _Seen())
+        seen.uuids.update(resource.uuids())
+        seen.ids.update(resource.ids())
         holders = frozenset(_foreign(held, resource.name, seen))
         number, state = resource.lifecycle.registrations, self._states.get(resource.name)
         if state is None or state.registration != number:
@@ -174,18 +184,21 @@ def taken_note(node: Node, why: str) -> EventNote:
     )
 
 
-def _foreign(
-    held: Sequence[HeldContainer], resource: str, uuids: Collection[str]
-) -> Iterator[_Holder]:
+def _foreign(held: Sequence[HeldContainer], resource: str, seen: _Seen) -> Iterator[_Holder]:
     for container in held:
         for device_id in container.device_ids.get(resource, ()):
-            if not is_own_id(device_id, uuids):
+            if not is_own_id(device_id, seen.uuids, seen.ids):
                 name = f"{container.namespace}/{container.pod}/{container.container}"
                 yield _Holder(name, device_id)
 
 
-def is_own_id(device_id: str, uuids: Collection[str]) -> bool:
-    """Whether this is `<uuid>-<i>` of one of our cards, or of a card like ours that was lost."""
+def is_own_id(device_id: str, uuids: Collection[str], ids: Collection[str] = ()) -> bool:
+    """Whether this is `<uuid>-<i>` of one of our cards, or of a card like ours that was lost.
+
+    `ids` are those of our cards that have another form.
+    """
+    if device_id in ids:
+        return True
     uuid, slot = uuid_of(device_id), device_id.rpartition("-")[2]
     if not (slot.isdecimal() and slot.isascii() and len(slot) <= MAX_SLOT_DIGITS):
         return False

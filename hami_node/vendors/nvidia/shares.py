@@ -10,6 +10,7 @@ from typing import Final, Self
 from hami_node.errors import ConfigError
 from hami_node.model import Device
 from hami_node.setting_types import WrittenValue
+from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.mode import Mode
 
 MAX_SHARES: Final = 100
@@ -139,14 +140,22 @@ def share_of(card: Device, count: int, shares: int) -> tuple[int, int]:
 def misnamed(resources: Mapping[str, str]) -> list[ConfigError]:
     """What is wrong with names of resources that a scheduler places, by their setting's field.
 
-    A name is one of a share or of something that a scheduler places, on every node.
+    A name is one of a share, of a MIG instance or of something that a scheduler places, on every
+    node.
     """
-    hint = "a name that ends in -1ofN is one of a fixed share; choose another"
     return [
-        ConfigError("settings", field.replace("_", "-"), name, hint)
+        ConfigError("settings", field.replace("_", "-"), name, f"{why}; choose another")
         for field, name in resources.items()
-        if shares_named(name)
+        if (why := _meaning(name))
     ]
+
+
+def _meaning(name: str) -> str:
+    if shares_named(name):
+        return "a name that ends in -1ofN is one of a fixed share"
+    prefix = names.RESOURCE_MIG
+    is_instance = name.startswith(prefix)
+    return f"a name that begins with {prefix} is one of MIG instances" if is_instance else ""
 
 
 def contradictions(

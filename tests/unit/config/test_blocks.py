@@ -46,7 +46,11 @@ class AcmeSettings:
         node="acmeslots",
     )
     acme_speed: Speed = setting(
-        Speed.SLOW, "Speed of the boards.", yaml="speed", node="acme.speed", served=(Speed.SLOW,)
+        Speed.SLOW,
+        "Speed of the boards.",
+        yaml="speed",
+        node="acme.speed",
+        refused={Speed.FAST: "the boards would melt: set slow"},
     )
     acme_level: Count = setting(1, "Level of the boards.", yaml="level", is_quoted=True)
     acme_hidden: tuple[str, ...] = setting((), "Boards left alone.", node="acme.hidden")
@@ -138,7 +142,11 @@ def test_what_has_no_effect_is_named(tmp_path: Path) -> None:
     ("yaml", "field", "hint"),
     [
         ("acme: {slotCount: 0}", "acme.slotCount", "allowed is a whole number from 1 to 100000"),
-        ("acme: {speed: fast}", "acme.speed", "not served yet; allowed is one of slow"),
+        (
+            "acme: {speed: fast}",
+            "acme.speed",
+            "the boards would melt: set slow; allowed is one of slow",
+        ),
         ("acme: {resourceName: x}", "acme.resourceName", "an extended resource"),
         ("acme: 3", "acme", "needs keys with values below it"),
         ("[]", "document", "needs a section nvidia: or awsneuron: or acme:"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_node.config import files
 from hami_node.config.files import FileValues
-from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance
+from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance, ListedProfiles
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 CHART_2_10 = b"""
@@ -58,9 +58,7 @@ def test_hamis_own_device_config_is_read_as_it_is() -> None:
     assert found.values["memory_scaling"] == 3.0
     assert found.values["lib_cuda_log_level"] == 1
     assert found.values["neuron_core_resource"] == "aws.amazon.com/neuroncore"
-    assert found.ignored == (
-        "device-config.yaml: nvidia.migProfileAllowlist, section cambricon, section iluvatars",
-    )
+    assert found.ignored == ("device-config.yaml: section cambricon, section iluvatars",)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +184,7 @@ def test_every_key_of_hamis_node_config_is_known() -> None:
         "preconfigured_memory_mib": 100,
         "lib_cuda_log_level": 3,
         "numa_topology": True,
+        "mig_strategy": "none",
         "filter_uuids": ("GPU-1",),
         "filter_indexes": (0, 2),
         "preferred_allocation": False,
@@ -254,10 +253,10 @@ def test_wrong_node_config_names_the_field(data: bytes, field: str) -> None:
 
 
 def test_unknown_keys_of_the_own_entry_are_named() -> None:
-    entry = {"name": "n1", "migstrategy": "mixed", "colour": 1, "filterdevices": {"model": []}}
+    entry = {"name": "n1", "sharing": "mixed", "colour": 1, "filterdevices": {"model": []}}
     found = read_node_config(nodeconfig(entry), "/c/config.json", "n1")
     assert found.ignored == (
-        "config.json: nodeconfig[0].migstrategy, nodeconfig[0].colour, "
+        "config.json: nodeconfig[0].sharing, nodeconfig[0].colour, "
         "nodeconfig[0].filterdevices.model",
     )
 
@@ -333,3 +332,36 @@ def test_broken_mig_geometries_are_an_error(old: bytes, new: bytes) -> None:
     (error,) = read_device_config(GEOMETRIES.replace(old, new), "f.yaml").errors
     assert error.field == "nvidia.knownMigGeometries"
     assert "`models` and `allowedGeometries`" in str(error)
+
+
+ALLOWLIST = b"""
+nvidia:
+  migProfileAllowlist:
+    - models: ["A100-SXM4-40GB"]
+      profiles: [1g.5gb, "1g.10gb+me", 7g.40gb]
+"""
+
+
+def test_mig_profile_allowlist_of_2_10_is_read() -> None:
+    found = read_device_config(ALLOWLIST, "f.yaml")
+    assert (found.errors, found.ignored) == ((), ())
+    assert found.values["mig_profile_allowlist"] == (
+        ListedProfiles(models=("A100-SXM4-40GB",), profiles=("1g.5gb", "1g.10gb+me", "7g.40gb")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b"1g.5gb", b"1g", id="no size"),
+        pytest.param(b"1g.5gb", b"MIG 1g.5gb", id="the driver's prefix"),
+        pytest.param(b"1g.5gb", b"0g.5gb", id="no slices"),
+        pytest.param(b"1g.5gb", b"all", id="a word"),
+        pytest.param(b'models: ["A100-SXM4-40GB"]', b"models: A100", id="no list of models"),
+        pytest.param(b"      profiles: ", b"      profile: ", id="no profiles"),
+    ],
+)
+def test_broken_mig_profile_allowlist_is_an_error(old: bytes, new: bytes) -> None:
+    (error,) = read_device_config(ALLOWLIST.replace(old, new), "f.yaml").errors
+    assert error.field == "nvidia.migProfileAllowlist"
+    assert "`models` and `profiles`" in str(error)

@@ -170,8 +170,14 @@ def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) ->
         pytest.param("device_list_strategy", "cdi-cri,cdi-cri", "strategy once", id="twice"),
         pytest.param("device_list_strategy", "", "name a strategy", id="no_strategy"),
         pytest.param(
-            "operating_mode", "mig", "not served yet; allowed is one of hami-core", id="mig"
+            "operating_mode",
+            "mps",
+            "hami-node does not serve MPS, whose limits a container can lift itself and whose "
+            "clients share their faults (docs/mps.md): use hami-core, mig where the card has it, "
+            "or NVIDIA's own device plugin on nodes for MPS; allowed is one of hami-core, mig",
+            id="mps",
         ),
+        pytest.param("mig_strategy", "all", "one of none, single, mixed", id="mig_strategy"),
         pytest.param("hook_path", "usr/local", "an absolute path", id="relative"),
         pytest.param("resource_count", "gpu", "an extended resource such as", id="resource"),
         pytest.param("resource_count", "a/b\nc", "an extended resource such as", id="newline"),

@@ -6,15 +6,13 @@ from dataclasses import replace
 import pytest
 
 from hami_node.errors import ConfigError
-from hami_node.model import Device, Uuid
+from hami_node.model import Device, Uuid, uuid_of
 from hami_node.node.cards.inventory import (
     Inventory,
     InventoryChange,
-    device_ids,
     diff,
     kubelet_list,
     refuse_oversize,
-    uuid_of,
 )
 from tests.fakes.cards import card, uuid
 
@@ -22,7 +20,7 @@ COUNT = "nvidia.deviceSplitCount"
 
 
 def test_device_ids_lead_back_to_their_card() -> None:
-    ids = device_ids(card(3, slots=12))
+    ids = card(3, slots=12).device_ids
     assert len(set(ids)) == 12
     assert {uuid_of(name) for name in ids} == {uuid(3)}
 

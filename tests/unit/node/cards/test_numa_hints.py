@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hami_node.model import Device, Uuid
-from hami_node.node.cards.inventory import device_ids, kubelet_list, uuid_of
+from hami_node.model import Device, Uuid, uuid_of
+from hami_node.node.cards.inventory import kubelet_list
 from hami_node.node.cards.numa_hints import SURE_S, NumaHints, why_hidden
 from hami_node.node.cards.preference import CardChoice, choose_ids
 from hami_node.record.ledger import Entry
@@ -218,7 +218,7 @@ def test_container_counts_as_aligned_only_when_hints_were_there_for_a_while() ->
 
 def test_every_free_id_of_a_card_counts_once() -> None:
     cards = tuple(card(i, numa=0, slots=5) for i in range(2))
-    ids = tuple(device_ids(cards[0]))
+    ids = tuple(cards[0].device_ids)
     entries = [an_entry("p", name, device_ids=ids, is_aligned=True) for name in ("init", "main")]
     assert why_hidden(cards, GPU, entries) == ""
     more = an_entry("q", device_ids=(f"{uuid(1)}-0", f"{uuid(1)}-1"), is_aligned=True)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.kubelet_api import deviceplugin_pb2 as api
-from hami_node.model import Uuid
-from hami_node.node.cards.inventory import MAX_MESSAGE_BYTES, device_ids, uuid_of
+from hami_node.model import Uuid, uuid_of
+from hami_node.node.cards.inventory import MAX_MESSAGE_BYTES
 from hami_node.node.cards.preference import CardChoice, choose_ids
 from tests.fakes.cards import card, uuid
 
 CARDS = tuple(card(i, numa=i // 4) for i in range(8))
-IDS = [name for each in CARDS for name in device_ids(each)]
+IDS = [name for each in CARDS for name in each.device_ids]
 PAIRS = {
     uuid(a): {uuid(b): 200 if a // 2 == b // 2 else 10 for b in range(8) if b != a}
     for a in range(8)
@@ -91,7 +91,7 @@ def test_reserved_card_without_free_ids_is_replaced_by_another() -> None:
 
 def test_cards_of_unknown_numa_nodes_are_no_group() -> None:
     cards = tuple(card(i, numa=None if i < 2 else 1) for i in range(4))
-    ids = [name for each in cards for name in device_ids(each)]
+    ids = [name for each in cards for name in each.device_ids]
     choice = CardChoice(cards=cards)
     assert sorted(chosen_cards(choose_ids(ids, [], 2, choice=choice))) == [2, 3]
 

@@ -54,3 +54,18 @@ def test_newest_pods_patched_pod_never_shown_is_held_until_the_api_server_says_i
     (holder,) = live.missing()
     assert live.ended_as(holder, None)
     assert used(live) == [0, 0]
+
+
+def test_newest_pods_pod_that_a_call_is_for_is_there_before_the_watch_shows_it() -> None:
+    waits = a_pod(is_served=False, resource_version="5")
+    cluster = FakeCluster()
+    live = live_use(cluster)
+    live.noticed(waits)
+    assert live.pods() == (waits,)
+    assert used(live) == [0, 0]
+    failed = replace(waits, resource_version="6", phase="Failed")
+    cluster.show(failed)
+    live.noticed(waits)
+    assert live.pods() == (failed,), "what the watch shows is newer"
+    cluster.show()
+    assert live.pods() == ()

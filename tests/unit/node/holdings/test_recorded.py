@@ -8,7 +8,11 @@ from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Grant, Uuid
 from hami_node.node.holdings.recorded import answer_of, answer_text, grants_of, grants_text
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.vendors.on_node.answer import ContainerResponse, Mount
 from tests.fakes.cards import uuid
 from tests.fakes.ledgers import an_entry

@@ -28,3 +28,9 @@ LOST = "GPU-00000000-0000-0000-0000-000000000001"
 )
 def test_own_ids_are_a_card_and_a_slot(device_id: str, is_own: bool) -> None:
     assert is_own_id(device_id, (UUID,)) is is_own
+
+
+def test_own_ids_are_also_those_that_cards_have_instead() -> None:
+    instance = "MIG-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+    assert is_own_id(instance, (UUID,), {instance})
+    assert not is_own_id(UUID, (UUID,), {instance})

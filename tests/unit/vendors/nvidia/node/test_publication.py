@@ -7,17 +7,21 @@ import pytest
 
 from hami_node.model import Device, Node, Uuid
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.choices import HandshakeMode, RegisterFormat
+from hami_node.vendors.nvidia.choices import HandshakeMode, ListedProfiles, RegisterFormat
 from hami_node.vendors.nvidia.codec import (
     decode_register,
     encode_csv7,
     encode_csv9,
     encode_json,
 )
+from hami_node.vendors.nvidia.mig.details import layout_of
+from hami_node.vendors.nvidia.mig.layout import NO_LAYOUT
 from hami_node.vendors.nvidia.node.publication import NvidiaPublication
+from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
-from tests.fakes.cards import card, uuid
+from tests.fakes.cards import MEMORY_MIB, card, uuid
+from tests.fakes.mig_cards import MIG, TEMPLATES, divided
 from tests.reliability import shows
 
 CARDS = (card(0), card(1))
@@ -37,6 +41,7 @@ class PublicationInput:
     form: RegisterFormat = RegisterFormat.AUTO
     mode: HandshakeMode = HandshakeMode.ALWAYS
     unanswered: list[bool] = field(default_factory=list)
+    settings: NvidiaSettings = NvidiaSettings()
 
     def publication(self) -> NvidiaPublication:
         sources = CardSources(
@@ -45,9 +50,8 @@ class PublicationInput:
             backend_error=lambda: self.error,
             on_unanswered=self.unanswered.append,
         )
-        return NvidiaPublication(
-            sources, lambda: NvidiaSettings(register_format=self.form, handshake=self.mode)
-        )
+        settings = replace(self.settings, register_format=self.form, handshake=self.mode)
+        return NvidiaPublication(sources, lambda: settings)
 
 
 def node(**notes: str) -> Node:
@@ -243,3 +247,47 @@ def test_second_allocator_on_the_node_is_logged_once(caplog: pytest.LogCaptureFi
     for seen in (node(), labelled, labelled, node(), labelled):
         publication.desired(seen, NOW)
     assert [record.message for record in caplog.records] == ["second_allocator"] * 2
+
+
+def published(form: RegisterFormat, settings: NvidiaSettings) -> tuple[Device, ...]:
+    """Two cards in MIG mode and how they are registered."""
+    settings = replace(settings, register_format=form)
+    cards = offered_cards((divided(0), divided(1)), settings)
+    made = PublicationInput(cards=cards, form=form, settings=settings).publication()
+    return decode_register(register_of(made.desired(node(), NOW)))
+
+
+def test_mig_json_has_profiles_and_no_geometries() -> None:
+    for card_of in published(RegisterFormat.AUTO, MIG):
+        assert [item.name for item in layout_of(card_of).profiles][:1] == ["1g.5gb"]
+        assert layout_of(card_of).templates == ()
+        assert (card_of.mode, card_of.memory_mib, card_of.slots) == ("mig", 40192, 7)
+        assert card_of.healthy
+
+
+def test_mig_card_of_geometries_registers_as_up_to_2_9_and_no_profiles() -> None:
+    """A scheduler that reads both, as ours does, would take the wrong one of two memories."""
+    for form in (RegisterFormat.JSON, RegisterFormat.CSV9):
+        for card_of in published(form, TEMPLATES):
+            assert layout_of(card_of) == NO_LAYOUT
+            assert (card_of.mode, card_of.memory_mib) == ("mig", MEMORY_MIB)
+            assert card_of.healthy
+
+
+def test_mig_card_is_unhealthy_in_the_form_that_has_no_mode() -> None:
+    """HAMi 2.4 would share it by limits, which nobody enforces there."""
+    assert [item.healthy for item in published(RegisterFormat.CSV7, TEMPLATES)] == [False, False]
+
+
+def test_mig_names_that_the_card_lacks_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    allowed = (ListedProfiles(models=("A100",), profiles=("1g.5gb", "7g.41gb")),)
+    settings = replace(TEMPLATES, mig_profile_allowlist=allowed)
+    cards = offered_cards((divided(0), divided(1)), settings)
+    publication = PublicationInput(cards=cards, settings=settings).publication()
+    for _ in range(3):
+        publication.desired(node(), NOW)
+    said = [record for record in caplog.records if record.getMessage().startswith("mig_")]
+    assert [record.getMessage() for record in said] == [
+        "mig_profiles_unknown",
+        "mig_geometries_too_large",
+    ]

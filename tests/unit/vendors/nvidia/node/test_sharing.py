@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import Device, Uuid
+from hami_node.vendors.nvidia.mig.offer import MODE_ON
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -26,7 +27,7 @@ def physical(index: int = 0, **changes: object) -> Device:
         (
             NvidiaSettings(split_count=7, memory_scaling=2, core_scaling=2),
             physical(mode=Mode.MIG, cores=100),
-            card(mode=Mode.MIG, slots=7),
+            card(mode=Mode.MIG, slots=7, healthy=False, unhealthy_reason=MODE_ON),
         ),
         (
             NvidiaSettings(),

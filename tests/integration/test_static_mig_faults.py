@@ -1,0 +1,203 @@
+"""MIG instances that others change while they are offered, with the whole daemon."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from hami_node.model import Uuid
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.codec import decode_register, decode_shares
+from tests.fakes.pods import Box, Part
+from tests.fakes.waiting import eventually
+from tests.integration.instance_rig import (
+    LARGE,
+    SMALL,
+    Ahead,
+    InstanceRig,
+    seen,
+)
+from tests.integration.rig import GPU, LIMIT_S, SLOTS, inside
+from tests.integration.share_rig import Shares
+from tests.nvml_stub.control import UUIDS, card, sequence
+from tests.reliability import shows
+
+
+@pytest.fixture
+def rig(instances_of_others: InstanceRig) -> InstanceRig:
+    """Card 0 in MIG mode, without instances; the daemon is not started yet."""
+    return instances_of_others
+
+
+@shows(
+    "G24",
+    fault="strategy single, and somebody makes an instance of another size",
+    happens="the instances are closed, for one name would mean two sizes; the reason says which "
+    "sizes there are; equal ones again open them",
+)
+def test_single_with_unequal_instances_closes_them_and_says_why(rig: InstanceRig) -> None:
+    rig.divide(3)
+    made = {rig.make("3g.20gb", 0, number).uuid for number in range(3)}
+    rig.serve("single")
+    eventually(lambda: rig.healthy(GPU) == made, LIMIT_S)
+    odd = rig.make("1g.5gb", 6)
+    eventually(lambda: rig.healthy(GPU) == set(), LIMIT_S)
+    reason = rig.cards[0].unhealthy_reason
+    assert "1g.5gb, 3g.20gb" in reason
+    assert "mig-strategy mixed" in reason
+    rig.driver.mig.destroy(UUIDS[0], odd.gi)
+    eventually(lambda: rig.healthy(GPU) == made, LIMIT_S)
+
+
+def test_single_leaves_out_a_card_that_is_not_in_mig_mode_and_serves_the_others(
+    rig: InstanceRig,
+) -> None:
+    made = rig.make("7g.40gb", 0).uuid
+    rig.serve("single")
+    eventually(lambda: rig.healthy(GPU) == {made}, LIMIT_S)
+    assert [card.healthy for card in rig.cards] == [True, False, False]
+    assert "mig-strategy mixed" in rig.cards[1].unhealthy_reason
+
+
+@shows(
+    "G25",
+    fault="an instance that a container holds is destroyed, and another is made in its place",
+    happens="kubelet is shown the held device as unhealthy, the other instances go on; what was "
+    "made anew is closed until the pod has ended, for its container could reach it",
+    lost="that container's instance",
+)
+def test_instance_that_vanishes_while_it_is_held_costs_its_holder_alone(rig: InstanceRig) -> None:
+    first, other = rig.make("1g.5gb", 6), rig.make("1g.5gb", 5)
+    rig.serve()
+    held = seen(rig.ask("p"))
+    gone, left = (first, other) if first.uuid == held else (other, first)
+    rig.driver.mig.destroy(UUIDS[0], gone.gi)
+    eventually(lambda: rig.healthy(SMALL) == {left.uuid}, LIMIT_S)
+    eventually(lambda: rig.kubelet.devices(SMALL).get(held) == "Unhealthy", LIMIT_S)
+    anew = rig.make("1g.5gb", gone.start)
+    assert anew.gi == gone.gi
+    eventually(lambda: rig.kubelet.devices(SMALL).get(anew.uuid) == "Unhealthy", LIMIT_S)
+    assert rig.ask("q").is_admitted
+    rig.end("p")
+    eventually(lambda: rig.healthy(SMALL) == {left.uuid, anew.uuid}, LIMIT_S)
+    eventually(lambda: held not in rig.kubelet.devices(SMALL), LIMIT_S)
+
+
+def test_instances_made_later_are_offered_at_once_under_a_known_name(rig: InstanceRig) -> None:
+    first = rig.make("1g.5gb", 6).uuid
+    rig.serve()
+    eventually(lambda: rig.healthy(SMALL) == {first}, LIMIT_S)
+    second = rig.make("1g.5gb", 5).uuid
+    eventually(lambda: rig.healthy(SMALL) == {first, second}, LIMIT_S)
+
+
+@shows(
+    "G26",
+    fault="the driver comes up, or an instance of a new profile is made, after the daemon's start",
+    happens="the daemon ends itself and its container starts again: its resources are those of now",
+    lost="a second; running pods go on",
+)
+def test_new_kind_of_instance_is_served_by_the_next_process(rig: InstanceRig) -> None:
+    small = rig.make("1g.5gb", 6).uuid
+    rig.clock = clock = Ahead()
+    rig.serve()
+    daemon = rig.daemon
+    assert daemon is not None
+    held = seen(rig.ask("p"))
+    large = rig.make("3g.20gb", 0).uuid
+    (owner,) = daemon.vendor_cards
+    eventually(lambda: large in str(owner.scanner.physical), LIMIT_S)
+    assert owner.why_restart() == ""
+    clock.by_s += 60
+    eventually(lambda: LARGE in owner.why_restart(), LIMIT_S)
+    rig.daemon = None
+    assert daemon.wait() == 1
+    rig.serve()
+    eventually(lambda: rig.healthy(LARGE) == {large}, LIMIT_S)
+    assert held == small
+    assert "Available: 0" in rig.ask("q").refusal
+
+
+def test_record_that_was_lost_is_made_again_from_kubelets_list(rig: InstanceRig) -> None:
+    rig.make("1g.5gb", 6)
+    rig.serve()
+    held = seen(rig.ask("p"))
+    rig.stop()
+    shutil.rmtree(rig.record)
+    rig.serve()
+    eventually(lambda: rig.metric("card_slots_used", uuid=UUIDS[0]) == 1, LIMIT_S)
+    (again,) = [it for it in rig.kubelet.call_again(SMALL, (held,)).envs.items() if it[1] == held]
+    assert again[0] == nvidia_names.ENV_VISIBLE_DEVICES
+
+
+def test_card_that_fails_closes_its_instances_and_no_others(rig: InstanceRig) -> None:
+    rig.divide(2)
+    made = [rig.make("1g.5gb", 6, number).uuid for number in (0, 1)]
+    rig.serve()
+    eventually(lambda: rig.healthy(SMALL) == set(made), LIMIT_S)
+    heard = rig.driver.calls("nvmlEventSetWait_v2")
+    eventually(lambda: rig.driver.calls("nvmlEventSetWait_v2") > heard, LIMIT_S)
+    rig.divide(2, f"xid {next(sequence)} 0 79")
+    eventually(lambda: rig.healthy(SMALL) == {made[1]}, LIMIT_S)
+
+
+def test_card_in_mig_mode_without_instances_is_shown_and_offered_to_nobody(
+    rig: InstanceRig,
+) -> None:
+    rig.serve()
+    rig.wait_registered(2 * SLOTS)
+    assert [it.uuid for it in decode_register(rig.register_text)] == [UUIDS[1], UUIDS[2]]
+    (shown,) = decode_shares(rig.notes[nvidia_names.NODE_STANDALONE])
+    assert (shown.device.uuid, shown.device.healthy) == (UUIDS[0], False)
+    assert "make instances" in rig.cards[0].unhealthy_reason
+
+
+def test_shared_card_beside_a_divided_one_is_served_as_ever(rig: InstanceRig) -> None:
+    rig.make("1g.5gb", 6)
+    rig.serve()
+    rig.wait_registered(2 * SLOTS)
+    slice_ = Part(uuid=Uuid(UUIDS[1]), memory_mib=4000, cores=0)
+    rig.place("p", [Box(memory_mib=4000)], {"main": [slice_]})
+    answer = rig.admit("p")
+    assert answer.is_admitted, answer.refusal
+    assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == UUIDS[1]
+    assert rig.ask("q").is_admitted
+
+
+def test_instance_that_another_plugin_gave_out_is_counted_for_its_pod(rig: InstanceRig) -> None:
+    made = rig.make("1g.5gb", 6).uuid
+    other = rig.make("1g.5gb", 5).uuid
+    rig.create("old", [Shares(resource=SMALL)])
+    rig.kubelet.hold(rig.pod("old"), SMALL, made)
+    rig.set_phase("old", "Running")
+    rig.serve()
+    eventually(lambda: rig.metric("card_slots_used", uuid=UUIDS[0]) == 1, LIMIT_S)
+    assert seen(rig.ask("new")) == other
+
+
+def test_instance_that_is_made_anew_is_refused_even_if_kubelet_hands_it_out(
+    rig: InstanceRig,
+) -> None:
+    """Before kubelet has heard that it is closed."""
+    first = rig.make("1g.5gb", 6)
+    rig.serve()
+    assert seen(rig.ask("p")) == first.uuid
+    assert rig.daemon is not None
+    (owner,) = rig.daemon.vendor_cards
+    rig.driver.mig.destroy(UUIDS[0], first.gi)
+    anew = rig.make("1g.5gb", 6).uuid
+    eventually(lambda: anew in str(owner.scanner.physical), LIMIT_S)
+    rig.create("q", [Shares(resource=SMALL)])
+    with rig.kubelet.choosing([anew]):
+        answer = rig.kubelet.admit(rig.pod("q"), SMALL)
+    assert not answer.is_admitted
+    assert "one MIG instance is granted twice" in answer.refusal
+
+
+def test_daemon_with_rights_serves_the_same(rig: InstanceRig) -> None:
+    made = rig.make("1g.5gb", 6).uuid
+    rig.driver.write(card(0, mig="enabled"), card(1), card(2))
+    rig.serve()
+    assert seen(rig.ask("p")) == made
+    assert rig.driver.mig.changes() == ()
