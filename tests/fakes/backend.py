@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping
 
 from hami_node.model import Device, PairScores, Uuid
-from hami_node.ports import HostUse
+from hami_node.ports import HostUse, PartError
 
 
 class FakeBackend:
@@ -25,6 +25,7 @@ class FakeBackend:
         self.used: dict[Uuid, HostUse] = {}
         self.processes_wanted: list[Collection[Uuid]] = []
         self.errors: dict[tuple[Uuid, int], int] = {}
+        self.of_parts: tuple[PartError, ...] = ()
         self._event = threading.Event()
 
     def scan(self) -> tuple[Device, ...]:
@@ -50,6 +51,10 @@ class FakeBackend:
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         return self.errors
+
+    def part_errors(self) -> tuple[PartError, ...]:
+        found, self.of_parts = self.of_parts, ()
+        return found
 
     def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
         self.cleared.append(uuids)

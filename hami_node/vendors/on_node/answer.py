@@ -44,13 +44,30 @@ class ContainerResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MadePart:
+    """A part of a divided card that exists.
+
+    Attributes:
+        uuid: the part's own.
+        numbers: the driver's numbers for it, in the vendor's order.
+    """
+
+    uuid: str
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One container's grants on this node's cards."""
+    """One container's grants on this node's cards.
+
+    `made` are the parts of divided cards that its grants name, grant by grant, once they exist.
+    """
 
     pod_uid: str
     container: Container
     grants: ContainerGrants
     cards: Mapping[Uuid, Device] = field(default_factory=dict)
+    made: tuple[MadePart | None, ...] = ()
 
     @property
     def folder_name(self) -> str:

@@ -1,0 +1,1 @@
+"""MIG on a node: instances made and removed for pods, and their record."""

@@ -1,0 +1,1 @@
+"""The instances of this node one by one: their record, their states, and who works on them."""

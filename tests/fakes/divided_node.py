@@ -1,0 +1,73 @@
+"""A node with one card in MIG mode, whose instances a test names."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from hami_node.config.settings import make_settings
+from hami_node.metrics.deferred import DeferredMetrics
+from hami_node.model import Pod, Uuid
+from hami_node.node.vendor_cards import VendorCards
+from hami_node.vendors.divided import PartState, PartView
+from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
+from hami_node.vendors.on_node.parts import PartsState
+from hami_node.vendors.spec import AnyVendor
+from tests.fakes.backend import FakeBackend
+from tests.fakes.cards import uuid
+from tests.fakes.clock import FakeClock
+from tests.fakes.mig_cards import divided, instance
+from tests.fakes.parts import FakeParts
+
+POD = Pod(uid="uid-p", namespace="ml", name="train", node_name="n1")
+
+
+def own_part(number: int, start: int, **changes: object) -> PartView:
+    """The 1g.5gb with that number, which the container `main` of `POD` has."""
+    made = instance(number, "1g.5gb", start).device
+    assert made is not None
+    fields: dict[str, object] = {
+        "card": uuid(0),
+        "kind": "1g.5gb",
+        "start": start,
+        "size": 1,
+        "state": PartState.LIVE,
+        "numbers": (number, 0),
+        "uuid": made.uuid,
+        "pod_uid": POD.uid,
+        "container": "main",
+    }
+    return PartView(**(fields | changes))  # type: ignore[arg-type]  # fields by name
+
+
+class DividedNode:
+    """A card in MIG mode with the instances 7 (of `POD`) and 8 (somebody else's)."""
+
+    def __init__(self, plugin_dir: Path, *own: PartView) -> None:
+        found = divided(0, instance(7, "1g.5gb", 0), instance(8, "1g.5gb", 1))
+        self.backend, self.parts, self.clock = FakeBackend(found), FakeParts(), FakeClock()
+        self.parts.on_record = PartsState(own=own or (own_part(7, 0),))
+        settings = make_settings({"plugin_dir": plugin_dir}, (NVIDIA_SPEC.settings,))
+        vendor: AnyVendor = NVIDIA_SPEC
+        assert vendor.served is not None
+        self.owner = VendorCards(
+            vendor,
+            replace(
+                vendor.served,
+                make_backend=lambda settings, clock, records: self.backend,
+                make_parts=lambda sources, settings: self.parts,
+            ),
+            lambda: settings,
+            clock=self.clock,
+            stop=threading.Event(),
+            metrics=DeferredMetrics(),
+        )
+        self.owner.find_cards()
+        self.owner.offer()
+        assert self.owner.parts is self.parts
+
+    @property
+    def card(self) -> Uuid:
+        """The only card."""
+        return uuid(0)

@@ -1,0 +1,304 @@
+"""What can't be made, and what people are told: why, by whom, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hami_node.clock import Deadline
+from hami_node.errors import AllocationError
+from hami_node.model import Container
+from hami_node.vendors.divided import PartState
+from hami_node.vendors.nvidia.mig.driver import MigFailure
+from hami_node.vendors.on_node.answer import Slice
+from tests.fakes.mig_driver import FakeCard
+from tests.fakes.mig_node import MigNode, geometries, row, slot
+from tests.reliability import shows
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> MigNode:
+    return MigNode(tmp_path)
+
+
+def changes(node: MigNode) -> list[str]:
+    return [call for call in node.driver.calls if "make" in call or "destroy" in call]
+
+
+# -- what is in the way ----------------------------------------------------------------------------
+def test_busy_instance_of_an_ended_pod_blocks_its_own_place_only(node: MigNode) -> None:
+    (part,) = node.serve("a", row("2g.10gb", 0))
+    node.keep()
+    node.end("a")
+    node.driver.run(part.uuid, 41, 42)
+    with pytest.raises(
+        AllocationError, match=r"work/a-name.*processes 41, 42 are still on it: end"
+    ):
+        node.serve("b", row("1g.5gb", 1))
+    node.serve("c", row("1g.5gb", 2))
+    for _ in range(4):
+        node.keep()
+        node.clock.advance(10)
+    assert node.reasons() == ["MigInstanceBusy"]
+    assert "41, 42" in node.notes[0].message
+    (stale,) = [kept for kept in node.kept() if kept.pod_uid == "a"]
+    assert stale.state is PartState.STALE
+    assert "41, 42" in stale.why
+    node.driver.run(part.uuid)
+    node.clock.advance(300)
+    node.settle()
+    node.assert_whole()
+
+
+def test_stranger_on_an_instance_is_never_handed_to_the_next_pod(node: MigNode) -> None:
+    """The same place, asked for at once, with the old pod's process still alive."""
+    (old,) = node.serve("a", row("2g.10gb", 0))
+    node.keep()
+    node.end("a")
+    node.driver.run(old.uuid, 41)
+    with pytest.raises(AllocationError):
+        node.serve("b", row("2g.10gb", 0))
+    node.driver.run(old.uuid)
+    (new,) = node.serve("c", row("2g.10gb", 0))
+    assert new.uuid != old.uuid
+
+
+def test_instance_whose_processes_cannot_be_read_stays(node: MigNode) -> None:
+    node.serve("a", row("2g.10gb", 0))
+    node.keep()
+    node.end("a")
+    node.driver.cards["GPU-0"].is_unreadable = True
+    node.settle()
+    with pytest.raises(AllocationError, match="can't be read"):
+        node.serve("b", row("2g.10gb", 0))
+    assert node.names() == ["2g.10gb@0"]
+
+
+def test_place_of_a_living_pod_is_refused_and_named(node: MigNode) -> None:
+    node.serve("a", row("2g.10gb", 0))
+    node.keep()
+    with pytest.raises(AllocationError, match="was made for pod work/a-name, which has not ended"):
+        node.serve("b", row("1g.5gb", 1))
+    node.settle()
+    node.assert_whole()
+
+
+def test_process_that_comes_between_look_and_destruction_keeps_the_instance(node: MigNode) -> None:
+    node.serve("a", row("1g.5gb", 0))
+    node.keep()
+    node.end("a")
+    node.driver.fail_next("destroy_ci", MigFailure.BUSY)
+    with pytest.raises(AllocationError):
+        node.serve("b", row("1g.5gb", 0))
+    assert node.names() == ["1g.5gb@0"]
+    node.settle()
+    node.assert_whole()
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+def test_profile_that_has_less_memory_than_the_reservation_is_refused(node: MigNode) -> None:
+    with pytest.raises(AllocationError, match=r"4864 MiB with this driver.*says 4900"):
+        node.serve("a", row("1g.5gb", 0, memory_mib=4900))
+    assert changes(node) == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "start", "said"),
+    [
+        ("1g.99gb", 0, "no MIG profile"),
+        ("2g.10gb", 1, "can't be at"),
+        ("2g.10gb", 6, "can't be at"),
+    ],
+)
+def test_instance_that_the_card_does_not_have_is_refused(
+    node: MigNode, profile: str, start: int, said: str
+) -> None:
+    with pytest.raises(AllocationError, match=said):
+        node.serve("a", row(profile, start))
+    assert changes(node) == []
+
+
+def test_variant_of_the_same_size_is_not_taken_for_the_profile(node: MigNode) -> None:
+    node.serve("a", row("1g.10gb", 0))
+    node.serve("b", row("1g.5gb+me", 2))
+    assert node.names() == ["1g.10gb@0", "1g.5gb+me@2"]
+
+
+@pytest.mark.parametrize(
+    ("grant", "said"),
+    [
+        (slot(4, 0, 5120), "no geometry 4"),
+        (slot(1, 4, 5120), "no instance of 5120 MiB at slot 4"),
+        (slot(0, 0, 5000), "no instance of 5000 MiB at slot 0"),
+    ],
+)
+def test_slot_that_the_text_here_does_not_have_is_refused(
+    node: MigNode, grant: object, said: str
+) -> None:
+    with pytest.raises(AllocationError, match=said):
+        node.serve("a", grant)  # type: ignore[arg-type]
+    assert changes(node) == []
+
+
+def test_position_of_an_entry_in_place_of_a_slot_is_told_by_the_amounts(node: MigNode) -> None:
+    """2.8 and 2.9 write it for the first pod on an idle card."""
+    node.settings = replace(
+        node.settings,
+        known_mig_geometries=geometries((("1g.5gb", 5120, 2), ("2g.10gb", 10240, 2))),
+    )
+    node.serve("a", slot(0, 1, 10240))
+    node.serve("b", slot(0, 1, 5120))
+    node.serve("c", slot(0, 0, 5120))
+    node.serve("d", slot(0, 3, 10240))
+    assert sorted(name.split("@")[0] for name in node.names()) == ["1g.5gb"] * 2 + ["2g.10gb"] * 2
+
+
+def test_name_that_differs_by_a_rounded_gigabyte_is_the_same_profile(tmp_path: Path) -> None:
+    """HAMi's chart says 7g.79gb, NVIDIA's driver 7g.80gb."""
+    node = MigNode(tmp_path, {"GPU-0": FakeCard(model="NVIDIA A100-SXM4-80GB")})
+    node.settings = replace(
+        node.settings,
+        known_mig_geometries=geometries((("7g.79gb", 80896, 1),), (("1g.12gb", 12288, 1),)),
+    )
+    with pytest.raises(AllocationError, match=r"no MIG profile 1g.12gb"):
+        node.serve("a", slot(1, 0, 12288))
+    node.serve("b", slot(0, 0, 80896))
+    assert node.names() == ["7g.80gb@0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_told"),
+    [({"nvidia.com/gpumem": "4864"}, False), ({"nvidia.com/gpumem": "5000"}, True)],
+)
+def test_pod_that_asks_for_more_than_the_instance_has_is_served_and_told(
+    node: MigNode, asked: dict[str, str], *, is_told: bool
+) -> None:
+    """As HAMi 2.5 to 2.9 do: their scheduler knows only the text's 5120."""
+    node.ask("a", slot(0, 0, 5120), limits={"nvidia.com/gpu": "1", **asked})
+    node.settle()
+    assert node.reasons() == ["MigInstanceSmaller"] * is_told
+    assert all("4864 MiB" in note.message for note in node.notes)
+
+
+def test_container_whose_reservation_has_changed_gets_the_new_place(tmp_path: Path) -> None:
+    node = MigNode(tmp_path, {"GPU-0": FakeCard(), "GPU-1": FakeCard()})
+    node.serve("a", row("1g.5gb", 0))
+    node.serve("a", row("1g.5gb", 1))
+    assert node.names() == ["1g.5gb@1"]
+    node.serve("a", row("1g.5gb", 1, card="GPU-1"))
+    assert (node.names(), node.names("GPU-1")) == ([], ["1g.5gb@1"])
+    node.settle()
+    node.assert_whole()
+
+
+def test_second_container_that_is_refused_leaves_the_first_its_instance_until_the_pod_ends(
+    node: MigNode,
+) -> None:
+    node.ask("a", row("1g.5gb", 0))
+    node.driver.add("GPU-0", "1g.5gb", 1)
+    with pytest.raises(AllocationError):
+        node.ask("a", row("1g.5gb", 1), container="second")
+    node.settle()
+    assert node.names() == ["1g.5gb@0", "1g.5gb@1"]
+    node.end("a")
+    node.settle()
+    assert node.names() == ["1g.5gb@1"]
+
+
+# -- the driver ------------------------------------------------------------------------------------
+@shows(
+    "G8",
+    fault="any of the driver's calls about a MIG instance is refused, with any reason, once or for "
+    "a while",
+    happens="the container is refused with the reason; what was begun is undone, at once or later; "
+    "what is to go is tried again after growing pauses",
+)
+@pytest.mark.parametrize("reason", [each for each in MigFailure if each is not MigFailure.GONE])
+@pytest.mark.parametrize("call", ["look", "make_gi", "make_ci", "destroy_ci", "destroy_gi"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_call_that_fails_is_undone_or_tried_again(
+    node: MigNode, call: str, reason: MigFailure, times: int
+) -> None:
+    node.serve("a", row("1g.5gb", 0))
+    node.keep()
+    node.end("a")
+    node.driver.fail_next(call, *[reason] * times)
+    for pod, start in (("b", 0), ("c", 1)):
+        try:
+            node.serve(pod, row("1g.5gb", start))
+        except AllocationError as refused:
+            assert "GPU-0" in str(refused)  # noqa: PT017 - not every fault refuses both
+    node.clock.advance(300)
+    node.settle()
+    node.assert_whole()
+    failed = sum(node.keeper.state().failures.values())
+    assert failed >= times - len(node.driver.faults[call])
+
+
+def test_missing_rights_are_named_with_the_remedy(node: MigNode) -> None:
+    node.driver.fail_next("make_gi", MigFailure.NO_RIGHTS)
+    with pytest.raises(AllocationError, match=r"overlay for MIG \(docs/mig.md\)"):
+        node.serve("a", row("1g.5gb", 0))
+    assert node.kept() == ()
+
+
+def test_driver_without_room_where_nothing_is_seen_is_believed(node: MigNode) -> None:
+    node.driver.fail_next("make_gi", MigFailure.NO_ROOM)
+    with pytest.raises(AllocationError, match="finds no room"):
+        node.serve("a", row("1g.5gb", 0))
+    assert node.kept() == ()
+
+
+def test_card_that_cannot_be_read_is_refused_and_nothing_of_it_is_judged(node: MigNode) -> None:
+    node.serve("a", row("1g.5gb", 0))
+    node.driver.cards["GPU-0"].problem = "profile 3 is impossible"
+    node.end("a")
+    node.settle()
+    with pytest.raises(AllocationError, match="profile 3 is impossible"):
+        node.serve("b", row("1g.5gb", 1))
+    assert len(node.kept()) == 1
+    node.driver.cards["GPU-0"].problem = ""
+    node.clock.advance(300)
+    node.settle()
+    node.assert_whole()
+
+
+def test_nothing_is_begun_without_time(node: MigNode) -> None:
+    granted = Slice(
+        pod_uid="a",
+        container=Container(name="main"),
+        grants=(row("1g.5gb", 0),),
+        cards={card.uuid: card for card in node.driver.devices()},
+    )
+    with pytest.raises(AllocationError):
+        node.keeper.make(granted, Deadline.after(0, node.clock.monotonic))
+    assert (changes(node), node.kept()) == ([], ())
+
+
+def test_record_that_cannot_be_written_refuses_before_anything_is_made(node: MigNode) -> None:
+    node.record.is_full = True
+    with pytest.raises(AllocationError, match=r"without its record.*no space left"):
+        node.serve("a", row("1g.5gb", 0))
+    assert (changes(node), node.kept()) == ([], ())
+
+
+# -- others at work --------------------------------------------------------------------------------
+def test_hands_off_nothing_is_made_or_destroyed_and_what_is_there_is_served(node: MigNode) -> None:
+    first = node.serve("a", row("1g.5gb", 0))
+    node.serve("b", row("1g.5gb", 1))
+    node.hands_off = "MIG Manager is at work"
+    node.driver.calls.clear()
+    node.end("b")
+    node.settle()
+    assert node.serve("a", row("1g.5gb", 0)) == first
+    with pytest.raises(AllocationError, match="MIG Manager is at work"):
+        node.serve("c", row("1g.5gb", 2))
+    assert changes(node) == []
+    assert node.notes == []
+    assert node.keeper.state().hands_off == "MIG Manager is at work"
+    node.hands_off = ""
+    node.clock.advance(30)
+    node.settle()
+    node.assert_whole()
