@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from hami_node.model import Pod
 from hami_node.text import cut
 
@@ -15,7 +17,8 @@ class ConfigError(HamiError):
 
     def __init__(self, source: str, field: str, value: object, hint: str) -> None:
         """Compose one sentence a person can act on."""
-        super().__init__(f"{source}: {field}: {value!r} is wrong: {hint}")
+        shown = value.value if isinstance(value, StrEnum) else value
+        super().__init__(f"{source}: {field}: {shown!r} is wrong: {hint}")
         self.source, self.field, self.value, self.hint = source, field, value, hint
 
 

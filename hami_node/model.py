@@ -5,8 +5,8 @@ Units: memory in MiB, cores in percent of one card (100 = the whole card). None 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NewType
@@ -57,6 +57,7 @@ class Device:
         physical_memory_mib: what the card really has; None when only the offer is known.
         cores: offered cores in percent (scaled), or their bit mask, as the vendor counts them.
         unhealthy_reason: why `healthy` is False, for people; "" when healthy.
+        ids: what kubelet counts instead of slots, one name for each; () for `<uuid>-<i>`.
         detail: what only the vendor reads; hashable, None for nothing.
     """
 
@@ -73,7 +74,37 @@ class Device:
     physical_memory_mib: int | None = None
     cores: int = 100
     pci_bus: str = ""
+    ids: tuple[str, ...] = ()
     detail: Hashable = None
+
+    @property
+    def device_ids(self) -> list[str]:
+        """The IDs that kubelet counts, one for each slot. They survive restarts."""
+        return list(self.ids) or [f"{self.uuid}-{i}" for i in range(self.slots)]
+
+
+def united(cards: Iterable[Device]) -> tuple[Device, ...]:
+    """Each card once: those that are offered in several pieces with the slots of all of them."""
+    found: dict[Uuid, Device] = {}
+    for card in cards:
+        had = found.get(card.uuid)
+        if had is not None:
+            card = replace(had, slots=had.slots + card.slots, ids=(*had.ids, *card.ids))
+        found[card.uuid] = card
+    return tuple(found.values())
+
+
+NO_OWN_IDS: Final[Mapping[str, Uuid]] = MappingProxyType({})
+
+
+def own_ids(cards: Iterable[Device]) -> Mapping[str, Uuid]:
+    """The card behind each device ID that is not made from a card's UUID."""
+    return {name: card.uuid for card in cards for name in card.ids}
+
+
+def uuid_of(device_id: str, own: Mapping[str, Uuid] = NO_OWN_IDS) -> Uuid:
+    """The card behind a device ID; `own` are those that are not made from a card's UUID."""
+    return own.get(device_id) or Uuid(device_id.rpartition("-")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,47 @@ JsonPatch = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartUse:
+    """How much of a part of a divided card is used; None where the driver does not say.
+
+    Attributes:
+        uuid: the part's own.
+        numbers: the driver's numbers for it, in the vendor's order.
+        memory_bytes: used memory.
+        limit_bytes: all memory that the part has.
+        processes: PIDs on the node.
+    """
+
+    uuid: str
+    numbers: tuple[int, ...]
+    memory_bytes: int | None = None
+    limit_bytes: int | None = None
+    processes: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartError:
+    """Errors that the driver blames on a part of a card, not on the card.
+
+    Attributes:
+        card: the card.
+        numbers: the driver's numbers for the part; fewer than it has where all of a group may be
+            meant, () where there were too many to tell them apart.
+        uuid: the part's own, as the card was last seen; "" for one that was not seen.
+        code: the driver's number for the error.
+        count: how often, since this was asked last.
+        why: what it means and what to do about it, for people.
+    """
+
+    card: Uuid
+    numbers: tuple[int, ...]
+    uuid: str
+    code: int
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
     """How much of a card is used, by everybody on the node; None where the driver does not say.
 
@@ -22,12 +63,14 @@ class HostUse:
         core_percent: of the last sampling period, how long a kernel ran.
         memory_controller_percent: of that period, how long memory was read or written.
         processes: PIDs on the node; None where they were not asked for, too.
+        parts: those of a divided card.
     """
 
     memory_bytes: int | None = None
     core_percent: int | None = None
     memory_controller_percent: int | None = None
     processes: frozenset[int] | None = None
+    parts: tuple[PartUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +84,8 @@ class ContainerUse:
         core_percent: of the whole card.
         limit_bytes, core_limit_percent: the limits in force; None for no limit.
         last_kernel_s: when a kernel was last launched on any of its cards, seconds since the epoch.
+        part: the UUID of the part of a divided card that this is about; "" for a whole card.
+        processes: how many of its processes are on it.
     """
 
     namespace: str
@@ -57,6 +102,8 @@ class ContainerUse:
     limit_bytes: int | None
     core_limit_percent: int | None
     last_kernel_s: int | None
+    part: str = ""
+    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +138,9 @@ class Backend(Protocol):
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         """Errors that the driver reported since its session began, by card and code."""
+
+    def part_errors(self) -> tuple[PartError, ...]:
+        """Those of them that name a part of a card, since the last call. Never waits."""
 
     def pair_scores(self) -> PairScores:
         """How well each pair of cards is linked; empty where that is not known. Never waits."""

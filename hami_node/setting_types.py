@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from msgspec import Meta
@@ -113,7 +114,7 @@ class Names:
         env: other environment variables, in order of precedence, after ours.
         yaml: its key below its vendor's section in device-config.yaml.
         node: its key in an entry of config.json's `nodeconfig`; a dot leads into an object.
-        served: the values of an enumeration that are served so far; empty: all.
+        refused: the values of an enumeration that are not served, each with why, and what to do.
         is_quoted: HAMi's files write this number in quotes.
     """
 
@@ -122,7 +123,7 @@ class Names:
     env: tuple[str, ...] = ()
     yaml: str = ""
     node: str = ""
-    served: tuple[StrEnum, ...] = ()
+    refused: Mapping[Any, str] = field(default_factory=dict)
     is_quoted: bool = False
 
 
@@ -134,7 +135,7 @@ def setting(
     env: tuple[str, ...] = (),
     yaml: str = "",
     node: str = "",
-    served: tuple[StrEnum, ...] = (),
+    refused: Mapping[Any, str] = MappingProxyType({}),
     is_quoted: bool = False,
 ) -> T:
     """Declare a field of `Settings`, or of a vendor's block, with its default and its names."""
@@ -144,7 +145,7 @@ def setting(
         env=env,
         yaml=yaml,
         node=node,
-        served=served,
+        refused=refused,
         is_quoted=is_quoted,
     )
     return field(default=default, metadata={"names": names})

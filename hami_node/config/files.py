@@ -242,11 +242,13 @@ def _read_entry(found: _Collector, entry: Mapping[str, object], label: str, bloc
     known, objects = _node_keys(blocks)
     idle = {key: values for block in blocks for key, values in block.idle_node_keys.items()}
     for key, value in entry.items():
+        if key == "name" or (key in idle and (value is None or value in idle[key])):
+            continue
         if key in objects:
             _read_keys(found, value, f"{label}.{key}", objects[key], _form_of(objects[key]))
         elif key in known:
             found.take(known[key], value, f"{label}.{key}")
-        elif key != "name" and not (key in idle and (value is None or value in idle[key])):
+        else:
             found.ignored.append(f"{label}.{excerpt(key)}")
 
 

@@ -202,6 +202,12 @@ class Settings:
                 return block
         raise HamiError(f"there are no {kind.__name__} among the settings")
 
+    def with_block(self, block: object) -> Settings:
+        """These settings with another block of the same vendor."""
+        kind = type(block)
+        blocks = (block if isinstance(own, kind) else own for own in self.blocks)
+        return replace(self, blocks=tuple(blocks))
+
 
 GROUPS: Final = {
     "node_name": Group.NODE,

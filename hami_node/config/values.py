@@ -88,8 +88,8 @@ def _checked(  # `raw` is the value as written; `value` may be split already
         converted = msgspec.convert(value, _kind(setting), strict=not is_text, dec_hook=_own_form)
     except (msgspec.ValidationError, ValueError) as e:
         raise ConfigError(source, label, excerpt(raw), f"allowed is {allowed(setting)}") from e
-    if setting.names.served and converted not in setting.names.served:
-        hint = f"this value is not served yet; allowed is {allowed(setting)}"
+    if isinstance(converted, StrEnum) and (why := setting.names.refused.get(converted)):
+        hint = f"{why}; allowed is {allowed(setting)}"
         raise ConfigError(source, label, excerpt(raw), hint)
     return converted
 
@@ -112,8 +112,9 @@ def excerpt(value: object) -> object:
 
 def allowed(setting: Declaration) -> str:
     """What a setting accepts, in words: `a whole number from 1 to 100000`."""
-    if setting.names.served:
-        return "one of " + ", ".join(setting.names.served)
+    kind = _core(_kind(setting))
+    if setting.names.refused and isinstance(kind, type) and issubclass(kind, StrEnum):
+        return "one of " + ", ".join(each for each in kind if each not in setting.names.refused)
     return _in_words(_kind(setting))
 
 

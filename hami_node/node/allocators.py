@@ -1,7 +1,8 @@
-"""Builds the allocators: one for each resource, which take turns on the whole node."""
+"""Builds the allocators, which take turns on the whole node, and who frees its lock."""
 
 from __future__ import annotations
 
+from hami_node.cluster.node_lock import NodeLock
 from hami_node.engine.compat import COMPATS
 from hami_node.node.allocate.allocator import AllocatorParts, PodAllocator
 from hami_node.node.allocate.lock_keeper import LockKeeper
@@ -14,6 +15,19 @@ from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.vendors.spec import protocol_of, protocols_of
+
+
+def build_locks(parts: NodeParts, cluster: ClusterParts) -> LockKeeper:
+    """Who frees the locks of this node."""
+    return LockKeeper(
+        lock=NodeLock(cluster.kube, parts.clock),
+        kube=cluster.kube,
+        watched=cluster.view,
+        live=cluster.live,
+        vendors=cluster.served,
+        node_name=parts.settings().node_name,
+        on_removed=cluster.metrics.count_lock_removed,
+    )
 
 
 def build_allocators(
@@ -80,7 +94,9 @@ def _parts_of(
         clock=parts.clock,
         resource=resource.name,
         one_at_a_time=cluster.one_at_a_time,
-        is_aligned=resource.hints.are_sure,
+        is_aligned=resource.is_aligned,
+        parts=lambda: owner.parts,
+        notice=cluster.live.noticed,
         on_result=note_result,
     )
 

@@ -12,27 +12,27 @@ from prometheus_client.registry import CollectorRegistry
 
 from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
-from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.config.settings import plain
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.pages import PageServer
 from hami_node.metrics.server import MetricsServer, ProbeServer
-from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.owed import NAME as OWED
 from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.allocators import build_allocators
+from hami_node.node.allocators import build_allocators, build_locks
 from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.room import Room
 from hami_node.node.holdings.settler import Settler, complete_record
+from hami_node.node.holdings.vanished import Vanished
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
-from hami_node.node.kubelet.rivals import Contested, Rivals, taken_note
-from hami_node.node.outsiders import Outsiders
+from hami_node.node.outsiders import Outsiders, build_rivals
+from hami_node.node.part_keeper import PartKeeper
 from hami_node.node.parts import ClusterParts, NodeParts, Service
 from hami_node.node.probes import NodeProbes
 from hami_node.node.report.clear_word import ClearWord
+from hami_node.node.report.divided import DividedReport
 from hami_node.node.report.gauges import Gauges
 from hami_node.node.report.hand_overs import HandOvers
 from hami_node.node.report.limiters import Limiters
@@ -68,7 +68,6 @@ class ClusterServices:
         self._parts = parts
         self._reach_cluster()
         self._know_holders()
-        self._report()
         self._cluster = ClusterParts(
             metrics=self.metrics,
             kube=self._kube,
@@ -79,6 +78,7 @@ class ClusterServices:
             live=self.live,
             notify=self._notify,
         )
+        self._report()
         self._serve()
         self._servers = self._build_servers()
         self._services = self._build_services()
@@ -128,16 +128,28 @@ class ClusterServices:
             notify=self._notify,
             on_change=self.wake,
         )
-        self._room = Room(parts.vendor_cards, self._served, self.ledger, self.live)
+        vanished = Vanished(parts.clock, self._notify)
+        self._room = Room(
+            parts.vendor_cards, self._served, self.ledger, self.live, on_lost=vanished.look
+        )
 
     def _report(self) -> None:
         """What the node object and its pods are told."""
         parts, settings = self._parts, self._parts.settings()
-        self._rivals = self._build_rivals()
-        self._locks = self._build_locks()
+        self._locks = build_locks(parts, self._cluster)
         self.owed = OwedWrites(
             kube=self._kube, locks=self._locks, file=RecordFile(settings.record_dir, OWED)
         )
+        self._divided = DividedReport(
+            parts.vendor_cards,
+            self._served,
+            ledger=self.ledger,
+            pods=self.view.pods,
+            notify=self._notify,
+            clock=parts.clock,
+            metric_names=lambda: parts.settings().usage_metrics,
+        )
+        self.metrics.watch_parts(self._divided.readings)
         self._limiters = Limiters(parts.vendor_cards, self.metrics)
         self._reporter = self._build_reporter()
         self._hand_overs = HandOvers(
@@ -161,7 +173,9 @@ class ClusterServices:
         self._settler = Settler(
             live=self.live, kube=self._kube, resources=self._kubelet, on_settled=self._settled
         )
+        self._rivals = build_rivals(parts, self._cluster, self._outsiders.listed)
         self._files = FileKeeper(parts, self._cluster, self._outsiders.recorded)
+        self._card_parts = PartKeeper(parts, self._cluster, self._outsiders.recorded)
         self.usage = UsagePasses(
             settings=parts.settings,
             metrics=self.metrics,
@@ -177,7 +191,7 @@ class ClusterServices:
         """All that runs in a thread of its own until the daemon stops."""
         watch, reporter = self._parts.config_watch, self._reporter
         settler, locks, gauges = self._settler, self._locks, self._gauges
-        resizes = self._resizes
+        resizes, card_parts = self._resizes, self._card_parts
         serve, report = self._serve_when_synced, self._report_when_synced
         return (
             Service(name="events", run=self._events.run, wake=self._events.wake),
@@ -195,6 +209,7 @@ class ClusterServices:
             Service(name="config", run=watch.run, wake=watch.wake),
             Service(name="resizes", run=resizes.run, wake=resizes.wake, is_told=True),
             Service(name="files", run=self._files.run, wake=self._files.wake),
+            Service(name="card-parts", run=card_parts.run, wake=card_parts.wake, is_told=True),
         )
 
     def _build_gauges(self) -> Gauges:
@@ -213,36 +228,6 @@ class ClusterServices:
             limiters=self._limiters,
             foreign_pods=self._outsiders.pods_holding,
             audit=self._look_around,
-        )
-
-    def _build_rivals(self) -> Rivals:
-        parts = self._parts
-        return Rivals(
-            [
-                Contested(name=resource.name, lifecycle=resource.lifecycle, uuids=resource.uuids)
-                for resource in parts.resources
-            ],
-            plugin_dir=parts.settings().plugin_dir,
-            held=self._kubelet.list,
-            on_taken=self._resource_taken,
-            on_listed=self._outsiders.listed,
-        )
-
-    def _resource_taken(self, resource: str, why: str) -> None:
-        self.metrics.set_resource_taken(resource, is_taken=bool(why))
-        node = self.view.node()
-        if why and node is not None:
-            self._notify(taken_note(node, why))
-
-    def _build_locks(self) -> LockKeeper:
-        return LockKeeper(
-            lock=NodeLock(self._kube, self._parts.clock),
-            kube=self._kube,
-            watched=self.view,
-            live=self.live,
-            vendors=self._served,
-            node_name=self._parts.settings().node_name,
-            on_removed=self.metrics.count_lock_removed,
         )
 
     def _build_reporter(self) -> Reporter:
@@ -280,6 +265,7 @@ class ClusterServices:
             backend_error=lambda: owner.scanner.state.error,
             used=self._room.used,
             on_unanswered=self.metrics.set_handshake_unanswered,
+            divided=owner.divided,
             records=owner.record,
         )
         return vendor.publication(sources, self._own_settings(vendor))
@@ -312,7 +298,8 @@ class ClusterServices:
 
     def _shown_settings(self) -> Mapping[str, object]:
         """The settings in force, and how containers get their cards under them."""
-        return {**plain(self._parts.settings()), "hand-over": self._hand_overs.details()}
+        hand_over, settings = self._hand_overs.details(), plain(self._parts.settings())
+        return {**settings, "hand-over": hand_over, **self._divided.details()}
 
     # -- life --------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -389,10 +376,12 @@ class ClusterServices:
         """The ledger has changed: metrics, files, and what is left of cards for schedulers."""
         self._gauges.wake()
         self._files.wake()
+        self._card_parts.wake()
         self._reporter.wake()
 
     def _look_around(self) -> int:
         """Close shares that have no room; audit what others serve, see `Outsiders.audit`."""
         if self._outsiders.recorded.is_set():  # before that, what has ended meanwhile still counts
             self._room.close_full()
+        self._divided.look()
         return self._outsiders.audit()

@@ -30,6 +30,7 @@ from hami_node.vendors.spec import AnyVendor
 
 if TYPE_CHECKING:
     from hami_node.node.cluster_services import ClusterServices
+    from hami_node.node.resource import NodeResource
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,13 @@ class Daemon:
             for vendor in self.vendors
             if vendor.served is not None
         )
-        self.resources = tuple(each for owner in self.vendor_cards for each in owner.resources)
         self.config_watch = ConfigWatch(sources.files(), self.reload, self._register_again)
         self.cluster: ClusterServices | None = None
+
+    @property
+    def resources(self) -> tuple[NodeResource, ...]:
+        """The resources of all vendors, once their cards were found."""
+        return tuple(each for owner in self.vendor_cards for each in owner.resources)
 
     @property
     def is_simulated(self) -> bool:
@@ -90,15 +95,24 @@ class Daemon:
         """
         # before kubelet counts on us: a taken port must not be found out after that
         listeners = _listeners(self.settings)
-        for resource in self.resources:
-            resource.remove_stale_sockets()
         for owner in self.vendor_cards:
             owner.find_cards()
-            for resource in owner.resources:
-                self.threads.start(f"lifecycle {resource.name}", resource.live)
+            self._settle(owner)
+            owner.offer()
+        for resource in self.resources:
+            resource.remove_stale_sockets()
+        for resource in self.resources:
+            self.threads.start(f"lifecycle {resource.name}", resource.live)
         self._start_cluster(*listeners)
         for owner in self.vendor_cards:
             self.threads.start(f"scanner {owner.names}", owner.scan)
+
+    def _settle(self, owner: VendorCards) -> None:
+        settled = owner.settled(self.settings)
+        changed = changed_fields(self.settings, settled)
+        if changed:
+            log.info("settings_settled", extra=kv(by="the cards of this node", changed=changed))
+        self.settings = settled
 
     def _start_cluster(
         self, listener: socket.socket | None, probe_listener: socket.socket | None
@@ -108,7 +122,7 @@ class Daemon:
         from hami_node.node.parts import NodeParts
 
         for resource in self.resources:
-            if resource.inventory.cards:
+            if resource.is_offering():
                 resource.lifecycle.registered.wait(FIRST_REGISTRATION_S)
         self.cluster = ClusterServices(
             NodeParts(
@@ -138,9 +152,11 @@ class Daemon:
             for error in errors:
                 log.error("config_refused", extra=kv(error=error, kept="the settings in force"))
             return
-        changed = changed_fields(self.settings, found.settings)
-        before = self.settings
-        self.settings, kept = keep_fixed(before, found.settings)
+        wanted, before = found.settings, self.settings
+        for owner in self.vendor_cards:
+            wanted = owner.settled(wanted)
+        changed = changed_fields(before, wanted)
+        self.settings, kept = keep_fixed(before, wanted)
         if kept:
             log.warning("config_needs_restart", extra=kv(settings=kept))
         adjust(self.settings.log_format, self.settings.log_level)
@@ -173,8 +189,8 @@ class Daemon:
         """Wait for the end; the process's exit code."""
         while not self.stop.wait(1.0):
             for owner in self.vendor_cards:
-                if owner.scanner.needs_new_process:
-                    log.error("restart_needed", extra=kv(why=owner.scanner.state.error))
+                if why := owner.why_restart():
+                    log.error("restart_needed", extra=kv(why=why))
                     self.stop.set()
                     self.threads.died = self.threads.died or "backend"
         for owner in self.vendor_cards:

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from hami_node.errors import KubeletError
 from hami_node.logs import kv
 from hami_node.node.parts import ClusterParts, NodeParts
-from hami_node.node.probes import SILENCE_LIMIT_S
-from hami_node.ports import EventNote, HeldContainer
+from hami_node.node.present import PresentPods
+from hami_node.ports import EventNote
 from hami_node.vendors.on_node.upkeep import FilesFound, FilesInUse
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,7 @@ class FileKeeper:
         """Wire the sources. Before `recorded` is set it is not known who holds what."""
         self._cluster, self._clock, self._recorded = cluster, parts.clock, recorded
         self._owners = parts.vendor_cards
+        self._present = PresentPods(cluster, parts.vendor_cards)
         self._wake = threading.Event()
         self._told: tuple[str, ...] = ()
 
@@ -67,47 +67,15 @@ class FileKeeper:
 
     def _used(self) -> FilesInUse | None:
         """Whose files stay; None while the API server or kubelet's list can't be read."""
-        view = self._cluster.view
-        age_s = view.last_contact_age_s()
-        if not view.is_synced() or age_s is None or age_s > SILENCE_LIMIT_S:
+        listed = self._present.listed()
+        if listed is None:
             return None
-        try:
-            listed = self._cluster.kubelet.list()
-        except KubeletError as e:
-            log.debug("files_not_tidied", extra=kv(error=str(e)))
-            return None
-        by_name = self._uids_by_name()
-        uids = self._held()
-        for item in listed:
-            if not self._has_cards(item):
-                continue
-            named = by_name.get((item.namespace, item.pod))
-            if not named:
-                return None  # kubelet's list names no uid: it may be anybody's
-            uids |= named
         entries = self._cluster.ledger.entries()
         return FilesInUse(
-            uids=frozenset(uids),
-            is_held=lambda uid: uid in self._held(),
+            uids=frozenset(self._present.held() | listed),
+            is_held=lambda uid: uid in self._present.held(),
             answers=tuple(entry.answer for entry in entries),
         )
-
-    def _has_cards(self, item: HeldContainer) -> bool:
-        names = (each.name for owner in self._owners for each in owner.resources)
-        return any(item.device_ids.get(name) for name in names)
-
-    def _held(self) -> set[str]:
-        """The uids on record, and of the pods that the API server has and that have not ended."""
-        live = {pod.uid for pod in self._cluster.live.pods() if not pod.is_over}
-        return live | {entry.pod_uid for entry in self._cluster.ledger.entries()}
-
-    def _uids_by_name(self) -> dict[tuple[str, str], set[str]]:
-        found: dict[tuple[str, str], set[str]] = {}
-        for pod in self._cluster.live.pods():
-            found.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
-        for entry in self._cluster.ledger.entries():
-            found.setdefault((entry.namespace, entry.pod), set()).add(entry.pod_uid)
-        return found
 
     def _tell(self, stuck: Sequence[str]) -> None:
         """Say what can't be removed: in the log and on the node."""

@@ -11,7 +11,8 @@ from hami_node.model import Node, Uuid
 from hami_node.node.holdings.foreign import ForeignHolders, WatchedCards
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.observed import ObservedHoldings
-from hami_node.node.parts import NodeParts
+from hami_node.node.kubelet.rivals import Contested, Rivals, taken_note
+from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.ledger import Ledger
 from hami_node.vendors.on_node.publication import CardSources
@@ -130,3 +131,33 @@ class Outsiders:
         if has_changed:
             self._on_change()
         return drifted
+
+
+def build_rivals(
+    parts: NodeParts,
+    cluster: ClusterParts,
+    on_listed: Callable[[Sequence[HeldContainer]], None],
+) -> Rivals:
+    """What notices another plugin of the resources that this daemon serves."""
+
+    def tell(resource: str, why: str) -> None:
+        cluster.metrics.set_resource_taken(resource, is_taken=bool(why))
+        node = cluster.view.node()
+        if why and node is not None:
+            cluster.notify(taken_note(node, why))
+
+    return Rivals(
+        [
+            Contested(
+                name=resource.name,
+                lifecycle=resource.lifecycle,
+                uuids=resource.uuids,
+                ids=resource.ids,
+            )
+            for resource in parts.resources
+        ],
+        plugin_dir=parts.settings().plugin_dir,
+        held=cluster.kubelet.list,
+        on_taken=tell,
+        on_listed=on_listed,
+    )

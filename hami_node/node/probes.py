@@ -77,7 +77,7 @@ class NodeProbes:
             return why
         waiting = [pair for pair in every if not pair[1].lifecycle.registered.is_set()]
         is_any = len(waiting) < len(every) or self._is_served_by_others()
-        if is_any and not any(resource.inventory.cards for _, resource in waiting):
+        if is_any and not any(resource.is_offering() for _, resource in waiting):
             return ""
         errors = (
             owner.scanner.state.error or resource.lifecycle.problem for owner, resource in waiting

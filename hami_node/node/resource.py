@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hami_node.config.settings import Settings
 from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.model import Device, PairScores
+from hami_node.model import Device, PairScores, own_ids
 from hami_node.node.cards.inventory import Inventory, refuse_oversize
 from hami_node.node.cards.numa_hints import NumaHints
 from hami_node.node.kubelet.lifecycle import Lifecycle, remove_stale_sockets
@@ -21,6 +21,12 @@ if TYPE_CHECKING:  # loaded after the registration
     from hami_node.record.ledger import Entry
 
 Served = ServedResource[object]
+
+
+def has_slots(cards: Iterable[Device]) -> bool:
+    """False where no card has anything to give, if it is only shown to people."""
+    return any(card.slots for card in cards)
+
 
 LONGEST_WAIT_S = 3600.0
 """How long a wait for the first card lasts before it is repeated."""
@@ -75,9 +81,17 @@ class NodeResource:
         """Those of the vendor's cards that this resource offers, as the settings have them."""
         return self.served.offered(physical, self._own)
 
+    def is_offering(self) -> bool:
+        """True once there is something for kubelet to count."""
+        return has_slots(self.inventory.cards)
+
     def uuids(self) -> tuple[str, ...]:
         """The cards that it offers now."""
         return tuple(card.uuid for card in self.inventory.cards)
+
+    def ids(self) -> tuple[str, ...]:
+        """The device IDs that it offers now and that are not made from a card's UUID."""
+        return tuple(own_ids(self.inventory.cards))
 
     def _make_plugin(self) -> DevicePlugin:
         return DevicePlugin(
@@ -85,7 +99,7 @@ class NodeResource:
             self.allocator,
             self.served.options(self._own),
             choose=self._choose,
-            shows_numa=lambda: self.hints.are_shown,
+            shows_numa=lambda: self.served.has_own_ids or self.hints.are_shown,
         )
 
     def _choose(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
@@ -102,6 +116,8 @@ class NodeResource:
 
     def update_hints(self, entries: Iterable[Entry]) -> None:
         """Decide again whether kubelet is told the cards' NUMA nodes; `entries`: all on record."""
+        if self.served.has_own_ids:
+            return  # an ID is the device itself, so its node is always the right one
         if self.served.options(self._own).shows_numa:
             closed = self.inventory.closed_ids
             self.hints.update(self.inventory.cards, self.name, entries, closed)
@@ -111,6 +127,10 @@ class NodeResource:
     def remove_stale_sockets(self) -> None:
         """Remove the sockets of a killed daemon; to be called before any resource is served."""
         remove_stale_sockets(self._settings().plugin_dir, self.name)
+
+    def is_aligned(self) -> bool:
+        """Whether kubelet knew the NUMA node when it admitted the container that is served now."""
+        return self.served.has_own_ids or self.hints.are_sure()
 
     def refuse_oversize(self) -> None:
         """Check what kubelet is about to be sent.
@@ -143,7 +163,7 @@ class NodeResource:
         version = -1
         while not self._stop.is_set():
             version, cards = self.inventory.snapshot()
-            if cards:
+            if has_slots(cards):
                 self.lifecycle.run()
                 return
             self.inventory.wait_newer_or(version, self._stop.is_set, LONGEST_WAIT_S)

@@ -8,16 +8,21 @@ from functools import cached_property
 
 from hami_node.config.settings import Settings
 from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.model import Device
+from hami_node.model import Device, united
+from hami_node.node.cards.outgrown import Outgrown
 from hami_node.node.cards.records import CardRecord
 from hami_node.node.cards.scanner import Offer, Scanner
 from hami_node.node.resource import NodeResource
 from hami_node.ports import Clock
+from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards
 from hami_node.vendors.on_node.answer import Responder
 from hami_node.vendors.on_node.limits import LimitWriter
+from hami_node.vendors.on_node.parts import CardParts, PartSources, PartsState
 from hami_node.vendors.on_node.upkeep import Upkeep
 from hami_node.vendors.on_node.usage import UsageReader
 from hami_node.vendors.spec import AnyVendor, ServedCards
+
+Offered = Callable[[tuple[Device, ...]], tuple[Device, ...]]
 
 
 class VendorCards:
@@ -40,25 +45,25 @@ class VendorCards:
         """
         self.vendor, self._clock = vendor, clock
         self._served, self._settings, self._stop = served, settings, stop
+        self._metrics = metrics
         self.foreign_cards = served.foreign_cards
-        self.resources = tuple(
-            NodeResource(
-                vendor,
-                each,
-                settings,
-                clock=clock,
-                stop=stop,
-                metrics=metrics,
-                scores=lambda: self.backend.pair_scores(),
-            )
-            for each in served.resources(self._own)
-        )
+        self._parts: CardParts | None = None
+        self._asked_for_parts: Settings | None = None
+        self._making_parts = threading.Lock()
         self.backend = served.make_backend(settings(), clock, self.record)
-        self.scanner = Scanner(
-            backend=self.backend,
-            offers=[Offer(each.inventory, each.offered) for each in self.resources],
-            clock=clock,
-        )
+        self.scanner = Scanner(backend=self.backend, clock=clock)
+        self.resources: tuple[NodeResource, ...] = ()
+        """None before the cards were found once."""
+        self._outgrown = Outgrown(clock)
+
+    def _offer_of(self, offered: Offered) -> Offered:
+        """`offered`, of cards with what is on record of their parts."""
+
+        def of_marked(cards: tuple[Device, ...]) -> tuple[Device, ...]:
+            parts = self.parts
+            return offered(cards if parts is None else parts.marked(cards))
+
+        return of_marked
 
     def record(self, name: str) -> CardRecord:
         """A record of this vendor on this node."""
@@ -91,6 +96,33 @@ class VendorCards:
         make = self._served.make_upkeep
         return make(lambda: self._own) if make is not None else None
 
+    @property
+    def parts(self) -> CardParts | None:
+        """Makes and removes parts of the cards; None while nothing is to be divided."""
+        make, now = self._served.make_parts, self._settings()
+        if self._parts is None and make is not None and self._asked_for_parts is not now:
+            with self._making_parts:  # two of them on one record would undo each other's work
+                if self._parts is None and self._asked_for_parts is not now:
+                    sources = PartSources(
+                        backend=self.backend,
+                        cards=lambda: self.scanner.physical,
+                        records=self.record,
+                        clock=self._clock,
+                    )
+                    self._parts = make(sources, lambda: self._own)
+                    self._asked_for_parts = now
+        return self._parts
+
+    def divided(self) -> DividedCards:
+        """The cards that are divided, for people. Never waits."""
+        show = self._served.divided
+        if show is None:
+            return NOTHING_DIVIDED
+        state = PartsState() if self._parts is None else self._parts.state()
+        offered = {card.uuid: card for card in self.cards()}
+        cards = [offered.get(card.uuid, card) for card in self.scanner.physical]
+        return show(cards, state, self._own)
+
     @cached_property
     def usage_reader(self) -> UsageReader | None:
         """Reads what containers use; None if nobody can tell."""
@@ -103,18 +135,49 @@ class VendorCards:
         return self._served.harmless_errors(self._own)
 
     def cards(self) -> tuple[Device, ...]:
-        """The cards that any of the resources offers, resource by resource."""
-        return tuple(card for each in self.resources for card in each.inventory.cards)
+        """The cards that any of the resources offers, each once."""
+        return united(card for each in self.resources for card in each.inventory.cards)
 
     def find_cards(self) -> None:
-        """Scan the cards for the first time.
+        """Scan the cards for the first time. Nothing is offered before `offer`."""
+        self.scanner.scan_once()
+        self._outgrown.begin(self._own, self.scanner.physical)
+
+    def settled(self, settings: Settings) -> Settings:
+        """Settings as they apply to the cards that were found first."""
+        own = settings.of(self.vendor.settings.kind)
+        return settings.with_block(self._served.settled(own, self._outgrown.first))
+
+    def offer(self) -> None:
+        """Make the resources of the cards that were found, under the settings in force.
 
         Raises:
             ConfigError: a device list is larger than kubelet accepts.
         """
-        self.scanner.scan_once()
+        self.resources = tuple(
+            NodeResource(
+                self.vendor,
+                each,
+                self._settings,
+                clock=self._clock,
+                stop=self._stop,
+                metrics=self._metrics,
+                scores=self.backend.pair_scores,
+            )
+            for each in self._served.resources(self._own, self.scanner.physical)
+        )
+        self.scanner.offer_in(
+            [Offer(each.inventory, self._offer_of(each.offered)) for each in self.resources]
+        )
         for each in self.resources:
             each.refuse_oversize()
+
+    def why_restart(self) -> str:
+        """Why only another process can serve the cards as they are now; "" where this one can."""
+        if self.scanner.needs_new_process:
+            return self.scanner.state.error
+        names = {each.name for each in self.resources}
+        return self._outgrown.why(self._served, names, self.scanner.physical)
 
     def apply(self, before: Settings) -> None:
         """Apply the settings in force; `before` are the previous settings."""

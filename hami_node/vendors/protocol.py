@@ -6,7 +6,7 @@ vendors have in common; a vendor overrides what differs. Pure: same input, same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from hami_node.model import (
     Pod,
     Uuid,
 )
+from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards, PartView
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
 from hami_node.wire import register
@@ -146,7 +147,7 @@ class VendorProtocol:
 
     # -- fixed shares ------------------------------------------------------------------------------
     def is_fixed(self, resource: str) -> bool:
-        """True for a resource of which each device ID is a share of one card, fixed by its name.
+        """True for a resource of which each device ID is a share of one card, or a part of it.
 
         No scheduler reserves anything of it: the IDs that kubelet hands out are what a container
         gets. The answer does not depend on whether this node serves the resource now.
@@ -155,19 +156,19 @@ class VendorProtocol:
         return False
 
     def fixed_grants(
-        self, resource: str, counts: Mapping[Uuid, int], cards: Mapping[Uuid, Device]
+        self, resource: str, device_ids: Collection[str], cards: Mapping[Uuid, Device]
     ) -> ContainerGrants:
-        """What so many shares of each card are: one grant for each card, in a fixed order.
+        """What these device IDs are: a grant for each card, or for each part, in a fixed order.
 
         Args:
             resource: a fixed resource.
-            counts: the number of shares of each card, at least 1.
+            device_ids: those of a container, at least one.
             cards: the cards of this node.
 
         Raises:
-            WireError: that is no share of a card of this node.
+            WireError: one is no share or part of a card of this node.
         """
-        del counts, cards
+        del device_ids, cards
         raise WireError(resource, "", "is no resource of fixed shares")
 
     def fixed_on(self, node: Node) -> tuple[DeviceUsage, ...]:
@@ -313,6 +314,23 @@ class VendorProtocol:
         """The card's UUID as the vendor writes it, with the part that the grant names."""
         return grant.uuid
 
+    def divided_on(self, node: Node) -> DividedCards:
+        """The node's divided cards, as its daemon shows them to people.
+
+        Raises:
+            WireError: what it has written can't be read.
+        """
+        del node
+        return NOTHING_DIVIDED
+
+    def part_info(self, part: PartView) -> tuple[str, Mapping[str, str]] | None:
+        """The series in which HAMi's monitor shows a part that a container has, if any.
+
+        Its name, and its labels without the container and its number for the part.
+        """
+        del part
+        return None
+
     def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
         """The labels of each part in `part_metric`, the node aside."""
         del pod
@@ -329,6 +347,22 @@ class VendorProtocol:
         """The annotation that names the parts of divided cards; "" where the grants name none."""
         del containers
         return ""
+
+    def with_made(
+        self, pod: Pod, container: int, made: Mapping[int, tuple[str, tuple[int, ...]]]
+    ) -> Mapping[str, str]:
+        """The pod's annotations that tell readers which parts were made for a container.
+
+        Args:
+            pod: whatever else its annotations say stays.
+            container: the position of the container among the pod's, init containers first.
+            made: each part's own UUID and the driver's numbers for it, by the grant's position.
+
+        Raises:
+            WireError: the annotations can't be read.
+        """
+        del pod, container, made
+        return {}
 
     # -- what a scheduler writes -------------------------------------------------------------------
     def annotations_of(

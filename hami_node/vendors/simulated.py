@@ -39,7 +39,7 @@ from msgspec import Meta
 from hami_node.errors import ConfigError, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import DEFAULT_MODE, Device, PairScores, Uuid, Vendor
-from hami_node.ports import HostUse
+from hami_node.ports import HostUse, PartError
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +163,10 @@ class SimulatedBackend:
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
         """A file has no driver whose errors could be counted."""
         return {}
+
+    def part_errors(self) -> tuple[PartError, ...]:
+        """Nor has it divided cards."""
+        return ()
 
     def clear_errors(self, uuids: Collection[Uuid] | None) -> tuple[Uuid, ...]:
         """A fault lasts for as long as it is in the file."""

@@ -20,9 +20,11 @@ if TYPE_CHECKING:  # the list of vendors is read before the registration: it loa
     from hami_node.ports import Backend, Clock, CounterSpec, EventNote, HeldContainer, OpenRecord
     from hami_node.vendors.admission import VendorAdmission
     from hami_node.vendors.demo import VendorDemo
+    from hami_node.vendors.divided import DividedCards
     from hami_node.vendors.on_node.answer import Responder
     from hami_node.vendors.on_node.limiter import LimiterInstalled, LimiterOrder
     from hami_node.vendors.on_node.limits import LimitWriter
+    from hami_node.vendors.on_node.parts import CardParts, PartSources, PartsState
     from hami_node.vendors.on_node.publication import CardSources, Closed, Publication
     from hami_node.vendors.on_node.upkeep import Upkeep
     from hami_node.vendors.on_node.usage import UsageReader
@@ -56,12 +58,14 @@ class ServedResource(Generic[S]):
             (index, uuid); cards of other resources are left out.
         options: how kubelet is served.
         count_setting: the key for the number of slots, for an error about too many of them.
+        has_own_ids: its device IDs are names of the driver's own, `Device.ids`.
     """
 
     name: str
     offered: Callable[[tuple[Device, ...], S], tuple[Device, ...]]
     options: Callable[[S], PluginOptions]
     count_setting: str
+    has_own_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,26 +76,35 @@ class ServedCards(Generic[S]):
         make_backend: makes the backend that finds the cards, with records of its own. Raises
             ConfigError.
         apply: applies new settings to a backend.
-        resources: what the cards are offered as; it can't change while the daemon runs. A
-            resource without cards is not registered.
+        resources: what physical cards are offered as. While the daemon runs no resource is added
+            or taken away; one without cards is not registered.
+        settled: the settings as they apply to the node's physical cards; they are asked for once,
+            when the daemon has found its cards, and stay for as long as it runs.
         make_responder: builds the responses; reads the settings in force for each container.
         make_usage_reader: makes the reader of what containers use; None if nobody can tell.
         harmless_errors: codes of driver errors that leave a card healthy.
         make_limit_writer: changes the limits of containers that run; None where that can't be.
         make_upkeep: removes the files of ended containers; None where there are none.
+        make_parts: makes what divides cards of the backend, with records of its own; None where
+            nothing is to be divided under the settings in force: it is asked again with others.
         foreign_cards: which of the cards a device ID of another plugin holds; None where it is no
             ID of a card.
+        divided: the cards that are divided, for people, of all that the backend has found, those
+            that are offered as they are offered; None where none ever is. Never waits.
     """
 
     make_backend: Callable[[Settings, Clock, OpenRecord], Backend]
     apply: Callable[[Backend, Settings], None]
-    resources: Callable[[S], tuple[ServedResource[S], ...]]
+    resources: Callable[[S, tuple[Device, ...]], tuple[ServedResource[S], ...]]
     make_responder: Callable[[Callable[[], S]], Responder]
     make_usage_reader: Callable[[Callable[[], S], Clock], UsageReader] | None = None
     harmless_errors: Callable[[S], frozenset[int]] = lambda _: frozenset()
     make_limit_writer: Callable[[Callable[[], S]], LimitWriter] | None = None
     make_upkeep: Callable[[Callable[[], S]], Upkeep] | None = None
+    make_parts: Callable[[PartSources, Callable[[], S]], CardParts | None] | None = None
+    settled: Callable[[S, tuple[Device, ...]], S] = lambda settings, _: settings
     foreign_cards: Callable[[str, Sequence[Device]], tuple[Uuid, ...] | None] = lambda *_: None
+    divided: Callable[[Sequence[Device], PartsState, S], DividedCards] | None = None
 
 
 class Auditor(Protocol):

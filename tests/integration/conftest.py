@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.instance_rig import InstanceRig
+from tests.integration.mig_rig import MigRig
 from tests.integration.rig import Rig
+from tests.nvml_stub.control import Stub
 
 
 @pytest.fixture
@@ -32,6 +36,33 @@ def old_kubelet() -> Iterator[Rig]:
     rig = Rig(lists_ended_pods=True)
     try:
         rig.start()
+        yield rig
+    finally:
+        rig.close()
+
+
+@pytest.fixture
+def bare_mig(stub_library: Stub) -> Iterator[MigRig]:
+    """A node in MIG mode whose daemon does not run yet."""
+    rig = MigRig(stub_library)
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+@pytest.fixture(scope="module")
+def driver(stub_library: Stub) -> Stub:
+    """The stand-in for the driver's library, loaded: the daemon then finds it by its name."""
+    ctypes.CDLL(str(stub_library.library))
+    return stub_library
+
+
+@pytest.fixture
+def instances_of_others(driver: Stub) -> Iterator[InstanceRig]:
+    """Card 0 in MIG mode, without instances; the daemon is not started yet."""
+    rig = InstanceRig(driver)
+    try:
         yield rig
     finally:
         rig.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
@@ -35,7 +35,8 @@ from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.on_node.answer import ContainerResponse, Slice
+from hami_node.vendors.on_node.answer import ContainerResponse, Responder, Slice
+from hami_node.vendors.on_node.parts import CardParts
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
@@ -187,7 +188,7 @@ class AllocatingDaemon:
             locks=self.keeper,
             file=MortalRecord(world, "owed", fate),
         )
-        cards = tuple(card(i) for i in range(4))
+        cards = world.cards
         rules = AllocateRules(vendor=vendor, vendors=(vendor,), compat=COMPATS["2.8"])
         identity = Identity(
             vendor=vendor,
@@ -223,11 +224,14 @@ class AllocatingDaemon:
                 ledger=self.ledger,
                 cards=lambda: cards,
                 writer=self.writer,
-                responder=NvidiaResponder(
+                responder=world.responder
+                or NvidiaResponder(
                     cast(HookFolder, fate.mortal(hook)),
                     lambda: settings,
                     NodeHandOver(lambda: settings),
                 ),
+                parts=lambda: None if world.parts is None else fate.mortal(world.parts),
+                notice=self.live.noticed,
                 rules=lambda: rules,
                 clock=clock,
                 resource=GPU,
@@ -287,6 +291,9 @@ class World:
         self.results: list[str] = []
         self.disk: Callable[[Path], object] = lambda _: None
         self.budget_s = 3.0
+        self.cards = tuple(card(i) for i in range(4))
+        self.parts: CardParts | None = None
+        self.responder: Responder | None = None
         self._desks: list[AllocatingDaemon] = []
 
     def __enter__(self) -> Self:
@@ -313,9 +320,10 @@ class World:
         generation: Generation = Generation.V2_10,
         *,
         is_locked: bool = True,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         """A scheduler reserves, locks and binds; kubelet begins the admission."""
-        notes = reservation(layout(boxes, reserved, generation))
+        notes = reservation(layout(boxes, reserved, generation)) | dict(annotations or {})
         self.api.create("pods", pod_body(name, boxes, notes))
         if is_locked:
             lock = f"2099-01-01T00:00:00Z,default,{name}"

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import pytest
 
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
@@ -152,8 +153,12 @@ def test_new_server_that_kubelet_drops_with_the_old_one_is_registered_again(rig:
     assert rig.daemon.resources[0].lifecycle.registered.is_set()
 
 
-def test_restarted_kubelet_is_registered_with_once(rig: Rig) -> None:
+def test_restarted_kubelet_is_registered_with_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     for count in range(2, 8):
         rig.kubelet.restart()
         rig.wait_registered()
-        assert len(rig.kubelet.registrations) == count
+        # a kubelet that is too slow to open the stream is registered with again, and that is said
+        failed = sum(record.msg == "register_failed" for record in caplog.records)
+        assert count <= len(rig.kubelet.registrations) <= count + failed

@@ -30,6 +30,7 @@ LIVE = {
     *("log_format", "log_level", "scan_interval_s", "xids_ignored", "preconfigured_memory_mib"),
     *("split_count", "memory_scaling", "core_scaling", "operating_mode"),
     *("filter_uuids", "filter_indexes", "numa_topology", "preferred_allocation"),
+    *("known_mig_geometries", "mig_profile_allowlist"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_node.node.cards.inventory import uuid_of
+from hami_node.model import uuid_of
 from tests.fakes.cards import MEMORY_MIB, MODEL, uuid
 from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually

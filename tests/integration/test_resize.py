@@ -254,8 +254,13 @@ def test_node_without_our_extender_says_so_once(rig: Rig) -> None:
     a = cluster.run("a", 10_000)
     cluster.ask("a", gpumem=20_000)
     assert "hami-node's extender" in cluster.settled("a", "refused")
+    eventually(
+        lambda: rig.events("ResizeRefused"), LIMIT_S
+    )  # one that waits, no end would wait for
     rig.restart()
-    eventually(lambda: len(rig.events("ResizeRefused")) == 1, LIMIT_S)
+    rig.wait_registered()
+    assert "hami-node's extender" in cluster.settled("a", "refused")
+    assert len(rig.events("ResizeRefused")) == 1
     assert a.limit_mib() == 10_000
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 
 import pytest
@@ -15,13 +14,6 @@ from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S, SLOTS, Rig
 from tests.nvml_stub.control import UUIDS, Stub, sequence
 from tests.reliability import shows
-
-
-@pytest.fixture(scope="module")
-def driver(stub_library: Stub) -> Stub:
-    """The library, loaded: the daemon then finds it by its name."""
-    ctypes.CDLL(str(stub_library.library))
-    return stub_library
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Serve exactly the reserved slice: claim the container, check, prepare, commit; else refuse.
 
 One call at a time on the whole node: kubelet admits one pod at a time, and two concurrent calls
-could be granted the same memory. The order survives a kill at any point: the files, then the
-ledger, then the pod's patch, then the response. If the response is lost and kubelet asks again,
-the ledger has it. Everything ends by the call's deadline; what else there is to write is owed.
+could be granted the same memory. The order survives a kill at any point: parts of divided cards,
+the files, then the ledger, then the pod's patch, then the response. If the response is lost and
+kubelet asks again, the ledger has it. Everything ends by the call's deadline; what else there is to
+write is owed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from hami_node.errors import (
     NoPendingPod,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask, Device
+from hami_node.model import Ask, Device, Pod
+from hami_node.node.allocate.divided import PartMaker, is_about
 from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
 from hami_node.node.allocate.terms import AllocateRules, Terms
 from hami_node.node.holdings.recorded import answer_text, grants_text
@@ -36,6 +38,7 @@ from hami_node.ports import Clock
 from hami_node.record.bounded import BoundedWork
 from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.on_node.answer import ContainerResponse, Responder, Slice
+from hami_node.vendors.on_node.parts import CardParts
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class AllocatorParts:
         resource: kubelet's name of it.
         one_at_a_time: held during each call, shared by the whole node.
         is_aligned: whether kubelet knew the cards' NUMA nodes when it admitted who is served now.
+        parts: who divides the cards now; None where nobody does.
+        notice: called with a pod before parts of cards are made for it.
         on_result: called with ok, repeated or refused, and the seconds it took.
     """
 
@@ -77,6 +82,8 @@ class AllocatorParts:
     resource: str
     one_at_a_time: threading.Lock
     is_aligned: Callable[[], bool] = lambda: False
+    parts: Callable[[], CardParts | None] = lambda: None
+    notice: Callable[[Pod], None] = lambda _: None
     on_result: Callable[[str, float], None] = lambda *_: None
 
 
@@ -89,6 +96,7 @@ class PodAllocator:
         self._identity, self._terms, self._writer = parts.identity, parts.terms, parts.writer
         self._clock, self._one_at_a_time = parts.clock, parts.one_at_a_time
         self._files = BoundedWork(FILES_S, f"the folder with the files for {parts.resource}")
+        self._maker = PartMaker(parts.parts, parts.resource, parts.notice)
 
     def allocate(
         self, device_ids: Sequence[Sequence[str]], deadline: Deadline
@@ -150,7 +158,9 @@ class PodAllocator:
             word = rules.vendor.cards.word
             self._parts.ledger.remove(candidate.pod.uid, candidate.container.name, word)
             self._check(candidate, ask, rules, deadline)
-            response = self._respond(candidate, deadline)
+            granted = self._granted(candidate, deadline)
+            candidate = claim.candidate = replace(candidate, made=granted.made)
+            response = self._respond(candidate, granted, deadline)
             entry = self._entry(candidate, device_ids, response)
             self._parts.ledger.put(entry, deadline)
             claim.entry = entry
@@ -171,12 +181,16 @@ class PodAllocator:
         objection = self._terms.repeat_objection(candidate, ask)
         if objection is not None:
             raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
-        response = self._respond(candidate, deadline)  # its files may have been removed
+        granted = self._granted(candidate, deadline)
+        response = self._respond(candidate, granted, deadline)  # its files may have been removed
         answer = candidate.answer
         if (
             answer is not None
             and answer != response
-            and not self._files.do(partial(_has_its_files, answer), deadline)
+            and not (
+                is_about(answer, granted.made)
+                and self._files.do(partial(_has_its_files, answer), deadline)
+            )
         ):
             log.warning("answer_outdated", extra=kv(container=candidate.name))
             answer = None
@@ -267,21 +281,31 @@ class PodAllocator:
         if objection is not None:
             raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
 
-    def _respond(self, candidate: Candidate, deadline: Deadline) -> ContainerResponse:
-        """The response, once the container's files are there.
+    def _granted(self, candidate: Candidate, deadline: Deadline) -> Slice:
+        """What the container gets, once the parts of cards that it names exist.
 
         Raises:
-            HamiError: it can't be limited, or the disk does not answer in time.
+            AllocationError: one of them can't be made.
         """
-        part = Slice(
+        granted = Slice(
             pod_uid=candidate.pod.uid,
             container=candidate.container,
             grants=candidate.grants,
             cards={card.uuid: card for card in self._parts.cards()},
         )
+        return self._maker.with_made(granted, candidate, deadline)
+
+    def _respond(
+        self, candidate: Candidate, granted: Slice, deadline: Deadline
+    ) -> ContainerResponse:
+        """The response, once the container's files are there.
+
+        Raises:
+            HamiError: it can't be limited, or the disk does not answer in time.
+        """
         responder = self._parts.responder
         response, warning = self._files.do(
-            lambda: (responder.respond(part), responder.warning(part)), deadline
+            lambda: (responder.respond(granted), responder.warning(granted)), deadline
         )
         if candidate.is_repeat:
             return response

@@ -156,6 +156,7 @@ class PodWriter:
             *_same_phase(candidate.pod),
             {"op": "replace", "path": to_allocate, "value": _served_text(candidate)},
         ]
+        patch += _identity(candidate)
         if limiter:
             noted = with_limiter(annotations, candidate.container.name, limiter)
             path = annotation_pointer(names.POD_LIMITERS)
@@ -205,6 +206,27 @@ class PodWriter:
 def _served_text(candidate: Candidate) -> str:
     slots = candidate.held.slot_map
     return slots.without(candidate.lender) if slots is not None else ""
+
+
+def _identity(candidate: Candidate) -> JsonPatch:
+    """What the made parts of cards are, for readers of the pod; only over the text that was read.
+
+    It comes with the same request: others may write anything else of the pod meanwhile.
+    """
+    pod, patch = candidate.pod, list[Mapping[str, object]]()
+    made = {
+        index: (part.uuid, part.numbers)
+        for index, part in enumerate(candidate.made)
+        if part is not None
+    }
+    position = pod.containers.index(candidate.container)
+    noted = candidate.vendor.with_made(pod, position, made) if made else {}
+    for key, text in noted.items():
+        path, before = annotation_pointer(key), pod.annotations.get(key)
+        if before is not None and before != text:
+            patch.append({"op": "test", "path": path, "value": before})
+            patch.append({"op": "replace", "path": path, "value": text})
+    return patch
 
 
 def _same_phase(pod: Pod) -> JsonPatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,9 @@ from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.usage import UsageReadings
 from hami_node.model import Device, Uuid
 from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.holdings.pod_names import PodNames
 from hami_node.node.usage.holders import Holders
+from hami_node.node.usage.parts import uses_of_parts
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
 from hami_node.record.ledger import Key, Ledger
@@ -47,19 +49,25 @@ class _OfVendor:
         self._reader: UsageReader | None = owner.usage_reader
         self._unclear: frozenset[Uuid] = frozenset()
 
-    def look(self, ledger: Ledger, live: LiveUse, *, is_last: bool) -> Usage:
+    def look(self, ledger: Ledger, live: LiveUse, names: PodNames, *, is_last: bool) -> Usage:
         cards = {card.uuid: card for card in self._owner.cards()}
         hosts = self._owner.backend.host_use(self._unclear)
         seen = tuple((cards[uuid], use) for uuid, use in hosts.items() if uuid in cards)
+        of_parts = self._of_parts(hosts, names)
         if self._reader is None:
-            return Usage(hosts=seen)
+            return Usage(of_parts, hosts=seen)
         pods = {pod.uid: pod for pod in live.pods()}
         holders, unread = self._holders.of(ledger.entries(), pods, cards)
         running = {uuid: use.processes or () for uuid, use in hosts.items()}
         found = self._reader.read(holders, running, is_last=is_last)
         self._unclear = found.unclear
         beyond = self._holders.beyond(cards, found.uses, found.unread)
-        return Usage(found.uses, (*found.unread, *unread), seen, beyond)
+        return Usage((*found.uses, *of_parts), (*found.unread, *unread), seen, beyond)
+
+    def _of_parts(self, hosts: Mapping[Uuid, HostUse], names: PodNames) -> tuple[ContainerUse, ...]:
+        if not any(use.parts for use in hosts.values()):
+            return ()
+        return tuple(uses_of_parts(hosts, self._owner.divided(), names.by_uid()))
 
 
 class UsagePasses:
@@ -84,6 +92,7 @@ class UsagePasses:
         self._on_beyond = on_beyond
         self._settings, self._metrics = settings, metrics
         self._ledger, self._live, self._clock = ledger, live, clock
+        self._names = PodNames(ledger, live.pods)
         pairs = zip(vendor_cards, protocols, strict=True)
         self._vendors = tuple(_OfVendor(owner, protocol) for owner, protocol in pairs)
         self._wake = threading.Event()
@@ -127,7 +136,7 @@ class UsagePasses:
 
     def _look_at(self, vendor: _OfVendor, *, is_last: bool) -> Usage:
         try:
-            return vendor.look(self._ledger, self._live, is_last=is_last)
+            return vendor.look(self._ledger, self._live, self._names, is_last=is_last)
         except Exception:  # any bug: rather no numbers than no daemon
             log.exception("usage_not_read")
             return Usage()

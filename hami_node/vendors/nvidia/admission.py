@@ -150,7 +150,7 @@ class NvidiaAdmission(VendorAdmission):
         if ask is None:
             return (
                 {names.ENV_VISIBLE_DEVICES: names.HIDES_ALL_CARDS}
-                if self._needs_hiding(env)
+                if self._needs_hiding(container, env)
                 else {}
             )
         wanted = {}
@@ -164,9 +164,12 @@ class NvidiaAdmission(VendorAdmission):
         """The visible devices: many pods made for other device plugins say `all`."""
         return (names.ENV_VISIBLE_DEVICES,) if ask is not None else ()
 
-    def _needs_hiding(self, env: Env) -> bool:
-        """True unless the container hides the cards itself; the last entry of a name counts."""
-        if not self.hides_cards:
+    def _needs_hiding(self, container: Container, env: Env) -> bool:
+        """True unless the container hides the cards itself; the last entry of a name counts.
+
+        A container that kubelet gives a share or an instance to sees that.
+        """
+        if not self.hides_cards or any(map(self.protocol.is_fixed, container.limits)):
             return False
         own = [var.value for var in env if var.name == names.ENV_VISIBLE_DEVICES]
         return not own or any(value not in HIDDEN for value in own)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from hami_node.engine.card_rules import CardRules, OwnFilter, Taken, contradiction
+from hami_node.engine.card_rules import (
+    CardRules,
+    OwnFilter,
+    Taken,
+    contradiction,
+    why_unhealthy,
+)
 from hami_node.engine.compat import V2_8
 from hami_node.engine.filters import (
     BEFORE_NUMA,
@@ -21,33 +26,18 @@ from hami_node.engine.filters import (
 from hami_node.engine.objection import Amounts, Objection, objection_to
 from hami_node.engine.usage import Charge, DeviceUsage, charged
 from hami_node.model import Ask, Device, Grant, PairScores, Uuid
-from hami_node.vendors.nvidia import link_groups, mig
-from hami_node.vendors.nvidia.mode import Mode
-
-MIG_NOT_SERVED: Final = (
-    "MIG mode is not served yet: switch it off (nvidia-smi -mig 0), "
-    "or hide the card by filterdevices"
+from hami_node.vendors.nvidia import link_groups
+from hami_node.vendors.nvidia.mig.choice import (
+    MigChoice,
+    before_choice,
+    choose,
+    use_of,
+    with_instances,
 )
-"""Why a card in MIG mode is published unhealthy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverCard:
-    """`Device.detail` on the card's own node: the number in its device node's name, if known."""
-
-    minor: int | None
-
-
-def minor_of(device: Device) -> int | None:
-    """The number in the name of the card's device node, `/dev/nvidia<minor>`; None if unknown."""
-    return device.detail.minor if isinstance(device.detail, DriverCard) else None
-
-
-def minors_of(cards: Iterable[Device]) -> Mapping[Uuid, int]:
-    """The numbers of the cards' device nodes; where two cards have one, it is no card's."""
-    found = [(card.uuid, minor) for card in cards if (minor := minor_of(card)) is not None]
-    counts = Counter(minor for _, minor in found)
-    return {uuid: minor for uuid, minor in found if counts[minor] == 1}
+from hami_node.vendors.nvidia.mig.details import (
+    is_instance,
+)
+from hami_node.vendors.nvidia.mode import Mode
 
 
 class MigReason(StrEnum):
@@ -75,7 +65,7 @@ def has_mig_instance(card: DeviceUsage, ctx: FitContext) -> MigReason | None:
     if card.device.mode != Mode.MIG:
         return None
     wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
-    if mig.choose(card, wanted) is not None:
+    if choose(card, wanted) is not None:
         return None
     return MigReason.NO_TEMPLATE if ctx.compat is V2_8 else MigReason.NO_PLACEMENT
 
@@ -93,7 +83,7 @@ class NvidiaCards(CardRules):
         is_mig = card.device.mode == Mode.MIG
         if not is_mig and not charge.parts:
             return card
-        return mig.with_instances(card, charge, is_mig=is_mig)
+        return with_instances(card, charge, is_mig=is_mig)
 
     # -- choosing ----------------------------------------------------------------------------------
     def is_divided(self, device: Device) -> bool:
@@ -102,7 +92,7 @@ class NvidiaCards(CardRules):
 
     def with_part_taken(self, card: DeviceUsage, memory_mib: int) -> DeviceUsage | None:
         """The card with another instance marked as taken; its sums stay as they are."""
-        choice = mig.choose(card, memory_mib) if self.is_divided(card.device) else None
+        choice = choose(card, memory_mib) if self.is_divided(card.device) else None
         if choice is None:
             return None
         _, taken = self._instance(card, choice)
@@ -132,20 +122,20 @@ class NvidiaCards(CardRules):
 
     def grant(self, card: DeviceUsage, taken: Taken) -> tuple[Grant, DeviceUsage]:
         """A slice of the card, or in MIG mode an instance that holds it."""
-        choice = mig.choose(card, taken.memory_mib) if self.is_divided(card.device) else None
+        choice = choose(card, taken.memory_mib) if self.is_divided(card.device) else None
         if choice is None:
             return super().grant(card, taken)
         return self._instance(card, choice)
 
     def after_init(self, before: DeviceUsage, used: DeviceUsage) -> DeviceUsage:
         """Later containers may not choose another geometry than an init container's (2.8)."""
-        parts = mig.use_of(used)
+        parts = use_of(used)
         if not parts.slots:
             return before
-        kept = replace(mig.use_of(before), template=parts.template, slots=parts.slots)
+        kept = replace(use_of(before), template=parts.template, slots=parts.slots)
         return replace(before, parts=kept)
 
-    def _instance(self, card: DeviceUsage, choice: mig.MigChoice) -> tuple[Grant, DeviceUsage]:
+    def _instance(self, card: DeviceUsage, choice: MigChoice) -> tuple[Grant, DeviceUsage]:
         uuid = card.device.uuid
         grant = Grant(
             uuid=uuid,
@@ -162,7 +152,7 @@ class NvidiaCards(CardRules):
             cores=choice.cores,
             parts=(choice.part,),
         )
-        return grant, charged(mig.before_choice(card, choice), charge)
+        return grant, charged(before_choice(card, choice), charge)
 
     # -- checking ----------------------------------------------------------------------------------
     def beyond_ask(self, card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:
@@ -177,12 +167,12 @@ class NvidiaCards(CardRules):
             return super().against(before, card, grant, charge, ctx)
         reason = first_failing(before, ctx, INSTANCE_FILTERS)
         if reason is not None:
-            return objection_to(card, reason, detail=card.device.unhealthy_reason)
+            return objection_to(card, reason, detail=why_unhealthy(before))
         objection = contradiction(card, charge)
         if objection is not None:
             return objection
         memory = ctx.ask.memory_mib_on(card.device.memory_mib)
-        is_offered = mig.is_instance(card.device, charge.memory_mib, grant.part)
+        is_offered = is_instance(card.device, charge.memory_mib, grant.part)
         if is_offered and grant.memory_mib >= memory:
             return None
         amounts = Amounts(left=memory, asked=grant.memory_mib, unit="MiB", is_allowance=True)

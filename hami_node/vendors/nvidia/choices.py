@@ -108,3 +108,19 @@ class ListedGeometries(Struct, frozen=True, kw_only=True, rename="camel"):
 
     models: tuple[str, ...]
     allowed_geometries: tuple[tuple[ListedInstance, ...], ...]
+
+
+ProfileName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[1-9][0-9]?g\.[A-Za-z0-9.+-]{1,60}\Z",
+        description="a MIG profile as the driver names it, such as 1g.10gb",
+    ),
+]
+
+
+class ListedProfiles(Struct, frozen=True, kw_only=True):
+    """The MIG profiles that are offered of the models whose names contain one of `models`."""
+
+    models: tuple[str, ...]
+    profiles: tuple[ProfileName, ...]

@@ -11,13 +11,17 @@ import msgspec
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig import (
+from hami_node.vendors.nvidia.cards import (
+    NVIDIA,
+)
+from hami_node.vendors.nvidia.mig.details import (
+    layout_of,
+)
+from hami_node.vendors.nvidia.mig.layout import (
     MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
-    layout_of,
 )
 from hami_node.wire import register
 from hami_node.wire.values.json_text import encode_json_text

@@ -13,3 +13,11 @@ class Mode(StrEnum):
     HAMI_CORE = DEFAULT_MODE
     MIG = "mig"
     MPS = "mps"
+
+
+class MigStrategy(StrEnum):
+    """How MIG instances that others have made are offered, in the words of NVIDIA's plugin."""
+
+    NONE = "none"
+    SINGLE = "single"
+    MIXED = "mixed"

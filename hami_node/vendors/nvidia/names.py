@@ -16,10 +16,19 @@ NODE_HANDSHAKE: Final = "hami.io/node-handshake"
 NODE_PAIR_SCORES: Final = "hami.io/node-nvidia-score"
 # daemon -> people: the cards of a node that serves fixed shares, see "Register"; ours
 NODE_STANDALONE: Final = "hami-node.io/standalone"
+# daemon -> people: cards in MIG mode and their instances, see docs/mig.md; ours
+NODE_MIG: Final = "hami-node.io/mig"
 
 # -- Node labels -----------------------------------------------------------------------------------
 # GPU Operator -> daemon, inspect: "true" where its DRA driver gives out the cards; gpu-operator
 LABEL_DRA_DRIVER: Final = "nvidia.com/gpu.deploy.dra-driver"
+
+# administrator -> MIG Manager, daemon: how MIG Manager is to divide the node's cards; mig-manager
+LABEL_MIG_CONFIG: Final = "nvidia.com/mig.config"
+# MIG Manager -> daemon: pending, rebooting, success or failed; mig-manager
+LABEL_MIG_STATE: Final = "nvidia.com/mig.config.state"
+# GPU Operator -> daemon: "false" where MIG Manager does not run; gpu-operator
+LABEL_MIG_MANAGER: Final = "nvidia.com/gpu.deploy.mig-manager"
 
 # -- Pod annotations of a reservation --------------------------------------------------------------
 # scheduler, extender -> daemon, plugin, who empty it: see "Grants"; nvidia/device.go
@@ -54,6 +63,8 @@ RESOURCE_GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 RESOURCE_GPU_CORES: Final = "nvidia.com/gpucores"
 # user -> webhook: 0 is high, 1 is low; nvidia/device.go
 RESOURCE_GPU_PRIORITY: Final = "nvidia.com/priority"
+# user -> kubelet, daemon: beginning of the names of MIG instances others make; k8s-device-plugin
+RESOURCE_MIG: Final = "nvidia.com/mig-"
 
 # -- Environment of a container --------------------------------------------------------------------
 # daemon -> limiter: `_<i>` is appended for the i-th card, `<MiB>m`; HAMi-core

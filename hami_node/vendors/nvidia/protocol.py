@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -22,11 +24,26 @@ from hami_node.model import (
     PairScores,
     Pod,
     Uuid,
+    uuid_of,
 )
-from hami_node.vendors.nvidia import codec, mig_codec, names, requests
-from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt
-from hami_node.vendors.nvidia.choices import ListedInstance
-from hami_node.vendors.nvidia.mig import KnownGeometries, MigTemplate, with_known_layout
+from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards, PartView
+from hami_node.vendors.nvidia import codec, names, requests
+from hami_node.vendors.nvidia.cards import (
+    NVIDIA,
+    MigDoubt,
+)
+from hami_node.vendors.nvidia.mig import codec as mig_codec
+from hami_node.vendors.nvidia.mig import static
+from hami_node.vendors.nvidia.mig.details import (
+    with_known_layout,
+)
+from hami_node.vendors.nvidia.mig.found import MigDevice
+from hami_node.vendors.nvidia.mig.given import encode_given, is_given, with_given
+from hami_node.vendors.nvidia.mig.layout import (
+    KnownGeometries,
+)
+from hami_node.vendors.nvidia.mig_rules import known_geometries
+from hami_node.vendors.nvidia.mode import MigStrategy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.nvidia.shares import share_of, shares_in
 from hami_node.vendors.protocol import VendorKeys, VendorProtocol
@@ -54,6 +71,9 @@ MEANINGS: Final[Mapping[StrEnum, str]] = MappingProxyType(
 )
 
 DEFAULTS: Final = NvidiaSettings()
+
+INSTANCE_NUMBERS: Final = ("gpu_instance_id", "compute_instance_id")
+"""The numbers of a MIG instance, as metrics call them."""
 
 WISH_KEYS: Final = (
     (names.USE_GPU_TYPE, names.NOUSE_GPU_TYPE),
@@ -105,14 +125,30 @@ class NvidiaProtocol(VendorProtocol):
 
     # -- fixed shares ------------------------------------------------------------------------------
     def is_fixed(self, resource: str) -> bool:
-        """True for names such as `nvidia.com/gpu-1of4`."""
-        return shares_in(resource, self.settings.resource_count) > 0
+        """True for names such as `nvidia.com/gpu-1of4`, and for those of MIG instances."""
+        return self._has_instances(resource) or (
+            shares_in(resource, self.settings.resource_count) > 0
+        )
+
+    def _has_instances(self, resource: str) -> bool:
+        """True for MIG instances that others make: by name, or those of a node's only profile."""
+        if resource == self.settings.resource_count:
+            return self.settings.mig_strategy is MigStrategy.SINGLE
+        return static.is_resource(resource)
 
     def fixed_grants(
-        self, resource: str, counts: Mapping[Uuid, int], cards: Mapping[Uuid, Device]
+        self, resource: str, device_ids: Collection[str], cards: Mapping[Uuid, Device]
     ) -> ContainerGrants:
-        """Equal shares of memory and cores; those of one card add up. By the cards' numbers."""
+        """Equal shares of memory and cores, those of one card added up, or MIG instances.
+
+        By the cards' numbers, and by the instances' places.
+        """
+        if not device_ids:
+            raise WireError(resource, "", "no device is named")
+        if self._has_instances(resource):
+            return static.grants_of(resource, device_ids, cards, self.cards)
         shares = shares_in(resource, self.settings.resource_count)
+        counts = Counter(map(uuid_of, device_ids))
         for uuid, count in counts.items():
             if uuid not in cards:
                 raise WireError(resource, uuid, "is a share of a card that this node does not have")
@@ -173,11 +209,46 @@ class NvidiaProtocol(VendorProtocol):
         self, pod: Pod, containers: Sequence[ContainerGrants]
     ) -> tuple[ContainerGrants, ...]:
         """MIG instances; unreadable ones are left out, which contradicts their card."""
+        text = pod.annotations.get(names.POD_MIG_ALLOCATIONS, "")
+        if is_given(text):
+            with suppress(WireError):
+                return with_given(containers, text)
         return mig_codec.with_parts(containers, _allocations_of(pod))
 
     def parts_text(self, containers: Sequence[ContainerGrants]) -> str:
         """The MIG instances in the form of 2.10; those up to 2.9 are part of the UUID."""
-        return mig_codec.encode_mig_allocations(mig_codec.allocations_of(containers)) or ""
+        rows = mig_codec.encode_mig_allocations(mig_codec.allocations_of(containers))
+        return rows or encode_given(containers)
+
+    def divided_on(self, node: Node) -> DividedCards:
+        """Its cards in MIG mode."""
+        text = node.annotations.get(names.NODE_MIG)
+        if not text:
+            return NOTHING_DIVIDED
+        from hami_node.vendors.nvidia.mig.mark import decode_mig  # no daemon reads it
+
+        return decode_mig(text)
+
+    def with_made(
+        self, pod: Pod, container: int, made: Mapping[int, tuple[str, tuple[int, ...]]]
+    ) -> Mapping[str, str]:
+        """The rows of 2.10 with the identity of the MIG instances; 2.5 to 2.9 have none."""
+        text = pod.annotations.get(names.POD_MIG_ALLOCATIONS, "")
+        if not text:
+            return {}
+        devices = {
+            index: MigDevice(uuid=uuid, gpu_instance_id=numbers[0], compute_instance_id=numbers[1])
+            for index, (uuid, numbers) in made.items()
+        }
+        return {names.POD_MIG_ALLOCATIONS: mig_codec.with_devices(text, container, devices)}
+
+    def part_info(self, part: PartView) -> tuple[str, Mapping[str, str]] | None:
+        """`hami_mig_device_info`, as HAMi 2.10 has it."""
+        if len(part.numbers) != len(INSTANCE_NUMBERS) or not part.uuid:
+            return None
+        numbers = zip(INSTANCE_NUMBERS, map(str, part.numbers), strict=True)
+        labels = {"device_uuid": part.card, "mig_uuid": part.uuid, "profile": part.kind}
+        return "hami_mig_device_info", {**labels, **dict(numbers)}
 
     def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
         """MIG instances that exist; those that a plugin has still to make have no UUID."""
@@ -260,26 +331,6 @@ def _as_written(grant: Grant) -> Grant:
     )
 
 
-def _known_geometries(settings: NvidiaSettings) -> tuple[KnownGeometries, ...]:
-    """The settings' geometries, in their order."""
-    return tuple(
-        KnownGeometries(
-            models=entry.models,
-            templates=tuple(tuple(map(_template_of, group)) for group in entry.allowed_geometries),
-        )
-        for entry in settings.known_mig_geometries
-    )
-
-
-def _template_of(instance: ListedInstance) -> MigTemplate:
-    return MigTemplate(
-        name=instance.name,
-        memory_mib=instance.memory,
-        cores=instance.core,
-        count=instance.count,
-    )
-
-
 def nvidia_protocol(
     settings: NvidiaSettings = DEFAULTS, *, is_101_unset: bool = False
 ) -> NvidiaProtocol:
@@ -300,6 +351,6 @@ def nvidia_protocol(
         part_metric="hami_node_gpu_mig_instance_info",
         resize_words=("gpumem", "gpucores"),
         settings=settings,
-        geometries=_known_geometries(settings),
+        geometries=known_geometries(settings.known_mig_geometries),
         is_101_unset=is_101_unset,
     )

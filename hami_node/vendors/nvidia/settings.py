@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -24,19 +25,26 @@ from hami_node.vendors.nvidia.choices import (
     HandshakeMode,
     LimiterMode,
     ListedGeometries,
+    ListedProfiles,
     MemoryLimitBy,
     RegisterFormat,
     Sha256,
     VisibleDevicesForm,
 )
-from hami_node.vendors.nvidia.mode import Mode
+from hami_node.vendors.nvidia.mode import MigStrategy, Mode
 from hami_node.vendors.nvidia.shares import (
     CardShares,
 )
 from hami_node.vendors.quantities import ResourceName
 
-SERVED_MODES: Final = (Mode.HAMI_CORE,)
-"""MIG and MPS cards are not served yet: a node set to them is refused, not served unlimited."""
+REFUSED_MODES: Final = MappingProxyType(
+    {
+        Mode.MPS: "hami-node does not serve MPS, whose limits a container can lift itself and "
+        "whose clients share their faults (docs/mps.md): use hami-core, mig where the card has it, "
+        "or NVIDIA's own device plugin on nodes for MPS",
+    }
+)
+"""A node set to one of them is refused, not served unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +93,18 @@ class NvidiaSettings:
     )
     operating_mode: Mode = setting(
         Mode.HAMI_CORE,
-        "How this node's cards are shared.",
+        "How this node's cards are shared: by limits in the container, or by MIG instances that "
+        "are made for each container.",
         node="operatingmode",
-        served=SERVED_MODES,
+        refused=REFUSED_MODES,
+    )
+    mig_strategy: MigStrategy = setting(
+        MigStrategy.NONE,
+        "How MIG instances that others have made are offered, untouched: not at all, all alike as "
+        "the resource of whole cards (single), or each profile under a name of its own, such as "
+        "nvidia.com/mig-1g.5gb (mixed).",
+        env=("MIG_STRATEGY",),
+        node="migstrategy",
     )
     standalone: bool = setting(
         False,
@@ -277,8 +294,21 @@ class NvidiaSettings:
         ),
     ] = setting(
         (),
-        "How cards in MIG mode are divided on nodes with HAMi 2.5 to 2.9, which reads it too.",
+        "How cards in MIG mode are divided under HAMi 2.5 to 2.9, whose schedulers and nodes read "
+        "the same list.",
         yaml="knownMigGeometries",
+    )
+    mig_profile_allowlist: Annotated[
+        tuple[ListedProfiles, ...],
+        Meta(
+            description="a list, each with `models` and `profiles`, such as 1g.10gb, as in HAMi's "
+            "device-config.yaml; as a flag or environment variable in JSON"
+        ),
+    ] = setting(
+        (),
+        "Which MIG profiles are offered, in this order, of the models whose names contain one of "
+        "`models`; of other models all plain ones.",
+        yaml="migProfileAllowlist",
     )
 
     register_format: RegisterFormat = setting(

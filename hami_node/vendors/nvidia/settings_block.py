@@ -7,6 +7,7 @@ from typing import Final
 from hami_node.errors import ConfigError
 from hami_node.setting_types import Group, Role, SettingsBlock
 from hami_node.vendors.nvidia.choices import BackendKind, DeviceListStrategy
+from hami_node.vendors.nvidia.mode import MigStrategy, Mode
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.nvidia.shares import contradictions, misnamed
 
@@ -15,6 +16,8 @@ def _problems(values: NvidiaSettings, role: Role) -> tuple[ConfigError, ...]:
     found = misnamed({field: getattr(values, field) for field in _RESOURCES})
     if role is not Role.DAEMON:
         return tuple(found)
+    if hint := _mig_problem(values):
+        found.append(ConfigError("settings", "mig-strategy", values.mig_strategy, hint))
     if values.standalone:
         found += contradictions(
             values.standalone_shares,
@@ -30,6 +33,21 @@ def _problems(values: NvidiaSettings, role: Role) -> tuple[ConfigError, ...]:
         given = ",".join(values.device_list_strategy)
         found.append(ConfigError("command line", "--device-list-strategy", given, hint))
     return tuple(found)
+
+
+def _mig_problem(values: NvidiaSettings) -> str:
+    """What can't be beside instances that others make."""
+    if values.mig_strategy is MigStrategy.NONE:
+        return ""
+    if values.operating_mode is Mode.MIG:
+        return (
+            "operatingmode mig makes instances for each container, single and mixed offer those "
+            "that others have made: keep one of the two (mig-strategy none, or operatingmode "
+            "hami-core)"
+        )
+    if values.standalone:
+        return "standalone has no instances: set mig-strategy none, or standalone false"
+    return ""
 
 
 def _strategy_problem(strategies: tuple[DeviceListStrategy, ...]) -> str:
@@ -56,7 +74,7 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "split_count": Group.SHARING,
         "resource_count": Group.REQUESTS,
         "hook_path": Group.CONTAINER,
-        "known_mig_geometries": Group.SCHEDULING,
+        "known_mig_geometries": Group.RULES,
         "register_format": Group.REPORTS,
     },
     section="nvidia",
@@ -66,6 +84,7 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "simulated_file",
         "standalone",
         "standalone_shares",
+        "mig_strategy",
         *_RESOURCES,
         "hook_path",
         "driver_root",
@@ -82,7 +101,6 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "fail-on-init-error",
         "imex-channel-ids",
         "imex-required",
-        "mig-strategy",
         "mps-root",
         "restart-on-device-unhealthy",
     ),
@@ -95,9 +113,8 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "FAIL_ON_INIT_ERROR",
         "IMEX_CHANNEL_IDS",
         "IMEX_REQUIRED",
-        "MIG_STRATEGY",
         "MPS_ROOT",
     ),
-    idle_node_keys={"migstrategy": ("none", "")},
+    idle_node_keys={"migstrategy": ("",)},
     problems=_problems,
 )

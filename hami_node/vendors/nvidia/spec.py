@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hami_node.vendors.nvidia.choices import BackendKind
+from hami_node.vendors.nvidia.mode import MigStrategy, Mode
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.nvidia.settings_block import NVIDIA_SETTINGS
 from hami_node.vendors.nvidia.shares import share_resource
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from hami_node.model import Device, Uuid
     from hami_node.ports import Backend, Clock, OpenRecord
     from hami_node.vendors.demo import SharedCards
+    from hami_node.vendors.divided import DividedCards
     from hami_node.vendors.nvidia.admission import NvidiaAdmission
     from hami_node.vendors.nvidia.node.leftovers.upkeep import LimiterUpkeep
     from hami_node.vendors.nvidia.node.regions.limit_writer import NvidiaLimitWriter
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from hami_node.vendors.nvidia.node.response import NvidiaResponder
     from hami_node.vendors.nvidia.protocol import NvidiaProtocol
     from hami_node.vendors.on_node.limiter import LimiterInstalled, LimiterOrder
+    from hami_node.vendors.on_node.parts import CardParts, PartSources, PartsState
     from hami_node.vendors.on_node.publication import CardSources, Publication
 
 
@@ -46,10 +50,22 @@ def _admission(settings: NvidiaSettings, compat: str) -> NvidiaAdmission:
 
 
 def _publication(sources: CardSources, settings: Callable[[], NvidiaSettings]) -> Publication:
+    from hami_node.vendors.nvidia.node.mig.mark_keeper import WithMigCards
+
+    return WithMigCards(_publication_of_cards(sources, settings), sources.divided)
+
+
+def _publication_of_cards(
+    sources: CardSources, settings: Callable[[], NvidiaSettings]
+) -> Publication:
     from hami_node.vendors.nvidia.node.publication import NvidiaPublication, StandalonePublication
 
     if settings().standalone:
         return StandalonePublication(sources)
+    if settings().mig_strategy is not MigStrategy.NONE:
+        from hami_node.vendors.nvidia.node.instances_publication import InstancesPublication
+
+        return InstancesPublication(sources, settings)
     return NvidiaPublication(sources, settings)
 
 
@@ -82,6 +98,46 @@ def _foreign_cards(device_id: str, cards: Sequence[Device]) -> tuple[Uuid, ...] 
     return cards_named(device_id, cards)
 
 
+def _divided(cards: Sequence[Device], state: PartsState, settings: NvidiaSettings) -> DividedCards:
+    from hami_node.vendors.divided import DividedCards
+    from hami_node.vendors.nvidia.mig.shown import divided_cards
+
+    return DividedCards(
+        cards=divided_cards(
+            cards, state.own, is_offered=settings.mig_strategy is not MigStrategy.NONE
+        ),
+        hands_off=state.hands_off,
+        failures=state.failures,
+    )
+
+
+def _parts(sources: PartSources, settings: Callable[[], NvidiaSettings]) -> CardParts | None:
+    """Instances of others need nobody to make them; ours on record are looked after anyway."""
+    is_ours = settings().operating_mode is Mode.MIG
+    if not is_ours and settings().mig_strategy is not MigStrategy.NONE:
+        from hami_node.vendors.nvidia.node.mig.offered import OfferedInstances
+
+        return OfferedInstances()
+    from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
+
+    if not isinstance(sources.backend, NvmlBackend):
+        return None
+    record = sources.records("mig-instances")
+    if not is_ours and record.load() is None:
+        return None
+    from hami_node.vendors.nvidia.node.mig.keeper import MigInstances
+    from hami_node.vendors.nvidia.node.mig.modes import ModeKeeper
+    from hami_node.vendors.nvidia.node.mig.node_mig import NodeMig
+    from hami_node.vendors.nvidia.node.mig.outside import Outside
+
+    driver, outside = sources.backend.mig, Outside(sources.clock)
+    instances = MigInstances(
+        driver, record, settings, sources.cards, sources.clock, hands_off=outside.hands_off
+    )
+    modes = ModeKeeper(driver, settings, sources.clock)
+    return NodeMig(instances, modes, outside, sources.cards)
+
+
 def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:
     from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
     from hami_node.vendors.nvidia.node.limiter.hook_folder import node_hook_folder
@@ -110,18 +166,37 @@ def _limit_writer(settings: Callable[[], NvidiaSettings]) -> NvidiaLimitWriter:
     return NvidiaLimitWriter(settings)
 
 
-def _resources(settings: NvidiaSettings) -> tuple[ServedResource[NvidiaSettings], ...]:
-    """One that a scheduler places, or in standalone mode one for each size of a share."""
+def _resources(
+    settings: NvidiaSettings, cards: tuple[Device, ...]
+) -> tuple[ServedResource[NvidiaSettings], ...]:
+    """One that a scheduler places, or in standalone mode one for each size of a share.
+
+    MIG instances that others have made are that resource too, or one for each profile.
+    """
     if settings.standalone:
         return tuple(map(partial(_shares, settings), settings.standalone_shares.sizes))
-    return (
-        ServedResource(
-            name=settings.resource_count,
-            offered=_offered,
-            options=_options,
-            count_setting="nvidia.deviceSplitCount",
-        ),
+    if settings.mig_strategy is not MigStrategy.NONE:
+        from hami_node.vendors.nvidia.node.instances import instance_resources
+
+        return instance_resources(settings, cards, _placed(settings))
+    return (_placed(settings),)
+
+
+def _placed(settings: NvidiaSettings) -> ServedResource[NvidiaSettings]:
+    return ServedResource(
+        name=settings.resource_count,
+        offered=_offered,
+        options=_options,
+        count_setting="nvidia.deviceSplitCount",
     )
+
+
+def _settled(settings: NvidiaSettings, cards: tuple[Device, ...]) -> NvidiaSettings:
+    if settings.mig_strategy is MigStrategy.NONE:
+        return settings
+    from hami_node.vendors.nvidia.mig.static import effective
+
+    return replace(settings, mig_strategy=effective(settings.mig_strategy, cards))
 
 
 def _shares(settings: NvidiaSettings, shares: int) -> ServedResource[NvidiaSettings]:
@@ -146,12 +221,15 @@ SERVED: Final = ServedCards(
     make_backend=_backend,
     apply=_apply,
     resources=_resources,
+    settled=_settled,
     make_responder=_responder,
     make_usage_reader=_usage_reader,
     harmless_errors=lambda settings: frozenset(settings.xids_ignored),
     make_limit_writer=_limit_writer,
     make_upkeep=_upkeep,
+    make_parts=_parts,
     foreign_cards=_foreign_cards,
+    divided=_divided,
 )
 
 

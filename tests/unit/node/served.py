@@ -51,4 +51,6 @@ class Served:
             cards_of(NVIDIA_SPEC, self.gpu_backend, lambda: self.settings),
             cards_of(ACME_SPEC, self.card_backend, lambda: self.settings),
         )
+        for owner in self.both:
+            owner.offer()
         (self.gpu,), (self.card,) = (owner.resources for owner in self.both)

@@ -18,7 +18,11 @@ from hami_node.vendors.holding import (
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod

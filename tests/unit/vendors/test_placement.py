@@ -14,7 +14,11 @@ from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import encode_csv7, encode_csv9, encode_json
-from hami_node.vendors.nvidia.mig import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import (
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.placement import encode_placement
 from hami_node.wire import names

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from hami_node.errors import ConfigError, DriverUnavailable
 from hami_node.model import Vendor
 from hami_node.ports import Backend
-from hami_node.vendors.nvidia.cards import MIG_NOT_SERVED, NVIDIA
+from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.simulated import SIMULATED
+from hami_node.vendors.nvidia.node.sharing import offered_cards
+from hami_node.vendors.nvidia.node.simulated import NO_MIG, SIMULATED
+from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.simulated import SimulatedBackend, SimulatedCards, read_state
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/cards"
@@ -96,7 +98,7 @@ def test_cards_of_another_vendor_have_its_names_and_modes(rig: CardsFile) -> Non
         ("healthy: false, reason: XID 48", "XID 48"),
         ("healthy: false", "fault on command (simulated)"),
         ("lost: true, reason: unread", "the card does not answer (simulated)"),
-        ("mode: mig", MIG_NOT_SERVED),
+        ("mode: mig", NO_MIG),
     ],
 )
 def test_fault_of_one_card_leaves_the_others(rig: CardsFile, fields: str, reason: str) -> None:
@@ -227,7 +229,8 @@ def test_missing_file_at_start_is_refused(tmp_path: Path) -> None:
 )
 def test_fixture_means_what_it_says(name: str, healthy: list[bool]) -> None:
     backend = SimulatedBackend(FIXTURES / f"{name}.yaml", "node-a", SIMULATED)
-    assert [card.healthy for card in backend.scan()] == healthy
+    offered = offered_cards(backend.scan(), NvidiaSettings())
+    assert [card.healthy for card in offered] == healthy
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

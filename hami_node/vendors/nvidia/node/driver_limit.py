@@ -97,7 +97,7 @@ def limits_of(granted: Slice) -> tuple[int, ...]:
     """
     found = set()
     for grant in granted.grants:
-        if grant.part:
+        if grant.part is not None:
             continue
         card = granted.cards[grant.uuid]
         whole_mib = card.physical_memory_mib or card.memory_mib
@@ -142,7 +142,8 @@ def backstop_env(granted: Slice, signs: LimitSigns) -> dict[str, str]:
 
 def core_warning(granted: Slice) -> str:
     """What the driver's limit leaves out, for an Event; "" for nothing."""
-    asked = [grant.cores for grant in granted.grants if 0 < grant.cores < 100]
+    full = (grant for grant in granted.grants if grant.part is None)
+    asked = [grant.cores for grant in full if 0 < grant.cores < 100]
     if not asked:
         return ""
     return (

@@ -62,12 +62,15 @@ class DriverLimits:
     def env_of(self, granted: Slice, by: MemoryLimitBy) -> dict[str, str]:
         """The variables for the driver's limit; none where only the limiter is to limit.
 
+        Nor for a container that has parts of cards only, which are limited by what they are.
+
         Raises:
             AllocationError: the container sets them itself, or the driver alone can't limit it.
         """
         if problem := reserved_problem(granted):
             raise AllocationError(problem)
-        if by is MemoryLimitBy.LIMITER:
+        parts = [grant.part is not None for grant in granted.grants]
+        if by is MemoryLimitBy.LIMITER or (parts and all(parts)):
             return {}
         signs = self.signs()
         if by is MemoryLimitBy.DRIVER:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
@@ -22,12 +22,16 @@ from hami_node.vendors.nvidia.codec import (
     encode_json,
     encode_shares,
 )
+from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.node.register_form import FormChoice
 from hami_node.vendors.nvidia.protocol import rival_on
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
 from hami_node.wire.handshake import Handshake, HandshakeKind, decode_handshake, encode_reported
 from hami_node.wire.register import encode_pair_scores, is_json
+
+if TYPE_CHECKING:
+    from hami_node.vendors.nvidia.node.mig.registered import RegisteredMig
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class NvidiaPublication:
         """Publish what `sources` return, in the form that the settings name."""
         self._sources, self._settings = sources, settings
         self._scheduler, self._rival = _SchedulerState(), ""
+        self._mig: RegisteredMig | None = None
         records = sources.records
         self._choice = FormChoice(records("register-form") if records is not None else None)
 
@@ -74,7 +79,7 @@ class NvidiaPublication:
             return dict.fromkeys(KEYS)
         scores = self._sources.pair_scores()
         return {
-            names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards),
+            names.NODE_REGISTER: self._register(cards),
             names.NODE_PAIR_SCORES: encode_pair_scores(scores) if scores else None,
             names.NODE_STANDALONE: None,
         }
@@ -96,7 +101,17 @@ class NvidiaPublication:
         cards = _all_unhealthy(node.annotations.get(names.NODE_REGISTER))
         if not cards:
             return {}
-        return {names.NODE_REGISTER: ENCODERS[self._chosen_format()](cards)}
+        return {names.NODE_REGISTER: self._register(cards)}
+
+    def _register(self, cards: tuple[Device, ...]) -> str:
+        form = self._chosen_format()
+        if any(card.mode == Mode.MIG for card in cards):
+            if self._mig is None:  # most nodes have no card in MIG mode, and load nothing for it
+                from hami_node.vendors.nvidia.node.mig.registered import RegisteredMig
+
+                self._mig = RegisteredMig(self._settings)
+            cards = self._mig.as_registered(cards, form)
+        return ENCODERS[form](cards)
 
     def _chosen_format(self) -> RegisterFormat:
         configured = self._settings().register_format

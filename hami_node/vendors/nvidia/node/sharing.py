@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from hami_node.model import Device
 from hami_node.vendors.nvidia.mode import Mode
@@ -12,9 +14,11 @@ from hami_node.vendors.nvidia.settings import NvidiaSettings
 def offered_cards(cards: tuple[Device, ...], settings: NvidiaSettings) -> tuple[Device, ...]:
     """The cards as the settings share them, sorted by (index, uuid).
 
-    A card in MIG mode is never scaled.
+    A card that is divided into instances is never scaled.
     """
-    split = [_shared(card, settings) for card in cards if _is_shown(card, settings)]
+    is_divided = settings.operating_mode is Mode.MIG
+    share = _divided(settings) if is_divided else partial(_shared, settings=settings)
+    split = [share(card) for card in cards if is_managed(card, settings)]
     return tuple(sorted(split, key=lambda card: (card.index, card.uuid)))
 
 
@@ -25,19 +29,35 @@ def cards_in_shares(
     cut = [
         replace(_shared(card, settings), slots=shares)
         for card in cards
-        if _is_shown(card, settings) and settings.standalone_shares.of(card) == shares
+        if is_managed(card, settings) and settings.standalone_shares.of(card) == shares
     ]
     return tuple(sorted(cut, key=lambda card: (card.index, card.uuid)))
 
 
-def _is_shown(card: Device, settings: NvidiaSettings) -> bool:
+def _closed(card: Device) -> Device:
+    """A card in MIG mode where nobody has asked for that."""
+    from hami_node.vendors.nvidia.mig.offer import MODE_ON
+
+    return replace(card, healthy=False, unhealthy_reason=MODE_ON) if card.healthy else card
+
+
+def is_managed(card: Device, settings: NvidiaSettings) -> bool:
+    """False for a card that the settings leave alone."""
     return card.uuid not in settings.filter_uuids and card.index not in settings.filter_indexes
+
+
+def _divided(settings: NvidiaSettings) -> Callable[[Device], Device]:
+    """Loaded where it is needed: most nodes have no card in MIG mode."""
+    from hami_node.vendors.nvidia.mig.offer import offered_divided
+    from hami_node.vendors.nvidia.mig_rules import mig_rules_of
+
+    return partial(offered_divided, rules=mig_rules_of(settings))
 
 
 def _shared(card: Device, settings: NvidiaSettings) -> Device:
     split = replace(card, slots=settings.split_count, physical_memory_mib=card.memory_mib)
     if card.mode == Mode.MIG:
-        return split
+        return _closed(split)
     return replace(
         split,
         mode=settings.operating_mode,

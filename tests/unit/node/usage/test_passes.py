@@ -91,6 +91,7 @@ class Node:
             metrics=DeferredMetrics(),
         )
         owner.find_cards()
+        owner.offer()
         self.ledger = a_ledger(an_entry("a"), an_entry("b"))
         self.beyond: list[Collection[Key]] = []
         self.metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())

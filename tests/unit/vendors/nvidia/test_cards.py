@@ -33,8 +33,14 @@ from hami_node.model import (
     Uuid,
 )
 from hami_node.vendors.nvidia.cards import NVIDIA, MigDoubt, MigReason, has_mig_instance
-from hami_node.vendors.nvidia.mig import MigPlacement, TemplateSlot, use_of
-from hami_node.vendors.nvidia.mig_codec import MigAllocation, split_uuid, with_parts
+from hami_node.vendors.nvidia.mig.choice import (
+    use_of,
+)
+from hami_node.vendors.nvidia.mig.codec import MigAllocation, split_uuid, with_parts
+from hami_node.vendors.nvidia.mig.layout import (
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.vendors.nvidia.mode import Mode
 from tests.unit.engine.cards import (
     ask,
@@ -276,7 +282,7 @@ def test_grants_of_one_container_are_charged_together() -> None:
 def test_instances_are_accepted_where_they_are_real_and_free() -> None:
     whole = grant("GPU-0", 10240, 28, part=_slot(1, 1))
     assert _check(template_card(), [whole], ask(1, 9000, 0)) is None
-    grants = [grant("GPU-0", 9856, 29, part=instance(start, 2)) for start in (0, 2)]
+    grants = [grant("GPU-0", 9856, 29, part=instance(start, 2, "2g.10gb")) for start in (0, 2)]
     assert _check(mig_card(), grants, ask(2, 9000, 0)) is None
 
 

@@ -13,7 +13,12 @@ from hami_node.errors import WireError
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv7, encode_csv9, encode_json
-from hami_node.vendors.nvidia.mig import MigLayout, MigPlacement, MigProfile, MigTemplate
+from hami_node.vendors.nvidia.mig.layout import (
+    MigLayout,
+    MigPlacement,
+    MigProfile,
+    MigTemplate,
+)
 from hami_node.vendors.nvidia.mode import Mode
 from tests.unit.wire.totality import is_total
 

@@ -185,7 +185,7 @@ def test_served_one_resource_for_each_size_and_each_card_in_one_of_them() -> Non
     cards = tuple(card(i, slots=1) for i in range(4))
     served = {
         each.name: [(it.index, it.slots, it.cores) for it in each.offered(cards, settings)]
-        for each in NVIDIA_SPEC.served.resources(settings)
+        for each in NVIDIA_SPEC.served.resources(settings, cards)
     }
     assert served == {
         "nvidia.com/gpu-1of2": [(0, 2, 100)],
@@ -213,9 +213,14 @@ def test_shares_together_never_exceed_the_card_and_all_are_the_whole(
         assert min(first_part) >= 1
 
 
+def ids(counts: dict[Uuid, int]) -> list[str]:
+    """So many device IDs of each card."""
+    return [f"{uuid}-{i}" for uuid, count in counts.items() for i in range(count)]
+
+
 def test_fixed_grants_one_for_each_card_by_number() -> None:
     cards = {it.uuid: it for it in (card(0), card(1, memory_mib=1001))}
-    found = nvidia_protocol().fixed_grants(THIRD, {uuid(1): 2, uuid(0): 1}, cards)
+    found = nvidia_protocol().fixed_grants(THIRD, ids({uuid(1): 2, uuid(0): 1}), cards)
     assert found == (
         Grant(uuid=uuid(0), vendor=NVIDIA, memory_mib=13653, cores=33),
         Grant(uuid=uuid(1), vendor=NVIDIA, memory_mib=667, cores=66),
@@ -239,7 +244,7 @@ def test_fixed_grants_what_would_be_no_limit_or_no_share_is_refused(
 ) -> None:
     by_uuid = {it.uuid: it for it in cards}
     with pytest.raises(WireError, match=resource):
-        nvidia_protocol().fixed_grants(resource, counts, by_uuid)
+        nvidia_protocol().fixed_grants(resource, ids(counts), by_uuid)
 
 
 @pytest.mark.parametrize(

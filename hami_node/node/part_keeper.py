@@ -1,0 +1,151 @@
+"""Has the parts of divided cards looked after: what nobody holds any more goes, people are told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from hami_node.errors import WireError
+from hami_node.logs import kv
+from hami_node.node.holdings.recorded import grants_of
+from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.present import PresentPods
+from hami_node.node.vendor_cards import VendorCards
+from hami_node.ports import EventNote
+from hami_node.record.ledger import Source
+from hami_node.vendors.on_node.parts import (
+    CardParts,
+    PartHolder,
+    PartNote,
+    PartsKept,
+    PartsSituation,
+)
+from hami_node.vendors.spec import protocol_of
+
+log = logging.getLogger(__name__)
+
+START_CHECK_S: Final = 0.05
+SETTLE_S: Final = 0.2
+"""Changes that come together are looked at together."""
+UNKNOWN_S: Final = 10.0
+"""When it is asked again who is there, while that could not be told."""
+
+
+class PartKeeper:
+    """`run` is the thread's body. It sleeps while no vendor of this node divides cards."""
+
+    def __init__(self, parts: NodeParts, cluster: ClusterParts, recorded: threading.Event) -> None:
+        """Wire the sources. Before `recorded` is set it is not known who holds what."""
+        self._parts, self._cluster, self._recorded = parts, cluster, recorded
+        self._present = PresentPods(cluster, parts.vendor_cards)
+        self._wake = threading.Event()
+
+    def wake(self) -> None:
+        """The record, pods, cards or settings have changed."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after changes, and when a pass has asked for it, until stopped."""
+        while not self._recorded.wait(START_CHECK_S):
+            if stop.is_set():
+                return
+        while not stop.is_set():
+            if self._wake.wait(self.keep()):
+                stop.wait(SETTLE_S)
+                self._wake.clear()
+
+    def keep(self) -> float | None:
+        """One pass over all vendors; seconds until the next one, None for the next change."""
+        dividing = [
+            (owner, parts)
+            for owner in self._parts.vendor_cards
+            if (parts := owner.parts) is not None
+        ]
+        if not dividing:
+            return None
+        listed = self._present.listed()
+        kept = [self._kept(owner, parts, listed) for owner, parts in dividing]
+        for note in (note for each in kept for note in each.notes):
+            self._tell(note)
+        waits = [each.next_s for each in kept if each.next_s is not None]
+        return min([*waits, UNKNOWN_S] if listed is None else waits, default=None)
+
+    def _kept(self, owner: VendorCards, parts: CardParts, listed: set[str] | None) -> PartsKept:
+        situation = PartsSituation(node=self._cluster.view.node())
+        if listed is not None:
+            situation = replace(
+                situation,
+                holders=tuple(self._holders(owner)),
+                is_held=lambda uid: self._is_held(uid, listed),
+            )
+        try:
+            before = parts.state()
+            kept = parts.keep(situation)
+            if parts.state() != before:
+                owner.scanner.offer_again()  # the driver's side may be the same as before
+        except Exception:  # any bug: the daemon serves on
+            log.exception("card_parts_broken")
+            return PartsKept()
+        return kept
+
+    def _is_held(self, uid: str, listed: set[str]) -> bool:
+        """Asked any time later: kubelet's list is read again before it keeps something for ever."""
+        if uid in self._present.held():
+            return True
+        if uid not in listed or uid in self._present.over():
+            return False  # before 1.34 kubelet lists pods that have ended, too
+        now = self._present.listed()
+        return now is None or uid in now
+
+    def _holders(self, owner: VendorCards) -> Iterator[PartHolder]:
+        """The containers on record; what one has borrowed is its lender's."""
+        vendor = protocol_of(owner.vendor, self._parts.settings())
+        resources = {each.name for each in owner.resources}
+        pods = {pod.uid: pod for pod in self._cluster.live.pods()}
+        for entry in self._cluster.ledger.entries():
+            if entry.vendor != vendor.cards.word or entry.lender != entry.container:
+                continue
+            try:
+                grants = grants_of(vendor, entry)
+            except WireError as e:  # its pod is held all the same: it is on record
+                log.warning("holder_unreadable", extra=kv(container=entry.name, error=str(e)))
+                continue
+            pod = pods.get(entry.pod_uid)
+            yield PartHolder(
+                pod_uid=entry.pod_uid,
+                namespace=entry.namespace,
+                pod=entry.pod,
+                container=entry.container,
+                grants=grants,
+                annotations=pod.annotations if pod is not None else {},
+                is_adopted=entry.source is not Source.SERVED
+                and entry.resource in resources  # what another plugin serves is no proof
+                and self._cluster.live.is_listed(entry),
+                answer=entry.answer,
+            )
+
+    def _tell(self, note: PartNote) -> None:
+        """Say it in the log, and in an Event about the pod, or about the node."""
+        log.warning(
+            "card_parts",
+            extra=kv(reason=note.reason, why=note.message, pod=note.pod or None),
+        )
+        kind, name, uid = "Pod", note.pod, note.pod_uid
+        if not note.pod:
+            node = self._cluster.view.node()
+            if node is None:
+                return
+            kind, name, uid = "Node", node.name, node.uid
+        self._cluster.notify(
+            EventNote(
+                kind=kind,
+                namespace=note.namespace,
+                name=name,
+                uid=uid,
+                reason=note.reason,
+                message=note.message,
+            )
+        )
