@@ -15,8 +15,10 @@ from rich.text import Text
 from hami_node.inspection.views import (
     CardView,
     ClusterView,
+    DividedCardView,
     HolderView,
     NodeView,
+    PartView,
     Problem,
     TotalsView,
     WaitingView,
@@ -37,6 +39,8 @@ NARROW: Final = 100
 MAX_NAMED: Final = 5
 """Nodes that are named for one way of handing over cards."""
 
+WELL_STATES: Final = frozenset({"live", "offered"})
+"""The states of parts that nobody has to look at."""
 _UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE)
 """A prefix and a random UUID, whose first group is enough to distinguish cards."""
 
@@ -53,6 +57,8 @@ def show_cluster(view: ClusterView, stream: TextIO | None = None, width: int | N
         if any(node.hand_over for node in view.nodes):
             parts.append(_hand_overs(view.nodes))
         parts.append(_cards(view.cards, is_roomy))
+        parts += [_divided(view.divided, is_roomy)] if view.divided else []
+        parts += [_parts(view.parts, is_roomy)] if view.parts else []
     else:
         parts.append(Text("no node has published cards\n", style="yellow"))
     if view.holders:
@@ -187,6 +193,53 @@ def _cards(cards: Iterable[CardView], is_roomy: bool) -> Table:
         rows.append((*row, numa, card.mode or "-") if is_roomy else row)
     columns = ["node", "card#", "model", "uuid", "health", "slots#", "memory MiB", "cores"]
     return table("cards", [*columns, "numa#", "mode"] if is_roomy else columns, rows)
+
+
+def _divided(cards: Iterable[DividedCardView], is_roomy: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for card in cards:
+        pending = f", {card.pending} after the next reset" if card.pending else ""
+        kinds = () if card.problem else card.kinds
+        free = [f"{kind.name} at {_numbers(kind.free)}" for kind in kinds if kind.free]
+        is_said = card.hands_off in card.problem
+        why = "; ".join(
+            filter(None, (card.problem, "" if is_said else f"hands off: {card.hands_off}"))
+        )
+        rows.append(
+            (
+                card.node,
+                str(card.index),
+                _uuid(card.uuid, is_roomy),
+                Text(card.mode + pending, style="yellow" if card.pending else ""),
+                ", ".join(free) or "-",
+                Text(why, style="red" if card.problem else "yellow"),
+            )
+        )
+    columns = ("node", "card#", "uuid", "mode", "what fits now, and where", "")
+    return table("divided cards", columns, rows)
+
+
+def _parts(parts: Iterable[PartView], is_roomy: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            part.node,
+            str(part.index),
+            part.kind,
+            f"{part.start}+{part.size}",
+            "/".join(map(str, part.numbers)) or "-",
+            _uuid(part.uuid, is_roomy) or "-",
+            Text(part.state, style="green" if part.state in WELL_STATES else "yellow"),
+            part.holder or "-",
+            part.why,
+        )
+        for part in parts
+    ]
+    columns = ("node", "card#", "part", "place", "numbers", "uuid", "state", "container", "")
+    return table("parts of divided cards", columns, rows)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))
 
 
 def _model(card: CardView, is_roomy: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
+from hami_node.inspection.divided import divided_on
 from hami_node.inspection.shares import allocatable_shown, fixed_asks, fixed_cards
 from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeView, Problem
 from hami_node.model import ContainerGrants, Device, Node, Pod, Vendor
@@ -42,7 +43,9 @@ def inspect(
         vendors: the vendors of the cards to show.
         now_s: Unix seconds, for ages.
     """
-    problems: list[Problem] = []
+    nodes, pods = tuple(nodes), tuple(pods)
+    divided, parts, found_unread = divided_on(nodes, pods, vendors)
+    problems = list(found_unread)
     by_node: dict[str, list[Pod]] = {}
     for pod in sorted(pods, key=lambda pod: pod.key):
         by_node.setdefault(node_of(pod), []).append(pod)
@@ -70,13 +73,16 @@ def inspect(
         cards += [_card_view(node, use) for use in fixed]
         if devices or fixed or found or any(_handshake_texts(node, vendors)):
             count = len(devices) + len(fixed)
-            view = _node_view(node, count, vendors, now_s, problems, is_standalone=bool(fixed))
+            is_alone = bool(fixed) and not devices
+            view = _node_view(node, count, vendors, now_s, problems, is_standalone=is_alone)
             node_views.append(view)
     return ClusterView(
         nodes=tuple(node_views),
         cards=tuple(cards),
         holders=tuple(holders),
         problems=tuple(problems),
+        divided=divided,
+        parts=parts,
     )
 
 

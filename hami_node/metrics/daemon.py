@@ -23,6 +23,7 @@ from hami_node.metrics.cards import (
     LimiterReading,
 )
 from hami_node.metrics.labels import LabelSets
+from hami_node.metrics.parts import PartCollector, PartsReadings
 from hami_node.metrics.usage import UsageCollector, UsageReadings
 from hami_node.ports import Clock, CounterSpec
 
@@ -72,6 +73,8 @@ class DaemonMetrics:
         self.families.register(self._cards)
         self._usage = UsageCollector(self._node, self._clock, lambda: self._cards.cards)
         self.families.register(self._usage)
+        self._parts = PartCollector(self._node)
+        self.families.register(self._parts)
         self._pass_age = self._gauge(
             "backend_pass_age_seconds", "Time since the last finished scan of the cards.", "backend"
         )
@@ -204,6 +207,10 @@ class DaemonMetrics:
     def set_usage(self, readings: UsageReadings) -> None:
         """Replace what containers and everybody use of cards."""
         self._usage.readings = readings
+
+    def watch_parts(self, read: Callable[[], PartsReadings]) -> None:
+        """Read what is shown of divided cards from `read` at each scrape."""
+        self._parts.read = read
 
     def set_simulated(self, is_simulated: bool) -> None:
         """Set whether the cards are simulated."""

@@ -19,7 +19,8 @@ from hami_node.metrics.cards import CARD_LABELS, CardReading
 from hami_node.model import Device, Uuid
 from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
 
-_USE_LABELS: Final = ("node", "namespace", "pod", "container", "uuid", "index")
+_USE_LABELS: Final = ("node", "namespace", "pod", "container", "uuid", "index", "part")
+"""`part` is left out of the series of whole cards."""
 _UNREAD_LABELS: Final = ("node", "namespace", "pod", "container", "reason")
 _HAMI_USE_LABELS: Final = (
     *("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid"),
@@ -101,7 +102,8 @@ class UsageCollector(Collector):
 
 
 def _use_labels(node: str, use: ContainerUse) -> tuple[str, ...]:
-    return (node, use.namespace, use.pod, use.container, str(use.uuid), str(use.index))
+    labels = (node, use.namespace, use.pod, use.container, str(use.uuid), str(use.index))
+    return (*labels, use.part) if use.part else labels
 
 
 def _card_labels(node: str, card: Device, shown: Mapping[Uuid, Device]) -> tuple[str, ...]:
@@ -134,7 +136,8 @@ _HostValue = Callable[[HostUse], float | None]
 _OWN_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
     (
         "memory_used_bytes",
-        "Memory that a container uses of a card, as its limiter counts it.",
+        "Memory that a container uses of a card, as its limiter counts it; of a part of a divided "
+        "card, which the label `part` names then, as the driver says.",
         lambda use, _: use.memory_bytes,
     ),
     (
@@ -172,6 +175,11 @@ _OWN_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
         "Time since the container last launched a kernel; absent before the first.",
         _age_s,
     ),
+    (
+        "processes",
+        "Processes of a container on a part of a divided card, as the driver says.",
+        lambda use, _: use.processes,
+    ),
 )
 
 _OWN_HOSTS: Final[tuple[tuple[str, str, _HostValue], ...]] = (
@@ -207,7 +215,7 @@ _HAMI_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
     (
         "container_device_utilization_ratio",
         "Cores that a container uses, percent.",
-        lambda use, _: use.core_percent or 0,
+        lambda use, _: use.core_percent if use.part else use.core_percent or 0,
     ),
     (
         "container_last_kernel_elapsed_seconds",

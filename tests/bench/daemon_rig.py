@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,12 @@ class DaemonRig:
     stub: Stub
     process: subprocess.Popen[bytes]
     began_s: float
+    spawn: Callable[[], subprocess.Popen[bytes]]
+
+    def start_again(self) -> None:
+        """Start the daemon anew after it has ended; its log goes on."""
+        self.process.wait(20)
+        self.process = self.spawn()
 
     @property
     def log(self) -> str:
@@ -89,17 +95,21 @@ VERSIONS = {"kubeletVersion": "v1.34.0", "containerRuntimeVersion": "containerd:
 
 @contextmanager
 def running_daemon(
-    *flags: str, env: Mapping[str, str] | None = None, driver: Sequence[str] = ()
+    *flags: str,
+    env: Mapping[str, str] | None = None,
+    driver: Sequence[str] = (),
+    prepare: Callable[[Stub], None] = lambda _: None,
 ) -> Iterator[DaemonRig]:
     """Start everything, yield while the daemon runs, stop everything.
 
     `env` replaces variables of the daemon, such as the one that leads to the driver's stand-in,
-    which `driver` has more lines for.
+    which `driver` has more lines for; `prepare` changes it before the daemon starts.
     """
     with tempfile.TemporaryDirectory(prefix="hb") as folder:
         root = Path(folder)
         stub = Stub(build(root / "lib"), root / "nvml.txt")
         stub.show(*driver, cards=CARDS)
+        prepare(stub)
         (root / "plugins").mkdir()
         lay_limiter(root / "hook")
         kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
@@ -126,12 +136,16 @@ def running_daemon(
                 *("--metrics-address", "127.0.0.1:0"),
                 *flags,
             ]
-            with (root / "daemon.log").open("wb") as log:
-                began_s = time.monotonic()
-                process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+            def spawn() -> subprocess.Popen[bytes]:
+                with (root / "daemon.log").open("ab") as log:
+                    return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+            began_s = time.monotonic()
+            rig = DaemonRig(root, kubelet, api, stub, spawn(), began_s, spawn)
             try:
-                yield DaemonRig(root, kubelet, api, stub, process, began_s)
+                yield rig
             finally:
-                process.terminate()
-                process.wait(20)
+                rig.process.terminate()
+                rig.process.wait(20)
         kubelet.stop()

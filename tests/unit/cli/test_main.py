@@ -132,9 +132,9 @@ def test_run_starts_the_daemon_with_settings_from_flags_and_environment(
             id="driver_root",
         ),
         pytest.param(
-            ["--mig-strategy=none", "--fail-on-init-error=false", "-v=4"],
+            ["--imex-required=false", "--fail-on-init-error=false", "-v=4"],
             "ignored",
-            ("--fail-on-init-error", "--mig-strategy", "--v"),
+            ("--fail-on-init-error", "--imex-required", "--v"),
             id="without_effect",
         ),
     ],

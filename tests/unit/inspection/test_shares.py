@@ -11,7 +11,7 @@ from hami_node.engine.usage import DeviceUsage
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.saved import read_saved
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.codec import decode_shares, encode_shares
+from hami_node.vendors.nvidia.codec import decode_shares, encode_json, encode_shares
 from tests.fakes.cards import MEMORY_MIB, card, uuid
 from tests.fakes.saved_cluster import NOW_S, node_json, saved
 from tests.unit.inspection.views import BASIS
@@ -70,3 +70,21 @@ def test_shares_that_can_not_be_read_are_named(text: str) -> None:
     found = read_saved(saved(node), "file")
     (problem,) = inspect(found.nodes, found.pods, BASIS.vendors, NOW_S).problems
     assert nvidia_names.NODE_STANDALONE in problem.why
+
+
+def test_node_with_shared_and_divided_cards_is_no_standalone_one() -> None:
+    small = "nvidia.com/mig-1g.5gb"
+    divided = card(0, slots=2, mode="mig", ids=("MIG-1", "MIG-2"))
+    notes = {
+        nvidia_names.NODE_STANDALONE: encode_shares([divided], {}),
+        nvidia_names.NODE_REGISTER: encode_json([card(1)]),
+    }
+    node = node_json("n1", notes)
+    node["status"] = {"allocatable": {"nvidia.com/gpu": "10", small: "2"}}
+    pod = pod_json("a", **{QUARTER: "0", small: "1"})
+    found = read_saved(saved(node, pod), "file")
+    view = inspect(found.nodes, found.pods, BASIS.vendors, NOW_S)
+    (shown,) = view.nodes
+    assert (shown.is_standalone, shown.cards, shown.allocatable) == (False, 2, "10")
+    assert sorted((it.index, it.slots) for it in view.cards) == [(0, 2), (1, 10)]
+    assert [it.shares for it in view.holders] == [f"1 x {small}"]

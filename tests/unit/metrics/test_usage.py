@@ -26,6 +26,9 @@ BARE = replace(
     USE, pod="bare", context_bytes=None, module_bytes=None, data_bytes=None,
     core_percent=None, limit_bytes=None, core_limit_percent=None, last_kernel_s=None,
 )  # fmt: skip
+PART = replace(BARE, pod="p", position=0, part="MIG-1", limit_bytes=4864 << 20, processes=2)
+OTHER_PART = replace(PART, position=1, part="MIG-2", memory_bytes=500, processes=None)
+OWN = "hami_node_container_"
 HOST = HostUse(memory_bytes=5000, core_percent=80, memory_controller_percent=20)
 LOST = UnreadUse(namespace="ns", pod="lost", container="main", reason="size")
 WHOSE = {"namespace": "ns", "container": "main"}
@@ -60,6 +63,25 @@ def test_own_series_of_a_container() -> None:
         "hami_node_container_core_limit_ratio": [(labels, 0.3)],
         "hami_node_container_last_kernel_age_seconds": [(labels, 4)],
     }
+
+
+def test_series_of_a_part_name_it_and_those_of_cards_do_not() -> None:
+    found = shown(UsageReadings((BARE, PART, OTHER_PART)), "hami_node_container_")
+    used = [(labels.get("part"), value) for labels, value in found[f"{OWN}memory_used_bytes"]]
+    assert used == [(None, 1000), ("MIG-1", 1000), ("MIG-2", 500)]
+    limits = [(labels["part"], value) for labels, value in found[f"{OWN}memory_limit_bytes"]]
+    assert limits == [("MIG-1", 4864 << 20), ("MIG-2", 4864 << 20)]
+    assert found[f"{OWN}processes"][0][1] == 2
+    assert f"{OWN}core_use_ratio" not in found
+
+
+def test_cores_of_a_part_are_absent_under_hamis_names_too() -> None:
+    found = shown(UsageReadings((PART, OTHER_PART), names=MetricNames.HAMI), "hami_")
+    used = {
+        labels["vdevice_index"]: value for labels, value in found["hami_vgpu_memory_used_bytes"]
+    }
+    assert used == {"0": 1000, "1": 500}
+    assert "hami_container_device_utilization_ratio" not in found
 
 
 def test_what_is_not_known_has_no_series() -> None:
