@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,6 +51,13 @@ def hanging(card: int, seconds: int) -> Fault:
     return Fault(line=f"hang * {card} {seconds}")
 
 
+def _line(index: int, model: str = MODEL) -> str:
+    return (
+        f'card uuid={uuid_of(index)} name="{model}" memory_mib={MEMORY_MIB} '
+        f"bus=00000000:{0x10 + index:02X}:00.0 minor={minor_of(index)}"
+    )
+
+
 class Cards:
     """Writes the control file; the daemon's NVML sees it at its next call."""
 
@@ -64,13 +72,18 @@ class Cards:
 
     def show(self, *faults: Fault, count: int = COUNT) -> None:
         """Exactly these faults, on the first `count` cards."""
-        lines = ["driver 570.86.15", "nvml 12.570.86.15"]
-        lines += [
-            f'card uuid={uuid_of(i)} name="{MODEL}" memory_mib={MEMORY_MIB} '
-            f"bus=00000000:{0x10 + i:02X}:00.0 minor={minor_of(i)}"
-            for i in range(count)
+        self._write([_line(i) for i in range(count)] + [fault.line for fault in faults])
+
+    def show_divided(self, *faults: Fault, models: Mapping[int, str], off: int) -> None:
+        """Cards that have MIG, in MIG mode but for one; `models` are those of some cards."""
+        lines = [
+            f"{_line(i, models.get(i, MODEL))} mig={'disabled' if i == off else 'enabled'}"
+            for i in range(COUNT)
         ]
-        lines += [fault.line for fault in faults]
+        self._write(lines + [fault.line for fault in faults])
+
+    def _write(self, lines: Sequence[str]) -> None:
+        lines = ["driver 570.86.15", "nvml 12.570.86.15", *lines]
         fresh = Path(f"{CONTROL}.new")
         fresh.write_text("\n".join(lines) + "\n")
         os.replace(fresh, CONTROL)

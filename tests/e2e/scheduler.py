@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ class Slice:
     uuid: str
     memory_mib: int
     cores: int = 0
+    instance: tuple[str, int, int] | None = None
+    """A MIG instance in the form of 2.10: profile, start and size of its placement."""
 
 
 Reservation = Mapping[str, tuple[Slice, ...]]
@@ -49,6 +52,9 @@ class Scheduler:
             nvidia_names.POD_TO_ALLOCATE: text,
             nvidia_names.POD_ALLOCATED: text,
         }
+        rows = self._rows(pod["spec"], reservation)
+        if rows:
+            annotations[nvidia_names.POD_MIG_ALLOCATIONS] = json.dumps(rows, separators=(",", ":"))
         self._annotate(pod, annotations)
 
     def bind(self, pod: Json, *, is_locked: bool = False) -> None:
@@ -94,6 +100,22 @@ class Scheduler:
         has_empties = self.generation in (Generation.V2_7, Generation.V2_10)
         slots = [reservation.get(name, ()) for name in ([*inits, *apps] if has_inits else apps)]
         return [s for s in slots if s or has_empties]
+
+    def _rows(self, spec: Json, reservation: Reservation) -> list[Json]:
+        """The rows of 2.10 for instances, in the order of containers and grants."""
+        containers = [*spec.get("initContainers", []), *spec["containers"]]
+        return [
+            {
+                "containerIndex": i,
+                "deviceIndex": k,
+                "gpuUUID": each.uuid,
+                "profile": each.instance[0],
+                "placement": {"start": each.instance[1], "size": each.instance[2]},
+            }
+            for i, container in enumerate(containers)
+            for k, each in enumerate(reservation.get(container["name"], ()))
+            if each.instance is not None
+        ]
 
     def _annotate(self, pod: Json, annotations: Mapping[str, str]) -> None:
         path = f"{Pods.path}/{pod['metadata']['name']}"

@@ -5,27 +5,26 @@ from __future__ import annotations
 import random
 import re
 import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.grants import decode_grants
-from tests.e2e import cards, parts
-from tests.e2e.api import ApiError, Json
+from tests.e2e import cards
+from tests.e2e.api import ApiError
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.scheduler import Scheduler
+from tests.e2e.trouble import Trouble, make_kubelet_impatient, restart_kubelet
 from tests.e2e.waiting import eventually
 from tests.reliability import shows
 
@@ -56,54 +55,18 @@ class _Plan:
         return asked if self.stays_s is None else replace(asked, script=f"sleep {self.stays_s}")
 
 
-@dataclass(slots=True)
-class _Trouble:
-    """Kills at random moments, each in its own thread; what went wrong itself is kept."""
-
-    seed: random.Random
-    span_s: float
-    threads: list[threading.Thread] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    done: Counter[str] = field(default_factory=Counter)
-
-    def kill(self, name: str, times: int, act: Callable[[], object]) -> None:
-        moments = sorted(self.seed.uniform(0, self.span_s) for _ in range(times))
-        thread = threading.Thread(target=self._run, args=(name, moments, act))
-        self.threads.append(thread)
-        thread.start()
-
-    def _run(self, name: str, moments: Sequence[float], act: Callable[[], object]) -> None:
-        began = time.monotonic()
-        for moment in moments:
-            time.sleep(max(0.0, began + moment - time.monotonic()))
-            for _ in range(200):  # its victim may not be there yet, after the last kill
-                try:
-                    act()
-                except (AssertionError, ApiError, httpx.TransportError, OSError, RuntimeError):
-                    time.sleep(0.1)
-                else:
-                    self.done[name] += 1
-                    break
-            else:
-                self.errors.append(f"{name} could not be killed")
-
-
 @pytest.fixture
 def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
     """A kubelet that starts crashed containers again after 2 s at most."""
-    fast = {"maxContainerRestartPeriod": "2s"}
-    _restart_kubelet(cluster, daemon, {"KubeletCrashLoopBackOffMax": True}, fast)
+    make_kubelet_impatient(cluster)
+    _wait_for_slices(daemon)
     yield
-    _restart_kubelet(cluster, daemon, {}, None)
+    restart_kubelet(cluster)
+    _wait_for_slices(daemon)
     daemon.forget_crashes()
 
 
-def _restart_kubelet(
-    cluster: Cluster, daemon: Daemon, gates: dict[str, bool], back_off: Json | None
-) -> None:
-    parts.write_kubelet_config(cluster.root, gates, crash_back_off=back_off)
-    cluster.restart("kubelet")
-    eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
+def _wait_for_slices(daemon: Daemon) -> None:
     eventually(
         "every slice is offered", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 60
     )
@@ -139,7 +102,7 @@ def _churn(
 ) -> list[_Plan]:
     seed = random.Random(number)
     plans = _plans(seed)
-    trouble = _Trouble(seed, _PODS * _EVERY_S)
+    trouble = Trouble(seed, _PODS * _EVERY_S)
     trouble.kill("daemon", _DAEMON_KILLS, daemon.kill)
     trouble.kill("kubelet", _KUBELET_KILLS, lambda: cluster.restart("kubelet", signal.SIGKILL))
     trouble.kill("extender", _EXTENDER_KILLS, extender.kill_leader)
