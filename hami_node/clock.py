@@ -60,6 +60,10 @@ class Deadline:
         """The deadline of a step that may use this part of what is left."""
         return self.at_most(self.left_s() * part)
 
+    def before(self, seconds: float) -> Deadline:
+        """So many seconds before this deadline, which are left for what follows."""
+        return self.at_most(self.left_s() - seconds)
+
     def pause(self, seconds: float) -> bool:
         """Wait before another try, at most half of what is left; False if no time is left."""
         left_s = self.left_s()

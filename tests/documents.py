@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,10 +25,18 @@ from hami_node.metrics.cluster import own_series
 from hami_node.metrics.cluster_use import ClusterUse, PodUse
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.hami import hami_series
+from hami_node.metrics.parts import (
+    DividedCardReading,
+    PartCollector,
+    PartErrorReading,
+    PartReading,
+    PartsReadings,
+)
 from hami_node.metrics.usage import UsageCollector, UsageReadings
 from hami_node.model import Ask, Container, Device, Grant, Pod, Uuid
 from hami_node.ports import ContainerUse, HostUse, UnreadUse
 from hami_node.setting_types import Role
+from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
 from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
@@ -91,6 +100,22 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
+DIVIDED: Final = PartsReadings(
+    cards=[DividedCardReading("GPU-1", "0", "mig", "off")],
+    parts=[PartReading("GPU-1", "MIG-1", "1g.5gb", "0+1", "live", "ns", "p", "c")],
+    states=["live"],
+    failures={("nvmlGpuInstanceDestroy", "in use"): 1},
+    errors={PartErrorReading("ns", "p", "c", "GPU-1", "MIG-1", "94", "false"): 1},
+)
+"""A divided card with a part."""
+
+
+INSTANCE_SHOWN: Final = PartView(
+    card=Uuid("GPU-1"), kind="1g.5gb", start=0, size=1, state=PartState.LIVE, numbers=(7, 0),
+    uuid="MIG-1", pod_uid="1", container="c",
+)  # fmt: skip
+
+
 def every_metric() -> tuple[Metric, ...]:
     """Every family of the daemon, after one of all the events that give it a series."""
     counters = [vendor.counter for vendor in VENDORS if vendor.counter is not None]
@@ -110,6 +135,7 @@ def every_metric() -> tuple[Metric, ...]:
     )
     metrics.set_allocations((held,))
     metrics.set_usage(_used(card, MetricNames.OWN))
+    metrics.watch_parts(lambda: DIVIDED)
     metrics.count_registration("nvidia.com/gpu")
     metrics.set_resource_taken("nvidia.com/gpu", is_taken=False)
     metrics.count_allocate("ok", 0.001)
@@ -137,9 +163,10 @@ def _used(card: Device, names: MetricNames) -> UsageReadings:
         memory_bytes=4, context_bytes=1, module_bytes=1, data_bytes=2, core_percent=1,
         limit_bytes=8, core_limit_percent=50, last_kernel_s=1,
     )  # fmt: skip
+    part = replace(use, part="MIG-1", core_percent=None, processes=1)
     lost = UnreadUse(namespace="ns", pod="p2", container="c", reason="size")
     host = HostUse(memory_bytes=8, core_percent=1, memory_controller_percent=1)
-    return UsageReadings((use,), (lost,), ((card, host),), names)
+    return UsageReadings((use, part), (lost,), ((card, host),), names)
 
 
 def hami_usage_table() -> str:
@@ -147,8 +174,15 @@ def hami_usage_table() -> str:
     card = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100")
     collector = UsageCollector("n1", SystemClock(), lambda: ())
     collector.readings = _used(card, MetricNames.HAMI)
+    parts = PartCollector("n1")
+    info = nvidia_protocol().part_info(INSTANCE_SHOWN)
+    assert info is not None
+    whose = {"namespace": "ns", "pod": "p", "container": "c", "vdevice_index": "0"}
+    infos = [(info[0], whose | dict(info[1]))]
+    parts.read = lambda: PartsReadings(infos=infos, names=MetricNames.HAMI)
+    shown = [family for family in parts.collect() if not family.name.startswith("hami_node_")]
     rows = ["| metric | labels besides `zone` | meaning |", "|---|---|---|"]
-    for family in collector.collect():
+    for family in (*collector.collect(), *shown):
         names = [label for label in family.samples[0].labels if label != "zone"]
         labels = ", ".join(f"`{label}`" for label in names)
         rows.append(f"| `{family.name}` | {labels} | {family.documentation} |")

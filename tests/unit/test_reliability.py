@@ -24,6 +24,8 @@ MOST: Final = {
     "H": 10,  # how cards are handed over
     "U": 9,  # in reading what is used
     "B": 4,
+    "M": 19,  # with cards in MIG mode: the hazards of other plugins
+    "G": 29,  # with cards in MIG mode: everything else
 }
 NUMBERS: Final = frozenset(
     f"{letter}{number}" for letter, most in MOST.items() for number in range(1, most + 1)
