@@ -58,13 +58,7 @@ def inspect(
         fixed, unread = fixed_cards(node, vendors)
         problems += [Problem(where=f"node {node.name}", why=why) for why in unread]
         usage = NodeUsage(devices)
-        found: list[HolderView] = []
-        for pod in by_node.get(node.name, ()):
-            holding = holding_of(pod, vendors)
-            if holding is not None:
-                usage.add(pod.key, holding.grants)
-                found += _holder_views(pod, node, usage, vendors)
-            found += _share_views(pod, node, vendors)
+        found = _holders_on(node, by_node.get(node.name, ()), usage, vendors)
         problems += _misplaced(node, usage)
         problems += _closed(node, devices)
         problems += _second_allocators(node, vendors) if devices else ()
@@ -84,6 +78,20 @@ def inspect(
         divided=divided,
         parts=parts,
     )
+
+
+def _holders_on(
+    node: Node, pods: Iterable[Pod], usage: NodeUsage, vendors: Sequence[VendorProtocol]
+) -> list[HolderView]:
+    """Who holds cards of the node; what they hold by reservation is added to its use."""
+    found: list[HolderView] = []
+    for pod in pods:
+        holding = holding_of(pod, vendors)
+        if holding is not None:
+            usage.add(pod.key, holding.grants)
+            found += _holder_views(pod, node, usage, vendors)
+        found += _share_views(pod, node, vendors)
+    return found
 
 
 def _second_allocators(node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[Problem]:

@@ -13,55 +13,31 @@ from hami_node.vendors.nvidia.mig.layout import MigPlacement
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.fakes.cards import card
+from tests.nvml_stub.mig import profiles_of
 
 
-def profile(
-    name: str, number: int, count: int, memory_mib: int, size: int, starts: Sequence[int], sms: int
-) -> CardProfile:
-    """A profile as `nvidia-smi mig -lgip` lists it."""
-    return CardProfile(
-        name=name,
-        id=number,
-        memory_mib=memory_mib,
-        slice_count=int(name[0]),
-        multiprocessors=sms,
-        instance_count=count,
-        placements=tuple(MigPlacement(start=start, size=size) for start in starts),
+def _of_model(model: str) -> tuple[CardProfile, ...]:
+    """The profiles of a model, smallest first."""
+    found = profiles_of(model).values()
+    return tuple(
+        CardProfile(
+            name=each.name,
+            id=each.id,
+            memory_mib=each.memory_mib,
+            slice_count=each.slices,
+            multiprocessors=each.multiprocessors,
+            instance_count=each.instances,
+            placements=tuple(MigPlacement(start=start, size=each.size) for start in each.starts),
+        )
+        for each in sorted(found, key=lambda each: (each.slices, each.size, each.name))
     )
 
 
-A100_40: Final = (
-    profile("1g.5gb", 19, 7, 4864, 1, range(7), 14),
-    profile("1g.5gb+me", 20, 1, 4864, 1, range(7), 14),
-    profile("1g.10gb", 15, 4, 9856, 2, (0, 2, 4, 6), 14),
-    profile("2g.10gb", 14, 3, 9856, 2, (0, 2, 4), 28),
-    profile("3g.20gb", 9, 2, 19968, 4, (0, 4), 42),
-    profile("4g.20gb", 5, 1, 19968, 4, (0,), 56),
-    profile("7g.40gb", 0, 1, 40192, 8, (0,), 98),
-)
-A100_80: Final = (
-    profile("1g.10gb", 19, 7, 9728, 1, range(7), 14),
-    profile("1g.10gb+me", 20, 1, 9728, 1, range(7), 14),
-    profile("1g.20gb", 15, 4, 19968, 2, (0, 2, 4, 6), 14),
-    profile("2g.20gb", 14, 3, 19968, 2, (0, 2, 4), 28),
-    profile("3g.40gb", 9, 2, 40192, 4, (0, 4), 42),
-    profile("4g.40gb", 5, 1, 40192, 4, (0,), 56),
-    profile("7g.80gb", 0, 1, 80896, 8, (0,), 98),
-)
-A30: Final = (
-    profile("1g.6gb", 14, 4, 5952, 1, range(4), 14),
-    profile("1g.6gb+me", 21, 1, 5952, 1, range(4), 14),
-    profile("2g.12gb", 5, 2, 11968, 2, (0, 2), 28),
-    profile("2g.12gb+me", 6, 1, 11968, 2, (0, 2), 28),
-    profile("4g.24gb", 0, 1, 24000, 4, (0,), 56),
-)
-RTX_PRO_6000: Final = (
-    profile("1g.24gb", 14, 4, 24192, 3, (0, 3, 6, 9), 46),
-    profile("1g.24gb+me", 21, 1, 24192, 3, (0, 3, 6, 9), 46),
-    profile("1g.24gb-me", 67, 4, 24192, 3, (0, 3, 6, 9), 46),
-    profile("2g.48gb", 5, 2, 48512, 6, (0, 6), 94),
-    profile("4g.96gb", 0, 1, 97408, 12, (0,), 188),
-)
+A100_40: Final = _of_model("A100-40")
+A100_80: Final = _of_model("A100-80")
+A30: Final = _of_model("A30")
+H100_80: Final = _of_model("H100-80")
+RTX_PRO_6000: Final = _of_model("RTX-PRO-6000")
 
 
 CHART: Final = (

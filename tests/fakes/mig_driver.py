@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from hami_node.clock import Deadline
 from hami_node.errors import RecordError
@@ -16,20 +16,11 @@ from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
 from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance, MigCard, MigDevice
 from hami_node.vendors.nvidia.mig.layout import MigPlacement
 from hami_node.vendors.nvidia.mode import Mode
-from tests.fakes.mig_cards import A30, A100_40, A100_80, RTX_PRO_6000, profile
+from tests.fakes.mig_cards import A30, A100_40, A100_80, H100_80, RTX_PRO_6000
 
 T = TypeVar("T")
 
 
-H100_80: Final = (
-    profile("1g.10gb", 19, 7, 9984, 1, range(7), 16),
-    profile("1g.10gb+me", 20, 1, 9984, 1, range(7), 16),
-    profile("1g.20gb", 15, 4, 20096, 2, (0, 2, 4, 6), 26),
-    profile("2g.20gb", 14, 3, 20096, 2, (0, 2, 4), 32),
-    profile("3g.40gb", 9, 2, 40448, 4, (0, 4), 60),
-    profile("4g.40gb", 5, 1, 40448, 4, (0,), 64),
-    profile("7g.80gb", 0, 1, 81152, 8, (0,), 132),
-)
 MODELS: Mapping[str, tuple[CardProfile, ...]] = {
     "NVIDIA A100-SXM4-40GB": A100_40,
     "NVIDIA A100-SXM4-80GB": A100_80,

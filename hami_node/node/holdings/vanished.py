@@ -47,7 +47,7 @@ def _note(entry: Entry, device_id: str) -> EventNote:
         reason=EVENT,
         message=(
             f"container {entry.container} was given {device_id} of {entry.resource}, which is no "
-            "device of this node any more: whoever manages the devices has removed it or made it "
-            "anew; delete the pod, so that it gets another"
+            "device of this node any more: whoever manages the devices has removed or recreated "
+            "it; delete the pod, so that it gets another"
         ),
     )

@@ -121,7 +121,7 @@ def _why_closed(card: Device) -> str:
     if not in_mig_mode(card):
         return NOT_IN_MIG_MODE
     if mig is None or not mig.is_enabled:
-        return "the card is in MIG mode, and the driver has not told its instances"
+        return "the card is in MIG mode, and the driver has not reported its instances"
     if mig.problem:
         return f"MIG can't be read: {mig.problem}"
     if not mig.is_pending:

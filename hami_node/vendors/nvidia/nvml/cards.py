@@ -80,7 +80,7 @@ class Reading:
         is_driver_fault: the failure concerns the driver, not the card.
         is_gone: the driver says that the card is no longer there.
         handle: NVML's handle; None when even that query failed.
-        minor: the number of the card's device node; None where the driver does not tell it.
+        minor: the number of the card's device node; None where the driver does not report it.
         mig: what it says of MIG; None for a card without.
         memory_source: where the memory's size comes from if not from the card; else "".
     """

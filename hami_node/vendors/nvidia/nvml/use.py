@@ -126,7 +126,7 @@ def _within(value: Any, most: int) -> int | None:  # noqa: ANN401  whatever pynv
 
 
 def processes_on(calls: NvmlCalls, handle: object, card: int) -> frozenset[int] | None:
-    """PIDs of the programs that compute on a card or a MIG device; None where it does not tell.
+    """PIDs of the programs that compute on a card or a MIG device; None if unknown.
 
     Raises:
         DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.

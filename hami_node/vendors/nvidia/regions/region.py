@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -140,9 +140,8 @@ def decode(
         RegionError: a part is too short.
     """
     count = slot_count(tail)
-    _refuse_short(
-        (head, layout.slots), (slots, count * layout.slot_bytes), (tail, layout.tail_bytes)
-    )
+    sizes = (layout.slots, count * layout.slot_bytes, layout.tail_bytes)
+    _refuse_short(zip((head, slots, tail), sizes, strict=True))
     numbers = struct.unpack_from(f"<{2 * DEVICES}Q", head, layout.memory_limit_at(0))
     known = struct.unpack_from("<Q", head, layout.num)[0]
     devices = known if 0 < known <= DEVICES else DEVICES
@@ -153,7 +152,7 @@ def decode(
     _, switch, recent_kernel, priority = struct.unpack_from("<4i", tail)
     return Region(
         layout=layout.name,
-        device_uuids=tuple(_uuid(head, layout, i) for i in range(known if known <= DEVICES else 0)),
+        device_uuids=_uuids(head, layout, known),
         slots=count,
         limit_bytes=numbers[:DEVICES],
         core_percent=numbers[DEVICES:],
@@ -170,7 +169,12 @@ def decode(
     )
 
 
-def _refuse_short(*parts: tuple[bytes, int]) -> None:
+def _uuids(head: bytes, layout: Layout, known: int) -> tuple[str, ...]:
+    """Those that the container knows; an impossible number of them is none."""
+    return tuple(_uuid(head, layout, i) for i in range(known if known <= DEVICES else 0))
+
+
+def _refuse_short(parts: Iterable[tuple[bytes, int]]) -> None:
     if any(len(part) < size for part, size in parts):
         raise RegionError("truncated", "became shorter while it was read")
 

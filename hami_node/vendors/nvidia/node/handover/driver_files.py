@@ -143,8 +143,9 @@ def node(root: DriverRoot, name: str) -> HostNode:
 def no_minor(uuid: str) -> str:
     """Why a card has no device node, and what to do."""
     return (
-        f"the driver does not tell which device node card {uuid} has (nvidia-smi -q, Minor Number):"
-        " hand over cards by environment alone (--device-list-strategy envvar)"
+        f"the driver does not report which device node card {uuid} has "
+        "(nvidia-smi -q, Minor Number): hand over cards by environment alone "
+        "(--device-list-strategy envvar)"
     )
 
 

@@ -87,7 +87,7 @@ def _check_full(grant: Grant, granted: Slice) -> None:
     if grant.part is not None or (card is not None and card.mode == Mode.MIG):
         raise AllocationError(
             f"card {grant.uuid} is in MIG mode and the grant has no instance of it: the whole card "
-            "is nobody's; delete the pod, so that it is scheduled anew"
+            "is nobody's; delete the pod, so that it is scheduled again"
         )
 
 

@@ -192,7 +192,7 @@ class NodeHandOver:
     def _device_nodes(
         self, settings: NvidiaSettings, granted: Slice, handed: Handed
     ) -> tuple[DeviceNode, ...]:
-        """Nodes for kubelet. Raises AllocationError: the driver does not tell one of them."""
+        """Nodes for kubelet. Raises AllocationError: the driver does not report one of them."""
         cards = granted.cards.values()
         root, of_cards = self._root(settings), self._nodes_of(settings, cards)
         found = [*nodes(root, *CONTROL_NODES)]

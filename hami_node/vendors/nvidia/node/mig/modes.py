@@ -121,7 +121,7 @@ class ModeKeeper:
         except MigError as e:
             return _Why(_Kind.DRIVER, f"its processes can't be read: {e}")
         if pids is None:
-            return _Why(_Kind.DRIVER, "the driver does not tell which processes use the card")
+            return _Why(_Kind.DRIVER, "the driver does not report which processes use the card")
         if not pids:
             return None
         named = ", ".join(map(str, sorted(pids)[:_PIDS_SHOWN]))

@@ -77,7 +77,7 @@ def _made(grant: Grant, granted: Slice) -> MadePart | None:
         named = grant.part.uuid if isinstance(grant.part, MigDevice) else grant.part
         raise AllocationError(
             f"{named} of card {grant.uuid} is no MIG instance of this node now: whoever manages "
-            "them has removed it or made it anew; delete and recreate the pod"
+            "them has removed or recreated it; delete and recreate the pod"
         )
     device = grant.part
     return MadePart(uuid=device.uuid, numbers=(device.gpu_instance_id, device.compute_instance_id))

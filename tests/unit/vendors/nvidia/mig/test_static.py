@@ -103,7 +103,7 @@ def test_grants_of_what_is_not_there_are_refused(resource: str, name: str, why: 
     ("physical", "why"),
     [
         (card(0), "not in MIG mode"),
-        (card(0, mode="mig"), "has not told its instances"),
+        (card(0, mode="mig"), "has not reported its instances"),
         (divided(0), "make instances"),
         (divided(0, replace(SMALL, device=None)), "exactly one compute instance"),
         (divided(0, replace(SMALL, compute_instance_ids=(0, 1))), "exactly one compute instance"),

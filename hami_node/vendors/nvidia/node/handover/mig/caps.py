@@ -65,14 +65,14 @@ class CapNodes:
         """The nodes of GPU instance and compute instance, whether the host has them or not.
 
         Raises:
-            AllocationError: the driver does not tell them.
+            AllocationError: the driver does not report them.
         """
         caps = None
         for place in (self._proc, root.inside / "proc"):
             caps = caps or find_caps(_text(place / MINORS), minor, instance)
         if caps is None:
             raise AllocationError(
-                f"{self._proc / MINORS} does not tell the capabilities of MIG instance "
+                f"{self._proc / MINORS} does not list the capabilities of MIG instance "
                 f"{instance.uuid} (gpu{minor}/gi{instance.gpu_instance_id}/"
                 f"ci{instance.compute_instance_id}): is the driver 450 or later, and this folder "
                 "of /proc visible in the daemon's container?"

@@ -59,7 +59,7 @@ class Instances:
         """Device nodes that are on the host, of the cards and of both capabilities of each.
 
         Raises:
-            AllocationError: the driver does not tell them, or one is not there.
+            AllocationError: the driver does not report them, or one is not there.
         """
         found: list[HostNode] = []
         for instance in instances:
@@ -90,7 +90,7 @@ class Instances:
         """A spec for each. The engine makes nodes whose numbers are known; others have to be there.
 
         Raises:
-            AllocationError: the driver does not tell the nodes, or one is not there.
+            AllocationError: the driver does not report the nodes, or one is not there.
             OSError: a spec can't be written.
         """
         for instance in instances:
@@ -126,7 +126,7 @@ class Instances:
         """Its card's node and both capabilities'; none for simulated cards.
 
         Raises:
-            AllocationError: the driver does not tell them.
+            AllocationError: the driver does not report them.
         """
         if place.root is None:
             return ()
