@@ -90,6 +90,8 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._pods: dict[tuple[str, str], _Admitted] = {}
         self.registrations: list[tuple[float, str]] = []
         """(monotonic time, endpoint) of every Register call."""
+        self.dropped: list[str] = []
+        """Endpoints that were disconnected because another one's stream had ended."""
 
     # -- start and stop ----------------------------------------------------------------------------
     def start(self) -> None:
@@ -289,6 +291,8 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         with self._state:
             # as the real one: whichever client's stream ends, the newest one is disconnected
             newest = self._newest.pop(resource, endpoint)
+            if newest is not endpoint:
+                self.dropped.append(newest.name)
             current = self._endpoints.get(resource)
             if current in (endpoint, newest):
                 current.health = dict.fromkeys(current.health, "Unhealthy")
