@@ -87,6 +87,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         self._endpoints: dict[str, _Endpoint] = {}
         self._dialled: list[grpc.Channel] = []
         self._newest: dict[str, _Endpoint] = {}
+        self._following = 0
         self._pods: dict[tuple[str, str], _Admitted] = {}
         self.registrations: list[tuple[float, str]] = []
         """(monotonic time, endpoint) of every Register call."""
@@ -138,6 +139,16 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
     def allocatable(self, resource: str) -> int:
         """How many healthy device IDs the resource has."""
         return sum(health == "Healthy" for health in self.devices(resource).values())
+
+    def is_settled(self) -> bool:
+        """True while each resource is served by its newest plugin, and no other is connected.
+
+        Otherwise a stream may soon end, and all calls with it.
+        """
+        with self._state:
+            newest = self._newest.items()
+            are_listed = all(self._endpoints.get(resource) is plugin for resource, plugin in newest)
+            return are_listed and self._following == len(newest)
 
     def remove(self, namespace: str, name: str) -> None:
         """Remove a pod that ended: its device IDs are free again."""
@@ -267,6 +278,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
         with self._state:
             self._dialled.append(channel)
             self._newest[request.resource_name] = endpoint
+            self._following += 1
             self.registrations.append((time.monotonic(), request.endpoint))
         threading.Thread(
             target=self._follow, args=(request.resource_name, endpoint), daemon=True
@@ -297,6 +309,7 @@ class SimulatedKubelet(RegistrationServicer, PodResourcesListerServicer):
             if current in (endpoint, newest):
                 current.health = dict.fromkeys(current.health, "Unhealthy")
                 self._state.notify_all()
+            self._following -= 1
         endpoint.channel.close()
         newest.channel.close()
 

@@ -26,6 +26,8 @@ class FaultyKubelet(SimulatedKubelet):
         """How many of the next lists fail."""
         self.lists_hang = threading.Event()
         """While set, a list is answered only when the caller has given up."""
+        self.hanging = False
+        """Whether a list has hung."""
         self._chosen: list[str] | None = None
 
     def List(  # noqa: N802 - the name is kubelet's
@@ -33,6 +35,7 @@ class FaultyKubelet(SimulatedKubelet):
     ) -> held_api.ListPodResourcesResponse:
         """As kubelet, unless it is told to fail."""
         while self.lists_hang.is_set() and context.is_active():
+            self.hanging = True
             threading.Event().wait(0.02)
         if self.failing_lists > 0:
             self.failing_lists -= 1

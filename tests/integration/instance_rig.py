@@ -54,7 +54,7 @@ class InstanceRig(ShareRig):
     def serve(self, strategy: str = "mixed", **flags: str) -> None:
         """Start the daemon and wait until the node shows its cards."""
         self._start(backend="nvml", mig_strategy=strategy, report_interval_s="0.2", **flags)
-        eventually(lambda: self.notes.keys() & SHOWN, LIMIT_S)
+        eventually(lambda: self.notes.keys() & SHOWN and self.is_steady(), LIMIT_S)
 
     def serve_again(self, strategy: str = "mixed", **flags: str) -> None:
         """As a restart of the container does."""

@@ -151,7 +151,7 @@ class MigRig(Rig):
         }
         log = self.root / f"log{self._lives}"
         self.process = started(log, "run", self.flags(), env=environment)
-        self.wait(lambda: self.kubelet.allocatable(GPU) == slots)
+        self.wait(lambda: self.kubelet.allocatable(GPU) == slots and self.kubelet.is_settled())
         self.wait(lambda: names.NODE_IDENTITY in self.notes)
 
     def wait(self, is_true: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx
 from prometheus_client.exposition import generate_latest
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.extender.service import Extender
 from hami_node.model import Pod
 from hami_node.node.daemon import Daemon
@@ -27,6 +27,7 @@ from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire.objects import decode_node, decode_pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.faulty_kubelet import FaultyKubelet
+from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 
 Json = dict[str, Any]

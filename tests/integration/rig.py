@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.model import Device, Pod
 from hami_node.node.daemon import Daemon
 from hami_node.ports import Clock
@@ -23,6 +23,7 @@ from tests.fakes.cards import cards_file
 from tests.fakes.faulty_kubelet import FaultyKubelet
 from tests.fakes.limiter import lay_limiter, take_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
+from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 
 GPU: Final = nvidia_names.RESOURCE_GPU
@@ -149,7 +150,15 @@ class Rig:
     def wait_registered(self, count: int | None = None) -> None:
         """Wait until kubelet counts so many healthy slots; by default those of all open cards."""
         wanted = (self.card_count - self.closed_count) * SLOTS if count is None else count
-        eventually(lambda: self.kubelet.allocatable(self.resource) == wanted, LIMIT_S)
+        eventually(
+            lambda: self.kubelet.allocatable(self.resource) == wanted and self.is_steady(), LIMIT_S
+        )
+
+    def is_steady(self) -> bool:
+        """True while no registration is under way, which might cut the next call short."""
+        made = self.daemon.resources if self.daemon is not None else ()
+        cycles = [resource.lifecycle for resource in made if resource.lifecycle.registrations]
+        return self.kubelet.is_settled() and all(cycle.registered.is_set() for cycle in cycles)
 
     @property
     def cards(self) -> tuple[Device, ...]:

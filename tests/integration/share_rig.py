@@ -44,7 +44,11 @@ class ShareRig(Rig):
         daemon = self.daemon
         assert daemon is not None
         eventually(
-            lambda: all(self.kubelet.devices(each.name) for each in daemon.resources), LIMIT_S
+            lambda: (
+                all(self.kubelet.devices(each.name) for each in daemon.resources)
+                and self.is_steady()
+            ),
+            LIMIT_S,
         )
         eventually(lambda: nvidia_names.NODE_STANDALONE in self.notes, LIMIT_S)
 

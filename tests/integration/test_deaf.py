@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,29 @@ def test_new_server_that_kubelet_drops_with_the_old_one_is_registered_again(rig:
     eventually(lambda: len(list(rig.plugins.glob("hami-*.sock"))) == 1, LIMIT_S)
     assert len(rig.kubelet.registrations) == 2 + len(rig.kubelet.dropped)
     assert rig.daemon.resources[0].lifecycle.registered.is_set()
+
+
+@shows(
+    "N10",
+    fault="the daemon registers again (SIGHUP, or a setting) while a pod is being admitted",
+    happens="the old server stops once the call is answered: kubelet would cancel it",
+)
+def test_call_in_flight_survives_a_new_registration(rig: Rig) -> None:
+    assert rig.daemon is not None
+    place(rig, "p")
+    rig.kubelet.lists_hang.set()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(rig.admit, "p")
+        plugin = rig.daemon.resources[0].lifecycle
+        eventually(lambda: rig.kubelet.hanging, LIMIT_S)
+        rig.daemon.hang_up()
+        eventually(lambda: plugin.registrations == 2, LIMIT_S)
+        threading.Event().wait(1.0)  # in which kubelet would lose the old server, and so the call
+        assert not rig.kubelet.dropped
+        rig.kubelet.lists_hang.clear()
+        assert answer.result(LIMIT_S).refusal == ""
+    eventually(lambda: rig.kubelet.dropped, LIMIT_S)
+    rig.wait_registered()
 
 
 def test_restarted_kubelet_is_registered_with_once(

@@ -47,7 +47,7 @@ class TwoVendorsRig(Rig):
 
     def wait_acme(self, slots: int) -> None:
         """Wait until kubelet counts so many ACME slots."""
-        eventually(lambda: self.kubelet.allocatable(CARD) == slots, LIMIT_S)
+        eventually(lambda: self.kubelet.allocatable(CARD) == slots and self.is_steady(), LIMIT_S)
 
     def wait_metric(self, name: str, value: float, **labels: str) -> None:
         """Wait until the series has that value."""

@@ -13,7 +13,7 @@ import logging
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 from hami_node.logs import kv
-from hami_node.node.kubelet.plugin import DevicePlugin
+from hami_node.node.kubelet.plugin import BUDGET_S, DevicePlugin
 from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,16 @@ CHECK_INTERVAL_S: Final = 1.0
 """How often the sockets are checked even if the folder watch reports nothing."""
 BACK_OFF_S: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SWITCH_S: Final = 0.2
-"""After its first list kubelet needs a moment to send its calls to the new server."""
+"""After its first list kubelet needs a moment to send its calls to the new server; and between two
+calls for one pod."""
+QUIET_LIMIT_S: Final = 2 * BUDGET_S
+"""How long an old server is kept for a pod that is being admitted."""
 RETIREMENT_S: Final = 1.0
 """When an old server stops, kubelet drops the newest one of that resource, within this time."""
 DRAIN_S: Final = 5.0
-"""How long a call in flight may take while its server is replaced."""
+"""How long a call in flight may take while the daemon stops."""
+END_S: Final = 1.0
+"""How long a server may take to stop once its stream has ended."""
 THREADS: Final = 16
 
 
@@ -217,10 +222,23 @@ class Lifecycle:
         while not new.plugin.listed.wait(LIST_CHECK_S) and self._clock.monotonic() < deadline:
             if self._stop.is_set():
                 break
-        self._stop.wait(SWITCH_S)
+        self._await_quiet((old.plugin, new.plugin))
         if old.plugin.has_stream():
             self._retired_s = self._clock.monotonic()
-        _retire(old, DRAIN_S)
+        _retire(old, 0)
+
+    def _await_quiet(self, plugins: Sequence[DevicePlugin]) -> None:
+        """Wait until kubelet makes no calls: with the old stream it ends those to both servers.
+
+        It makes several for one pod, with short pauses.
+        """
+        deadline = self._clock.monotonic() + QUIET_LIMIT_S
+        while self._clock.monotonic() < deadline and not self._stop.is_set():
+            before = [plugin.calls for plugin in plugins]
+            is_idle = all(plugin.wait_idle(LIST_CHECK_S) for plugin in plugins)
+            self._stop.wait(SWITCH_S)
+            if is_idle and before == [plugin.calls for plugin in plugins]:
+                return
 
     def _wait_for_kubelet(self) -> _SocketId:
         """kubelet.sock's identity, once kubelet listens on it."""
@@ -279,7 +297,9 @@ class Lifecycle:
         began_s = self._clock.monotonic()
         patience_s = LIST_TIMEOUTS_S[min(self._unheeded, len(LIST_TIMEOUTS_S) - 1)]
         while not self._stop.is_set():
-            age_s, is_open = self._clock.monotonic() - began_s, serving.plugin.has_stream()
+            age_s = self._clock.monotonic() - began_s
+            # in this order: a stream that opens between the two has not ended
+            was_open, is_open = serving.plugin.listed.is_set(), serving.plugin.has_stream()
             why = self._lost(serving)
             if why:
                 self._unheeded = 0
@@ -290,13 +310,14 @@ class Lifecycle:
                 self.registered.set()
                 if age_s > STEADY_S:
                     self._unheeded = 0
-            elif serving.plugin.listed.is_set() or age_s > patience_s:
-                verb = "has ended" if serving.plugin.listed.is_set() else "never opened"
+            elif was_open or age_s > patience_s:
+                verb = "has ended" if was_open else "never opened"
                 self._lose(f"kubelet {verb} the ListAndWatch stream of {self._resource}")
-                if self._clock.monotonic() - self._retired_s > RETIREMENT_S:
-                    self._unheeded += 1
-                    self._hold_back(serving)
-                return
+                if self._clock.monotonic() - self._retired_s <= RETIREMENT_S:
+                    return
+                self._unheeded += 1
+                if not self._hold_back(serving):
+                    return
             self._pause(self._check_s if is_open else LIST_CHECK_S)
 
     def _lose(self, why: str) -> None:
@@ -304,14 +325,20 @@ class Lifecycle:
         self.registered.clear()
         log.info("registration_lost", extra=kv(resource=self._resource, why=why))
 
-    def _hold_back(self, serving: _Serving) -> None:
-        """Wait before registering again, unless something changed: kubelet may only be ending."""
+    def _hold_back(self, serving: _Serving) -> bool:
+        """Wait before registering again, unless something changed: kubelet may only be ending.
+
+        Returns True if it has opened the stream meanwhile: it was only slow.
+        """
         pause_s = BACK_OFF_S[min(self._unheeded, len(BACK_OFF_S)) - 1]
         until_s = self._clock.monotonic() + pause_s
         while (left_s := until_s - self._clock.monotonic()) > 0 and not self._stop.is_set():
             if self._lost(serving):
-                return
+                return False
+            if serving.plugin.has_stream():
+                return True
             self._pause(min(left_s, self._check_s))
+        return serving.plugin.has_stream()
 
     def _lost(self, serving: _Serving) -> str:
         if self._restart.is_set():
@@ -338,9 +365,13 @@ def _socket_id(path: Path) -> _SocketId:
 
 
 def _retire(serving: _Serving, drain_s: float) -> None:
-    """Stop a server and remove its socket; calls in flight may end within `drain_s`."""
+    """Stop a server and remove its socket; calls in flight may end within `drain_s`.
+
+    They end first: kubelet cancels what is left of them when the stream ends.
+    """
+    serving.plugin.wait_idle(drain_s)
     serving.plugin.close()
-    serving.server.stop(drain_s).wait(drain_s + 1)
+    serving.server.stop(END_S).wait(2 * END_S)
     serving.path.unlink(missing_ok=True)
 
 

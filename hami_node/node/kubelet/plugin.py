@@ -92,7 +92,7 @@ DEFAULT_OPTIONS: Final = PluginOptions()
 
 
 class DevicePlugin(DevicePluginServicer):
-    """One resource's device plugin. Its only state is which of kubelet's streams are open."""
+    """One resource's device plugin. Its only state is which of kubelet's streams and calls run."""
 
     def __init__(
         self,
@@ -115,6 +115,10 @@ class DevicePlugin(DevicePluginServicer):
         self._is_over = False
         self._lock = threading.Lock()
         self._open_streams = 0
+        self.calls = 0
+        """How many calls kubelet has made, beside those for the list."""
+        self._unanswered = 0
+        self._call_ended = threading.Condition(self._lock)
         self._on_stream_end: Callable[[], None] = lambda: None
         self.listed = threading.Event()
         """Set once kubelet has called ListAndWatch."""
@@ -137,6 +141,24 @@ class DevicePlugin(DevicePluginServicer):
         self._count_stream(-1)
         self._inventory.wake()
         self._on_stream_end()
+
+    def wait_idle(self, limit_s: float) -> bool:
+        """Wait until every call of kubelet's is answered; False if one still is not."""
+        with self._call_ended:
+            return self._call_ended.wait_for(lambda: not self._unanswered, limit_s)
+
+    def _begin_call(self, context: grpc.ServicerContext) -> None:
+        """Count a call of kubelet's until its answer is sent."""
+        with self._call_ended:
+            self.calls += 1
+            self._unanswered += 1
+        if not context.add_callback(self._end_call):
+            self._end_call()
+
+    def _end_call(self) -> None:
+        with self._call_ended:
+            self._unanswered -= 1
+            self._call_ended.notify_all()
 
     def close(self) -> None:
         """End the streams: the server is about to stop."""
@@ -185,7 +207,7 @@ class DevicePlugin(DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         """Prefer IDs on the reserved cards; any IDs without a known reservation."""
-        del context
+        self._begin_call(context)
         deadline = self._allocator.deadline()
         answers = []
         for asked in request.container_requests:
@@ -212,6 +234,7 @@ class DevicePlugin(DevicePluginServicer):
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
         """Answer with exactly the reserved slice, or refuse in one sentence."""
+        self._begin_call(context)
         ids = [list(asked.devices_ids) for asked in request.container_requests]
         deadline = self._allocator.deadline()
         try:

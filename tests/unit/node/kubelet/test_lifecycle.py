@@ -28,9 +28,10 @@ from hami_node.node.kubelet.lifecycle import (
     remove_stale_sockets,
 )
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
+from hami_node.ports import Clock
 from hami_node.vendors.on_node.answer import ContainerResponse, Mount
 from tests.fakes.cards import card
-from tests.fakes.clock import RealClock
+from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.waiting import eventually
 from tests.reliability import shows
 
@@ -96,18 +97,24 @@ def _end_after_one(stream: Any) -> None:
 class RunningLifecycle:
     """A life cycle in its thread."""
 
-    def __init__(self, folder: Path, slot: AllocatorSlot | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        plugin: type[DevicePlugin] = DevicePlugin,
+        clock: Clock | None = None,
+    ) -> None:
         self.stop = threading.Event()
         self.inventory = Inventory()
         self.inventory.replace((card(slots=2),))
         self.failures: list[str] = []
         self.took_s: list[float] = []
-        self.slot = slot or AllocatorSlot(RealClock(), budget_s=0.05)
+        self.slot = AllocatorSlot(RealClock(), budget_s=0.05)
         self.lifecycle = Lifecycle(
             plugin_dir=folder,
             resource=GPU,
-            make_plugin=lambda: DevicePlugin(self.inventory, self.slot),
-            clock=RealClock(),
+            make_plugin=lambda: plugin(self.inventory, self.slot),
+            clock=clock or RealClock(),
             stop=self.stop,
             on_registered=self.took_s.append,
             on_failed=self.failures.append,
@@ -269,6 +276,46 @@ def test_stream_that_kubelet_never_opens_is_asked_for_again(short_folder: Path) 
         assert running.lifecycle._unheeded == 1
         registry.listing = True
         assert running.lifecycle.registered.wait(LIMIT_S)
+    finally:
+        running.close()
+        registry.close()
+
+
+def test_stream_that_opens_while_it_is_looked_for_is_no_stream_that_has_ended(
+    short_folder: Path,
+) -> None:
+    registry = Registry(short_folder, lists=False)
+
+    class OpenedMeanwhile(DevicePlugin):
+        """kubelet opens the stream right after the first look."""
+
+        def has_stream(self) -> bool:
+            found = super().has_stream()
+            if not self.listed.is_set() and registry.requests:
+                registry.follow(registry.requests[-1].endpoint)
+                assert self.listed.wait(LIMIT_S)
+            return found
+
+    running = RunningLifecycle(short_folder, plugin=OpenedMeanwhile)
+    try:
+        assert running.lifecycle.registered.wait(LIMIT_S)
+        assert len(registry.requests) == 1
+    finally:
+        running.close()
+        registry.close()
+
+
+def test_stream_that_kubelet_opens_late_is_kept(short_folder: Path) -> None:
+    registry, clock = Registry(short_folder, lists=False), FakeClock()
+    running = RunningLifecycle(short_folder, clock=clock)
+    try:
+        eventually(lambda: running.lifecycle.registrations == 1)
+        clock.advance(LIST_TIMEOUTS_S[0] + 0.1)
+        eventually(lambda: "never opened the ListAndWatch" in running.lifecycle.problem)
+        registry.follow(registry.requests[0].endpoint)
+        assert running.lifecycle.registered.wait(LIMIT_S)
+        assert running.lifecycle.problem == ""
+        assert len(registry.requests) == 1
     finally:
         running.close()
         registry.close()
