@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.errors import ConfigError
 from hami_node.node.daemon import Daemon
 from hami_node.vendors.registry import VENDORS
 from tests.bench.daemon_rig import DaemonRig
 from tests.fakes.cards import uuid
+from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 from tests.faults.process import LIMIT_S, listed
 from tests.integration.rig import GPU, Rig

@@ -25,7 +25,7 @@ LIMIT_S: Final = 30.0
 SPACE: Final = "hami-system"
 SLICE: Final = "hami-node-leader"
 SERVER_NAME: Final = "hami-node-leader.hami-system.svc"
-CALLER: Final = "hami-scheduler-client-tls"
+CALLER: Final = "hami-node-scheduler-client-tls"
 
 
 class Mounted:

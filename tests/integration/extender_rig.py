@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.engine.usage import collapse
 from hami_node.errors import NotLeading
 from hami_node.extender.service import Extender
@@ -36,6 +36,7 @@ from hami_node.wire.values.quantity import parse_whole_quantity
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 from tests.fakes.pods import Box
+from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 
 SCHEDULER: Final = "hami-scheduler"

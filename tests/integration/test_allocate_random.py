@@ -192,7 +192,7 @@ class Node:
 )
 def test_random_lives_of_pods_each_gets_its_own_slice(seed: int, *, lists_ended_pods: bool) -> None:
     with World() as world:
-        world.budget_s = 1.0
+        world.budget_s = 6.0
         node = Node(world, seed, lists_ended_pods=lists_ended_pods)
         for n in range(node.chance.randrange(2, 7)):
             node.admit(node.add(n))

@@ -24,12 +24,14 @@ PART = {"main": [Part(uuid=uuid(1), memory_mib=1000)]}
 IDS = [f"{uuid(1)}-0"]
 BUDGET_S = 10.0
 """What is promised for each call of kubelet."""
+SLACK_S = 5.0
+"""What a busy machine may add; the disk hangs for much longer."""
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     with World() as made:
-        made.budget_s = 1.0
+        made.budget_s = 2.0
         yield made
 
 
@@ -162,7 +164,7 @@ def test_disk_hangs_kubelet_is_answered_and_the_next_pod_is_served(world: World,
     began_s = time.monotonic()
     with pytest.raises(AllocationError, match="check the disk"):
         world.allocate("p", IDS)
-    assert time.monotonic() - began_s < world.budget_s + 0.5
+    assert time.monotonic() - began_s < world.budget_s + SLACK_S
     assert phase(world, "p") == names.PHASE_FAILED
     released.set()
     world.kubelet_fails("p")
@@ -230,7 +232,7 @@ def test_late_patch_does_not_turn_a_refusal_into_a_success(world: World) -> None
     candidate = desk.allocator._identity.find(IDS, desk.deadline())
     late = desk.writer._served_patch(candidate)
     world.api.fail_next("patch", "pods", "reset", 1000)
-    world.budget_s = 0.3
+    world.budget_s = 1.5
     with pytest.raises(AllocationError):
         world.allocate("p", IDS)
     world.api.faults.clear()

@@ -274,6 +274,7 @@ def test_part_that_can_not_be_made_refuses_with_the_reason(world: World, parts: 
 def test_maker_that_hangs_costs_no_more_than_the_budget_and_its_own_pod(
     world: World, parts: FakeParts
 ) -> None:
+    world.budget_s = 6.0  # of which half is left for the refusal, also on a busy machine
     world.desk()
     place(world, "p")
     parts.hangs = True

@@ -68,7 +68,7 @@ def test_list_fails_once_while_the_watch_lags_the_pod_gets_its_own_slice(world: 
 )
 def test_list_stays_unreadable_without_a_lock_nobody_is_served(world: World) -> None:
     world.desk()
-    world.budget_s = 0.5
+    world.budget_s = 2.0
     bind_both(world)
     world.listed.faults = [KubeletError("gone")] * 1000
     with pytest.raises(AllocationError, match="locked for no pod"):
@@ -87,7 +87,7 @@ def test_list_stays_unreadable_and_two_wait_the_lock_decides_nothing(
     world: World, lock: str
 ) -> None:
     world.desk()
-    world.budget_s = 0.5
+    world.budget_s = 2.0
     bind_both(world, lock=lock)
     world.listed.faults = [KubeletError("gone")] * 1000
     with pytest.raises(AllocationError, match="default/a/main, default/b/main"):
@@ -96,7 +96,7 @@ def test_list_stays_unreadable_and_two_wait_the_lock_decides_nothing(
 
 def test_list_stays_unreadable_the_lock_owner_is_read_anew_and_served(world: World) -> None:
     world.desk()
-    world.budget_s = 1.0
+    world.budget_s = 4.0
     world.hidden.add("b")
     world.place("b", [B_BOX], B)
     world.listed.faults = [KubeletError("gone")] * 1000
@@ -210,7 +210,7 @@ def test_pod_that_runs_without_a_reservation_does_not_block_the_next(world: Worl
 )
 def test_namesake_behind_an_ended_pod_is_found_beside_another_that_waits(world: World) -> None:
     desk = world.desk()
-    world.budget_s = 0.6
+    world.budget_s = 2.0
     world.place("web-0", [A_BOX], A, is_locked=False)
     world.api.edit("pods", "web-0", lambda body: body["status"].update(phase="Failed"), "default")
     leave_behind(world, "x")
@@ -267,7 +267,7 @@ def test_recorded_but_unanswered_beside_one_that_waits_is_ambiguous(world: World
     with pytest.raises(Killed):
         world.allocate("p", B_IDS)
     world.desk()
-    world.budget_s = 0.6
+    world.budget_s = 2.0
     world.place("q", [B_BOX], B, is_locked=False)
     with pytest.raises(AllocationError, match="default/p/main, default/q/main"):
         world.allocate("q", B_IDS)

@@ -205,9 +205,10 @@ def test_card_without_mig_is_closed_beside_others(bare: MigRig) -> None:
     lost="the cards are unhealthy meanwhile, and get no pods",
 )
 def test_hazard_15_hands_off_while_mig_manager_is_at_work(bare: MigRig) -> None:
+    # from the start: a label that is new is a layout for half a minute
+    label(bare, config="all-disabled", config_state="success")
     bare.launch()
     own = bare.serve("before", Row())
-    label(bare, config="all-disabled", config_state="success")
     assert bare.serve("default-label", Row(start=5)) == bare.at(5).uuid
     label(bare, config_state="pending")
     bare.wait(lambda: bare.events("MigHandsOff"))

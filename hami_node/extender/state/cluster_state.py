@@ -97,7 +97,7 @@ class ClusterState:
             self._pods.sweep(present, version)
 
     def leftovers(self) -> tuple[Pod, ...]:
-        """Pods that carry a reservation which no longer counts."""
+        """Pods that carry a reservation which no longer counts, or whose binding is in doubt."""
         with self._lock:
             return self._pods.leftovers()
 
@@ -315,6 +315,11 @@ class ClusterState:
         """(nodes that offer cards, pods that hold cards)."""
         with self._lock:
             return self._nodes.offering, self._fleet.pod_count
+
+    def silent_nodes(self) -> int:
+        """Nodes of which a daemon has gone silent."""
+        with self._lock:
+            return self._nodes.silent
 
     def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
         """Every card of every node with its usage."""

@@ -79,11 +79,13 @@ class Counted:
         return monotonic_s - self.since_s
 
     def is_leftover(self, vendors: Sequence[VendorProtocol]) -> bool:
-        """True for an unbound pod that carries a reservation which does not count."""
+        """True for an unbound pod with a reservation that does not count, or is in doubt."""
         pod = self.pod
         if pod.node_name or pod.is_being_deleted or self.token or self.is_binding:
             return False
-        return has_grants(pod, vendors) and reservation_marks(pod, vendors) != self.own
+        if not has_grants(pod, vendors):
+            return False
+        return self.is_doubtful or reservation_marks(pod, vendors) != self.own
 
 
 def reservation_marks(pod: Pod, vendors: Iterable[VendorProtocol]) -> Marks:

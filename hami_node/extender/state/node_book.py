@@ -52,6 +52,11 @@ class NodeBook:
         """How many nodes offer cards."""
         return sum(1 for offer in self._offers.values() if offer.devices)
 
+    @property
+    def silent(self) -> int:
+        """How many nodes offer less than they have because a daemon was given up."""
+        return sum(1 for vendors in self._given_up.values() if vendors)
+
     def largest_mib(self, names: Iterable[str]) -> dict[str, int]:
         """All memory of the largest card of each of these nodes, MiB; 0 without cards."""
         offers = self._offers

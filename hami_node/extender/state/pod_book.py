@@ -104,7 +104,7 @@ class PodBook:
         ]
 
     def leftovers(self) -> tuple[Pod, ...]:
-        """Unbound pods that carry a reservation which does not count."""
+        """Unbound pods that carry a reservation which does not count, or may have been bound."""
         vendors = self._vendors
         return tuple(item.pod for item in self._pods.values() if item.is_leftover(vendors))
 
@@ -122,7 +122,7 @@ class PodBook:
             self._drop(pod.uid)
         elif pod.node_name:
             self._count_bound(counted)
-        elif pod.is_being_deleted or counted.void_version not in ("", pod.resource_version):
+        elif self._is_void(counted):
             self.forget(counted)
 
     def reserve(self, counted: Counted, node: str, grants: PodGrants, token: int) -> None:
@@ -257,6 +257,16 @@ class PodBook:
         if counted.pod.node_name:
             counted.marks = ()
             self._count_bound(counted)
+
+    def _is_void(self, counted: Counted) -> bool:
+        """True if no binding of an unbound pod can arrive any more: it was written since.
+
+        Either its reservation was given up before, or it was removed from the pod.
+        """
+        pod = counted.pod
+        if pod.is_being_deleted or counted.void_version not in ("", pod.resource_version):
+            return True
+        return bool(counted.own) and not holdings.has_grants(pod, self._vendors)
 
     def _new(self, pod: Pod) -> Counted:
         counted = Counted(pod=pod, born_s=self._clock.monotonic())

@@ -17,6 +17,8 @@ from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.extender.sweeper import Sweeper
+from hami_node.extender.waiting import WaitingPods
 from hami_node.model import Device, Node, Pod, Uuid
 from hami_node.ports import EventNote, Fence
 from hami_node.simulate.store import Json
@@ -70,8 +72,12 @@ class Desk:
         self.state = ClusterState(rules, self.clock)
         self.writer = ReservationWriter(self.kube, self.clock, rules.vendors)
         self.is_leading = True
+        self.waiting = WaitingPods(self.find_shown, self.clock)
         outlets = Outlets(
-            notify=self.notes.append, on_result=self.results.append, require_lead=self.fence
+            notify=self.notes.append,
+            on_result=self.results.append,
+            on_wait=self.waiting.note,
+            require_lead=self.fence,
         )
         self.filter = PodFilter(self.state, self.writer, outlets)
         self.binder = PodBinder(
@@ -229,8 +235,23 @@ class Desk:
         }
 
     def sweep(self) -> None:
+        """What the sweeper drops."""
         version = self.kube.store.version
         self.state.sweep([pod.uid for pod in self.shown_pods.values()], version)
+
+    def clear_leftovers(self) -> None:
+        """What the sweeper then writes."""
+        absent: Any = None
+        sweeper = Sweeper(
+            self.state,
+            absent,
+            self.writer,
+            absent,
+            absent,
+            clock=self.clock,
+            scheduler_name=SCHEDULER,
+        )
+        sweeper._clear_leftovers(self.fence())
 
 
 def asks(*counts: int) -> Sequence[Box]:

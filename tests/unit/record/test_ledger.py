@@ -264,7 +264,7 @@ def test_disk_that_hangs_is_an_error_and_what_was_refused_is_not_on_record_later
 
 def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> None:
     file = _HangingFile()
-    ledger = Ledger(file, disk_timeout_s=0.5)
+    ledger = Ledger(file, disk_timeout_s=2.0)
     ledger.put(an_entry("a"))
     file.released.clear()
     ledger.adopt([an_entry("b")])
@@ -273,7 +273,7 @@ def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> No
         ledger.adopt([an_entry(name)])
     ledger.free({"uid-c"})
     ledger.catch_up()
-    assert time.monotonic() - began_s < 0.5
+    assert time.monotonic() - began_s < 2.0
     assert [entry.pod for entry in ledger.entries()][-1] == "a"
     file.released.set()
 
@@ -287,7 +287,7 @@ def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> No
 @pytest.mark.parametrize("is_locked", [True, False], ids=["another-write", "own-write"])
 def test_write_ends_by_the_deadline_of_its_call(is_locked: bool) -> None:
     file = _HangingFile()
-    ledger = Ledger(file)
+    ledger = Ledger(file, disk_timeout_s=60.0)
     file.released.clear()
     if is_locked:
         threading.Thread(target=ledger.put, args=(an_entry("a"),), daemon=True).start()
@@ -295,7 +295,7 @@ def test_write_ends_by_the_deadline_of_its_call(is_locked: bool) -> None:
     began_s = time.monotonic()
     with pytest.raises(RecordError, match="check the disk"):
         ledger.put(an_entry("b"), soon(0.1))
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 30
     file.released.set()
 
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.errors import KubeError
+from hami_node.errors import Conflict, KubeError
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.model import ContainerKind, Pod, Uuid
+from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
 from tests.fakes.pods import Box
+from tests.reliability import shows
 from tests.unit.extender.desk import Desk
 
 
@@ -259,6 +261,61 @@ def test_doubtful_binding_keeps_the_cards_and_stops_filters(desk: Desk) -> None:
     assert "is unknown" in desk.ask("a")["Error"]
     assert desk.held() == {"a": 6000}
     assert "is bound to node n1" in str(desk.ask("a")["FailedAndUnresolvableNodes"])
+
+
+@shows(
+    "E2",
+    fault="a binding's outcome is unknown, and kube-scheduler does not come back to the pod",
+    happens="the next sweep finds out: the pod is bound, or loses its reservation and its cards; a "
+    "binding that arrives later is refused",
+)
+def test_doubt_that_no_filter_ends_is_ended_by_the_sweeper(desk: Desk) -> None:
+    desk.choose("a")
+    sent = desk.pod("a")
+    desk.kube.fail("bind_pod", KubeError("lost"))
+    desk.kube.fail("read_pod", KubeError("down"))
+    assert "is unknown" in desk.bind("a", "n1")
+    desk.clear_leftovers()
+    assert desk.held() == {}
+    assert not desk.state.is_doubtful("uid-a")
+    with pytest.raises(Conflict):
+        desk.kube.bind_pod(sent, "n1", {})
+
+
+def test_doubt_about_a_pod_that_was_bound_is_ended_by_the_sweeper(desk: Desk) -> None:
+    desk.choose("a")
+    desk.kube.fail("bind_pod", KubeError("lost"), is_served=True)
+    desk.kube.fail("read_pod", KubeError("down"))
+    assert "is unknown" in desk.bind("a", "n1")
+    desk.clear_leftovers()
+    assert desk.held() == {"a": 6000}
+    assert not desk.state.is_doubtful("uid-a")
+    assert desk.pod("a").annotations[names.POD_NODE] == "n1"
+
+
+def test_reservation_that_somebody_removed_frees_its_cards(desk: Desk) -> None:
+    desk.choose("a")
+    desk.kube.store.change("pods", "default", "a", _without_annotations)
+    desk.sync()
+    assert desk.held() == {}
+
+
+def test_reservation_that_the_sweeper_took_for_its_leftover_frees_its_cards(desk: Desk) -> None:
+    desk.kube.fail("patch_pod_exactly", KubeError("lost"), is_served=True)
+    assert desk.choose("a") == ""
+    desk.sync()
+    # in the same second the same cards: the patch changes nothing, not even the pod's version
+    desk.kube.before["json_patch_pod"] = lambda: desk.choose("a")
+    desk.clear_leftovers()
+    assert names.POD_NODE not in desk.notes_of("a")
+    assert desk.held() == {}
+    assert "has to be filtered again" in desk.bind("a", "n1")
+    assert desk.choose("a") == "n1"
+    assert desk.bind("a", "n1") == ""
+
+
+def _without_annotations(body: Json) -> Json:
+    return body | {"metadata": body["metadata"] | {"annotations": {}}}
 
 
 def test_doubt_ends_when_the_pod_turns_out_unbound(desk: Desk) -> None:

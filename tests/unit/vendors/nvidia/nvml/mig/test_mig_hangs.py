@@ -207,8 +207,11 @@ def attempted(stub: Stub, work: Callable[[], Any], *lines: str) -> MigError | No
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("code", [4, 15, 19, 23, 999])
 def test_every_call_of_a_step_fails_once(
-    backend: NvmlBackend, stub: Stub, step: str, when: str, code: int
+    start: Open, stub: Stub, step: str, when: str, code: int
 ) -> None:
+    stub.write(*in_mig_mode(0, 1))
+    backend = start(call_limit_s=AMPLE_S)  # nothing hangs here, however busy the machine is
+    backend.scan()
     mig = backend.mig
     foreign = stub.mig.make(HUNG, "2g.10gb", 0)
     until(mig, step)
