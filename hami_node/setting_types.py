@@ -170,6 +170,7 @@ class SettingsBlock(Generic[S]):
         ignored_env: HAMi's environment variables for this vendor that change nothing here.
         idle_node_keys: HAMi's keys of a node's entry in config.json that change nothing here, each
             with the values that need no warning.
+        own_node_keys: the keys of such an entry that HAMi never had: a misspelt one is an error.
         problems: contradictions between its values, for one of the programs.
     """
 
@@ -181,6 +182,7 @@ class SettingsBlock(Generic[S]):
     ignored_flags: tuple[str, ...] = ()
     ignored_env: tuple[str, ...] = ()
     idle_node_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own_node_keys: tuple[str, ...] = ()
     problems: Callable[[S, Role], tuple[ConfigError, ...]] = _no_problems
 
 

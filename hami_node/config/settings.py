@@ -128,7 +128,7 @@ class Settings:
         "when it changes. Without it everybody is answered.",
     )
     client_name: ObjectName = setting(
-        "hami-scheduler", "Whom that certificate has to name; no other is answered."
+        "hami-node-scheduler", "Whom that certificate has to name; no other is answered."
     )
     lock_wait_s: Annotated[float, Meta(ge=0, le=60)] = setting(
         10.0, "How long a bind waits for a node lock that another pod holds, seconds."
@@ -180,6 +180,11 @@ class Settings:
         "off",
         "Address of /healthz and /readyz and nothing else; off: they are served at "
         "--metrics-address.",
+    )
+    legacy_metrics: bool = setting(
+        False,
+        "Also show use and cards under the names that HAMi had before 2.9, for dashboards made for "
+        "it.",
     )
     log_format: LogFormat = setting(LogFormat.KV, "Form of the log lines.")
     log_level: LogLevel = setting(LogLevel.INFO, "Lowest level of the log lines.")

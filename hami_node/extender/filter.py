@@ -29,6 +29,8 @@ from hami_node.vendors.request import request_of
 SUCCEEDED: Final = "FilteringSucceed"
 FAILED: Final = "FilteringFailed"
 """Reasons of the Events, as HAMi names them."""
+REFUSED: Final = "PodRefused"
+"""The reason of a pod that no node will ever take, for the metric."""
 INTERNAL_FAILURE: Final = (
     "no node was chosen because of an internal error of the extender; its log has the details "
     "(extender_request_failed), and the scheduler tries again"
@@ -43,12 +45,14 @@ class Outlets:
     Attributes:
         notify: takes an Event; never blocks.
         on_result: takes the outcome of a call, for the metric.
+        on_wait: takes a pod and why most nodes can't take it; "" once a node was chosen.
         require_lead: raises NotLeading where another replica decides; what it returns raises that
             once this replica's present term is over.
     """
 
     notify: Callable[[EventNote], None]
     on_result: Callable[[str], None] = lambda _: None
+    on_wait: Callable[[Pod, str], None] = lambda _pod, _why: None
     require_lead: Callable[[], Fence] = lambda: lambda: None
 
 
@@ -107,6 +111,7 @@ class PodFilter:
             self._notify(args.pod, FAILED, answer.why)
             return FilterAnswer(error=answer.why)
         self._out.on_result("reserved")
+        self._out.on_wait(args.pod, "")
         self._notify(args.pod, SUCCEEDED, f"find fit node({answer.node}): {answer.cards}")
         return FilterAnswer(node_names=(answer.node,))
 
@@ -132,12 +137,14 @@ class PodFilter:
         if isinstance(found, Refused):
             return self._refused(args, found.why)
         self._out.on_result("nowhere")
+        self._out.on_wait(args.pod, found.reason)
         self._notify(args.pod, FAILED, found.summary)
         return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
 
     def _refused(self, args: FilterArgs, why: str) -> FilterAnswer:
         """The pod itself is invalid: no node will ever fit."""
         self._out.on_result("refused")
+        self._out.on_wait(args.pod, REFUSED)
         self._notify(args.pod, FAILED, why)
         return FilterAnswer(unresolvable=dict.fromkeys(args.candidates, why))
 

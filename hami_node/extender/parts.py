@@ -32,6 +32,7 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.extender.sweeper import Sweeper
+from hami_node.extender.waiting import WaitingPods, held_up
 from hami_node.extender.webhook.rules import webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.metrics.extender import ExtenderMetrics
@@ -90,11 +91,13 @@ class Parts:
         rules = rules_of(settings, vendors)
         self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
         self.resizer = self._build_resizer()
+        self._waiting = WaitingPods(self.view.pod, clock)
         self._follow()
         self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
         self.readiness = Readiness(self.view, self.quotas, self._election(), self._begin_term)
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
+        metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
@@ -277,13 +280,19 @@ class Parts:
             self._metrics.registry,
             None if settings.probe_address != "off" else probes,
             lambda: plain(settings),
-            card_pages(self.state, settings.card_metrics, self.readiness.is_leading),
+            card_pages(
+                self.state,
+                settings.card_metrics,
+                self.readiness.is_leading,
+                has_legacy=settings.legacy_metrics,
+            ),
         )
 
     def _outlets(self, call: str) -> Outlets:
         return Outlets(
             notify=self._notify,
             on_result=lambda result: self._metrics.count_decision(call, result),
+            on_wait=self._waiting.note,
             require_lead=self.readiness.require_lead,
         )
 

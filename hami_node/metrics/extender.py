@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -9,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node import __version__
+from hami_node.metrics.held_up import HeldUp, HeldUpCollector
 from hami_node.metrics.labels import LabelSets
 
 PREFIX: Final = "hami_node_extender_"
@@ -51,6 +53,12 @@ class ExtenderMetrics:
         self._nodes = gauge("nodes", "Nodes that offer cards.")
         self._pods = gauge("pods", "Pods that hold cards or have a reservation.")
         self._events = counter("events_dropped", "Events that could not be written.")
+        self._held_up = HeldUpCollector(PREFIX)
+        registry.register(self._held_up)
+
+    def watch_held_up(self, read: Callable[[], HeldUp]) -> None:
+        """Read what is held up from `read` at each scrape."""
+        self._held_up.read = read
 
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""

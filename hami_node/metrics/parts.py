@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -64,6 +64,7 @@ class PartsReadings:
         failures: failed calls into the driver, by the function and the reason.
         errors: how often each error occurred.
         infos: the series that HAMi's monitor shows of parts that containers have: name, labels.
+        legacy_infos: those under its names from before 2.9; none where they are not wanted.
         names: under which names all of it is shown.
     """
 
@@ -74,6 +75,7 @@ class PartsReadings:
     failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
     errors: Mapping[PartErrorReading, int] = field(default_factory=dict)
     infos: Sequence[tuple[str, Mapping[str, str]]] = ()
+    legacy_infos: Sequence[tuple[str, Mapping[str, str]]] = ()
     names: MetricNames = MetricNames.OWN
 
 
@@ -90,7 +92,8 @@ class PartCollector(Collector):
         readings = self.read()
         yield from self._own(readings)
         if readings.names in (MetricNames.HAMI, MetricNames.BOTH):
-            yield from _hami(readings)
+            yield from _hami(readings.infos)
+        yield from _hami(readings.legacy_infos)
 
     def _own(self, readings: PartsReadings) -> Iterator[Metric]:
         modes = _gauge(
@@ -148,9 +151,9 @@ class PartCollector(Collector):
         yield errors
 
 
-def _hami(readings: PartsReadings) -> Iterator[Metric]:
+def _hami(infos: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[Metric]:
     families: dict[str, GaugeMetricFamily] = {}
-    for name, labels in readings.infos:
+    for name, labels in infos:
         family = families.get(name)
         if family is None:
             doc = "1 for each part of a divided card that a container has."

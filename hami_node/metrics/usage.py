@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from hami_node.config.settings import MetricNames
 from hami_node.metrics.cards import CARD_LABELS, CardReading
+from hami_node.metrics.legacy import age_s, legacy_hosts, legacy_uses
 from hami_node.model import Device, Uuid
 from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
 
@@ -31,12 +32,16 @@ _ZONE: Final = "vGPU"
 
 @dataclass(frozen=True, slots=True)
 class UsageReadings:
-    """What one pass found, and under which names it is shown."""
+    """What one pass found, and under which names it is shown.
+
+    `has_legacy`: HAMi's names from before 2.9 are among them.
+    """
 
     containers: Sequence[ContainerUse] = ()
     unread: Sequence[UnreadUse] = ()
     hosts: Sequence[tuple[Device, HostUse]] = ()
     names: MetricNames = MetricNames.OWN
+    has_legacy: bool = False
 
 
 class UsageCollector(Collector):
@@ -54,6 +59,9 @@ class UsageCollector(Collector):
             yield from self._own(readings)
         if readings.names in (MetricNames.HAMI, MetricNames.BOTH):
             yield from self._hami(readings)
+        if readings.has_legacy:
+            yield from legacy_uses(readings.containers, self._clock.now())
+            yield from legacy_hosts(readings.hosts, self._node)
 
     def _own(self, readings: UsageReadings) -> Iterator[Metric]:
         now_s = self._clock.now()
@@ -121,11 +129,6 @@ def _hami_card_labels(card: Device) -> tuple[str, ...]:
     return (_ZONE, str(card.index), str(card.uuid), f"{card.vendor}-{card.model}")
 
 
-def _age_s(use: ContainerUse, now_s: float) -> float | None:
-    """0 for a time in the future: a container may write any."""
-    return None if use.last_kernel_s is None else max(now_s - use.last_kernel_s, 0.0)
-
-
 def _ratio(percent: int | None) -> float | None:
     return None if percent is None else percent / 100
 
@@ -173,7 +176,7 @@ _OWN_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
     (
         "last_kernel_age_seconds",
         "Time since the container last launched a kernel; absent before the first.",
-        _age_s,
+        age_s,
     ),
     (
         "processes",
@@ -220,7 +223,7 @@ _HAMI_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
     (
         "container_last_kernel_elapsed_seconds",
         "Time since the container last launched a kernel.",
-        _age_s,
+        age_s,
     ),
     (
         "vgpu_memory_context_bytes",

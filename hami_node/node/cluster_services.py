@@ -18,6 +18,7 @@ from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.pages import PageServer
 from hami_node.metrics.server import MetricsServer, ProbeServer
+from hami_node.model import Uuid
 from hami_node.node.allocate.owed import NAME as OWED
 from hami_node.node.allocate.owed import OwedWrites
 from hami_node.node.allocators import build_allocators, build_locks
@@ -147,7 +148,7 @@ class ClusterServices:
             pods=self.view.pods,
             notify=self._notify,
             clock=parts.clock,
-            metric_names=lambda: parts.settings().usage_metrics,
+            settings=parts.settings,
         )
         self.metrics.watch_parts(self._divided.readings)
         self._limiters = Limiters(parts.vendor_cards, self.metrics)
@@ -237,7 +238,7 @@ class ClusterServices:
             is_readable=self._kubelet.is_readable,
             limiters=self._limiters.versions,
             simulated=parts.is_simulated,
-            closed=self._outsiders.closed,
+            closed=self._why_closed,
             hand_over=lambda: self._hand_overs.summary(),
         )
         word = ClearWord([owner.backend.clear_errors for owner in parts.vendor_cards])
@@ -251,6 +252,14 @@ class ClusterServices:
             interval_s=lambda: parts.settings().report_interval_s,
             on_report=lambda _: self.metrics.mark_reported(),
         )
+
+    def _why_closed(self) -> dict[Uuid, str]:
+        """Why cards are unhealthy, or closed although they work."""
+        cards = (card for owner in self._parts.vendor_cards for card in owner.cards())
+        return {
+            **{card.uuid: card.unhealthy_reason for card in cards if card.unhealthy_reason},
+            **self._outsiders.closed(),
+        }
 
     def _publication(self, vendor: AnyVendor) -> Publication:
         """What a vendor publishes on the node object; cards are those of its resources."""

@@ -159,6 +159,8 @@ class Daemon:
         self.settings, kept = keep_fixed(before, wanted)
         if kept:
             log.warning("config_needs_restart", extra=kv(settings=kept))
+        if self.settings.ignored != before.ignored:
+            log.warning("settings_without_effect", extra=kv(names=self.settings.ignored))
         adjust(self.settings.log_format, self.settings.log_level)
         for owner in self.vendor_cards:
             owner.apply(before)

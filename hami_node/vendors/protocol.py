@@ -82,6 +82,7 @@ class VendorProtocol:
         asks_handshakes: its daemons report on a scheduler's request; else on their own.
         silent_s: a daemon that has reported once and then is silent for this long is down.
         part_metric: what HAMi's scheduler calls the metric of parts of divided cards; "" for none.
+        legacy_part_metric: what it called it before 2.9.
         resize_words: in the request to resize a running container, the words for MiB and for
             percent of cores on each card; None where its cards can't be resized.
     """
@@ -101,6 +102,7 @@ class VendorProtocol:
     asks_handshakes: bool = False
     silent_s: float = 90.0
     part_metric: str = ""
+    legacy_part_metric: str = ""
     resize_words: tuple[str, str] | None = None
 
     # -- what a pod asks for -----------------------------------------------------------------------
@@ -323,17 +325,20 @@ class VendorProtocol:
         del node
         return NOTHING_DIVIDED
 
-    def part_info(self, part: PartView) -> tuple[str, Mapping[str, str]] | None:
+    def part_info(
+        self, part: PartView, *, is_legacy: bool = False
+    ) -> tuple[str, Mapping[str, str]] | None:
         """The series in which HAMi's monitor shows a part that a container has, if any.
 
-        Its name, and its labels without the container and its number for the part.
+        Its name, and its labels without the container and its number for the part; `is_legacy`:
+        as before 2.9.
         """
-        del part
+        del part, is_legacy
         return None
 
-    def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
-        """The labels of each part in `part_metric`, the node aside."""
-        del pod
+    def part_labels(self, pod: Pod, *, is_legacy: bool = False) -> tuple[Mapping[str, str], ...]:
+        """The labels of each part in `part_metric` or its legacy, the node aside."""
+        del pod, is_legacy
         return ()
 
     def with_parts(

@@ -50,9 +50,12 @@ def _size(page: Iterator[str]) -> tuple[int, int]:
     return lines, size
 
 
-@pytest.mark.parametrize("names", [MetricNames.OWN, MetricNames.HAMI])
-def test_scrape_of_all_nodes(state: ClusterState, names: MetricNames) -> None:
-    pages, took_ms = card_pages(state, names, lambda: True), []
+@pytest.mark.parametrize(
+    ("names", "has_legacy"),
+    [(MetricNames.OWN, False), (MetricNames.HAMI, False), (MetricNames.OFF, True)],
+)
+def test_scrape_of_all_nodes(state: ClusterState, names: MetricNames, *, has_legacy: bool) -> None:
+    pages, took_ms = card_pages(state, names, lambda: True, has_legacy=has_legacy), []
     for _ in range(RUNS):
         start_s = time.perf_counter()
         lines, size = _size(pages(None))
@@ -67,7 +70,8 @@ def test_scrape_of_all_nodes(state: ClusterState, names: MetricNames) -> None:
     start_s = time.perf_counter()
     of_one = _size(pages([node_name(1)]))
     one_ms = (time.perf_counter() - start_s) * 1000
-    print(f"\n{names}: {NODES:,} nodes x {CARDS} cards, {PODS:,} pods: {lines:,} lines, ", end="")
+    shown = "legacy" if has_legacy else names
+    print(f"\n{shown}: {NODES:,} nodes x {CARDS} cards, {PODS:,} pods: {lines:,} lines, ", end="")
     print(f"{size / MIB:.1f} MiB, best {min(took_ms):.0f} ms, median {sorted(took_ms)[3]:.0f} ms ")
     print(f"  (budget {TIME_LIMIT_MS}), {peak_mib:.1f} MiB more memory (budget ", end="")
     print(

@@ -22,7 +22,7 @@ import pytest
 
 from hami_node.clock import SystemClock
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.extender.rules import rules_of
 from hami_node.extender.service import Extender
 from hami_node.extender.state.cluster_state import ClusterState
@@ -46,6 +46,7 @@ from tests.bench.extender_rig import (
     running_extender,
     shown,
 )
+from tests.fakes.settings import load
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

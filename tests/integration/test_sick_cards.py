@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,11 @@ def sick(rig: Rig) -> set[str]:
     return bad if rig.kubelet.allocatable(GPU) == (3 - len(bad)) * SLOTS else {"disagreed"}
 
 
+def said(rig: Rig) -> dict[str, str]:
+    """Why cards are unhealthy, as the node object says it to people."""
+    return json.loads(rig.notes.get(names.NODE_CLOSED_CARDS, "{}"))  # type: ignore[no-any-return]
+
+
 @shows(
     "N9",
     fault="a card has to be reset (XID 79); the daemon is restarted; an operator clears the card",
@@ -51,8 +57,10 @@ def test_card_that_needs_a_reset_is_out_until_an_operator_clears_it(rig: Rig, dr
     eventually(lambda: sick(rig) == {UUIDS[1]}, LIMIT_S)
     reason = rig.cards[1].unhealthy_reason
     assert f"{names.NODE_CLEAR_ERRORS}={UUIDS[1]}" in reason
+    eventually(lambda: said(rig) == {UUIDS[1]: reason}, LIMIT_S)
     rig.api.annotate("nodes", NODE, {names.NODE_CLEAR_ERRORS: UUIDS[1]})
     eventually(lambda: sick(rig) == set(), LIMIT_S)
+    eventually(lambda: said(rig) == {}, LIMIT_S)
     eventually(lambda: names.NODE_CLEAR_ERRORS not in rig.notes, LIMIT_S)
 
 

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from prometheus_client.exposition import generate_latest
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.extender.service import Extender
 from hami_node.inspection.cluster import inspect
 from hami_node.model import Device, Pod, Uuid
@@ -40,6 +40,7 @@ from tests.acme.spec import ACME_SPEC
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import cards_file
 from tests.fakes.limiter import lay_limiter
+from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 
 ALL: Final[tuple[AnyVendor, ...]] = (*VENDORS, ACME_SPEC)

@@ -123,6 +123,20 @@ def issue(authority: Pair, subject: Subject, now_s: float, days: int) -> Pair:
 
 def why_renew(pair: Pair, trusted: bytes, subject: Subject, now_s: float) -> str:
     """Why a certificate must be renewed, in words; "" when it can stay in use."""
+    if why := why_unusable(pair, trusted, subject, now_s):
+        return why
+    return why_soon(pair.certificate, now_s)
+
+
+def why_soon(certificate: bytes, now_s: float) -> str:
+    """When a readable certificate ends, in words; "" while that is far away."""
+    found = x509.load_pem_x509_certificate(certificate)
+    is_ending = _is_ending(found, _moment(now_s))
+    return f"it ends on {found.not_valid_after_utc:%Y-%m-%d}" if is_ending else ""
+
+
+def why_unusable(pair: Pair, trusted: bytes, subject: Subject, now_s: float) -> str:
+    """Why nobody believes a certificate now, in words; "" where it is believed."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
@@ -140,7 +154,10 @@ def why_renew(pair: Pair, trusted: bytes, subject: Subject, now_s: float) -> str
         (not _is_signed(certificate, authorities, now), "no valid authority beside it signed it"),
         (bool(missing), f"it does not name {', '.join(missing)}"),
         (certificate.not_valid_before_utc > now, "it is not valid yet"),
-        (_is_ending(certificate, now), f"it ends on {certificate.not_valid_after_utc:%Y-%m-%d}"),
+        (
+            certificate.not_valid_after_utc <= now,
+            f"it has ended on {certificate.not_valid_after_utc:%Y-%m-%d}",
+        ),
     )
     return next((text for is_so, text in problems if is_so), "")
 

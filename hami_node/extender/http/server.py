@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import threading
 from collections.abc import Callable, Collection
 from typing import Final, Self
 
-import uvicorn
-from starlette.applications import Starlette
-from uvicorn.server import ServerState
-
 from hami_node.errors import ConfigError
 from hami_node.extender.http.certificates import Certificates, TlsFiles
-from hami_node.extender.http.connection import LINGER_S, ClientConnection, WhyNot, accepts_only
-from hami_node.extender.http.connection_limit import AcceptedConnection, ConnectionLimit, Stage
+from hami_node.extender.http.connection import accepts_only
 from hami_node.extender.http.routes import Endpoints, OnRequest, Routes, ServerLimits
+from hami_node.extender.http.serving import TLS_SHUTDOWN_S, BoundedServer, listen
 from hami_node.logs import kv
 
 __all__ = ["Endpoints", "ExtenderServer", "OnRequest", "ServerLimits", "TlsFiles"]
 
 log: Final = logging.getLogger(__name__)
-
-KEEP_ALIVE_S: Final = 300
-"""kube-scheduler closes idle connections after 90 s, so we never close one that it still uses."""
-BACKLOG: Final = 512
-TLS_SHUTDOWN_S: Final = 1.0
-STOP_CHECK_S: Final = 0.05
-ACCEPT_PAUSE_S: Final = 0.1
-"""After an accept that failed: for want of file descriptors, mostly."""
 
 
 class ExtenderServer:
@@ -57,7 +44,7 @@ class ExtenderServer:
         self._routes = Routes(endpoints, self._limits, on_request, paths)
         self._stop, self._begun = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._server: _UvicornServer | None = None
+        self._server: BoundedServer | None = None
         self._port = 0
 
     @property
@@ -74,10 +61,10 @@ class ExtenderServer:
         tls = self._tls
         certificates = Certificates(tls) if tls is not None else None
         why_not = accepts_only(tls.client_name) if tls and tls.client_ca_file else None
-        listener = _bind(self._address, self._limits)
+        listener = listen(self._address, self._limits, "http-bind")
         self._port = int(listener.getsockname()[1])
         app = self._routes.application()
-        self._server = server = _UvicornServer(app, certificates, why_not, self._limits)
+        self._server = server = BoundedServer(app, certificates, why_not, self._limits)
         self._spawn("extender-http", lambda: self._serve(server, listener))
         if certificates:
             interval_s = self._limits.certificate_check_s
@@ -101,7 +88,7 @@ class ExtenderServer:
             thread.join(grace_s + 2 * TLS_SHUTDOWN_S + 5.0)
         self._routes.close()
 
-    def _serve(self, server: _UvicornServer, listener: socket.socket) -> None:
+    def _serve(self, server: BoundedServer, listener: socket.socket) -> None:
         try:
             asyncio.run(server.run(listener, self._begun))
         finally:
@@ -111,148 +98,3 @@ class ExtenderServer:
         thread = threading.Thread(target=body, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-
-def _bind(address: str, limits: ServerLimits) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    is_dual = not host and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if is_dual or ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server(
-            (host, int(port)), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual
-        )
-    except (OSError, OverflowError, ValueError) as e:
-        hint = f"choose another address, or stop the program that holds it ({e})"
-        raise ConfigError("settings", "http-bind", address, hint) from e
-    # Linux passes these on to every connection. A client that reads nothing of its response is cut
-    # off. Head and body of a response are two writes: with Nagle's algorithm the second waits 40 ms
-    # for an acknowledgement. asyncio disables it only for sockets that name their protocol.
-    unread_ms = int(limits.unread_answer_s * 1000)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener.setblocking(False)
-    return listener
-
-
-class _UvicornServer:
-    """Accepts connections, and shuts them down gracefully."""
-
-    def __init__(
-        self,
-        app: Starlette,
-        certificates: Certificates | None,
-        why_not: WhyNot | None,
-        limits: ServerLimits,
-    ) -> None:
-        self._config = uvicorn.Config(
-            app, ws="none", lifespan="off", interface="asgi3", log_config=None,
-            log_level=logging.ERROR, access_log=False, proxy_headers=False, server_header=False,
-            date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
-        )  # fmt: skip
-        self._config.load()
-        self.server_state = ServerState()
-        self._certificates, self._why_not, self._limits = certificates, why_not, limits
-        self._connections, self._arriving = (
-            ConnectionLimit(limits.max_connections),
-            set[asyncio.Task[None]](),
-        )
-        self.is_listening = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping, self._grace_s = asyncio.Event(), 0.0
-
-    async def run(self, listener: socket.socket, begun: threading.Event) -> None:
-        """Serve until stopped; `begun` is set when connections are accepted."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(listener, self._accept, listener)
-        self.is_listening = True
-        begun.set()
-        await self._stopping.wait()
-        self._loop.remove_reader(listener)
-        listener.close()
-        await self._end_connections()
-
-    def _accept(self, listener: socket.socket) -> None:
-        """One connection, then those who are inside have their turn."""
-        loop = asyncio.get_running_loop()
-        try:
-            raw, address = listener.accept()
-        except BlockingIOError:
-            return  # it has gone again
-        except OSError as e:
-            log.debug("extender_accept_failed", extra=kv(error=e))
-            loop.remove_reader(listener)
-            loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listener)
-            return
-        raw.setblocking(False)
-        arriving = loop.create_task(self._receive(raw, str(address[0])))
-        self._arriving.add(arriving)
-        arriving.add_done_callback(self._arriving.discard)
-
-    def _accept_again(self, listener: socket.socket) -> None:
-        if not self._stopping.is_set():
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
-
-    async def _receive(self, raw: socket.socket, address: str) -> None:
-        """Let one client in, through its handshake; it is counted until it has gone."""
-        loop, limits, certificates = asyncio.get_running_loop(), self._limits, self._certificates
-        task = asyncio.current_task()
-
-        def leave() -> None:
-            if task is not None:
-                task.cancel()
-
-        stage = Stage.HANDSHAKE if certificates else Stage.WAITING
-        accepted = AcceptedConnection(loop.time(), stage, leave, address)
-        if not self._connections.admit(accepted):
-            raw.close()
-            return
-
-        def connection() -> ClientConnection:
-            return ClientConnection(
-                self._config,
-                self.server_state,
-                limits,
-                accepted,
-                self._why_not,
-                self._connections.release,
-            )
-
-        try:
-            await loop.connect_accepted_socket(
-                connection,
-                raw,
-                ssl=certificates.newest if certificates else None,
-                ssl_handshake_timeout=limits.handshake_s if certificates else None,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_S if certificates else None,
-            )
-        except (OSError, asyncio.CancelledError) as e:  # its handshake failed, or it made way
-            log.debug("extender_client_refused", extra=kv(error=repr(e)))
-            self._connections.release(accepted)
-
-    def stop(self, grace_s: float) -> None:
-        """Let `run` end, from any thread; running requests may take `grace_s` seconds."""
-        self._grace_s = grace_s
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._stopping.set)
-
-    async def _end_connections(self) -> None:
-        connections, tasks = self.server_state.connections, self.server_state.tasks
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace_s):
-                await asyncio.sleep(STOP_CHECK_S)  # connections accepted last arrive meanwhile
-                for arriving in tuple(self._arriving):
-                    arriving.cancel()
-                while connections or tasks:
-                    for connection in tuple(connections):
-                        connection.shutdown()  # at once if idle, else after its response
-                    await asyncio.sleep(STOP_CHECK_S)
-        for task in tuple(tasks):
-            task.cancel()
-        if tasks:  # cancelled requests still send a response
-            await asyncio.wait(tuple(tasks), timeout=LINGER_S)
-        for connection in tuple(connections):
-            connection.transport.abort()
-        await asyncio.sleep(0)  # lets the aborted connections be closed

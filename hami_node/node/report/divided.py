@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from hami_node.config.settings import MetricNames
+from hami_node.config.settings import Settings
 from hami_node.metrics.parts import (
     DividedCardReading,
     PartReading,
@@ -22,6 +23,8 @@ from hami_node.vendors.divided import DividedCards, PartState, PartView
 from hami_node.vendors.protocol import VendorProtocol
 
 STATES = tuple(state.value for state in PartState)
+HAMI_HOLDER: Final = ("namespace", "pod", "container", "vdevice_index")
+LEGACY_HOLDER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid")
 
 
 class DividedReport:
@@ -36,15 +39,15 @@ class DividedReport:
         pods: Callable[[], Iterable[Pod]],
         notify: Callable[[EventNote], None],
         clock: Clock,
-        metric_names: Callable[[], MetricNames],
+        settings: Callable[[], Settings],
     ) -> None:
         """Wire the sources.
 
         `protocols` are those of `owners`, in the same order; `pods`: those of this node;
-        `metric_names`: under which names containers' use is shown.
+        `settings`: under which names containers' use is shown.
         """
         self._owners = tuple(zip(owners, protocols, strict=True))
-        self._names, self._metric_names = PodNames(ledger, pods), metric_names
+        self._names, self._settings = PodNames(ledger, pods), settings
         self._errors = PartErrors(owners, pods=pods, notify=notify, clock=clock)
 
     def look(self) -> None:
@@ -56,7 +59,8 @@ class DividedReport:
         found = [(owner.divided(), protocol) for owner, protocol in self._owners]
         if not any(divided.cards or divided.failures for divided, _ in found):
             return PartsReadings(errors=self._errors.counts())
-        names = self._names.by_uid()
+        names, settings = self._names.by_uid(), self._settings()
+        legacy = found if settings.legacy_metrics else ()
         return PartsReadings(
             cards=[
                 DividedCardReading(card.uuid, str(card.index), card.mode, card.pending)
@@ -73,7 +77,8 @@ class DividedReport:
             failures={key: count for each, _ in found for key, count in each.failures.items()},
             errors=self._errors.counts(),
             infos=[info for each in found for info in _infos(*each, names)],
-            names=self._metric_names(),
+            legacy_infos=[info for each in legacy for info in _infos(*each, names, is_legacy=True)],
+            names=settings.usage_metrics,
         )
 
     def details(self) -> Mapping[str, object]:
@@ -97,14 +102,19 @@ def _part_reading(part: PartView, pod: PodName) -> PartReading:
 
 
 def _infos(
-    divided: DividedCards, protocol: VendorProtocol, names: Mapping[str, PodName]
+    divided: DividedCards,
+    protocol: VendorProtocol,
+    names: Mapping[str, PodName],
+    *,
+    is_legacy: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     for part in divided.parts:
         namespace, pod = names.get(part.pod_uid, NOBODY)
-        info = protocol.part_info(part)
+        info = protocol.part_info(part, is_legacy=is_legacy)
         if info is not None and pod:
-            whose = {"namespace": namespace, "pod": pod, "container": part.container}
-            yield info[0], {**whose, "vdevice_index": str(part.position), **info[1]}
+            whose = (namespace, pod, part.container, str(part.position))
+            labels = LEGACY_HOLDER if is_legacy else HAMI_HOLDER
+            yield info[0], {**dict(zip(labels, whose, strict=True)), **info[1]}
 
 
 def _plain(divided: DividedCards) -> Mapping[str, object]:

@@ -25,7 +25,7 @@ class NodeMarks:
 
         `is_readable`: Allocate finds its pod through kubelet; `simulated` marks a node whose cards
         are not real; `limiters`: the version that new containers get; `closed`: why cards are
-        closed although they are healthy; `hand_over`: how containers get their cards.
+        unhealthy or closed; `hand_over`: how containers get their cards.
         """
         self._is_readable, self._limiters = is_readable, limiters
         self._simulated, self._closed, self._hand_over = simulated, closed, hand_over

@@ -143,5 +143,13 @@ class UsagePasses:
 
     def _show(self, usage: Usage) -> None:
         self.usage = usage
-        names = self._settings().usage_metrics
-        self._metrics.set_usage(UsageReadings(usage.containers, usage.unread, usage.hosts, names))
+        settings = self._settings()
+        self._metrics.set_usage(
+            UsageReadings(
+                usage.containers,
+                usage.unread,
+                usage.hosts,
+                settings.usage_metrics,
+                settings.legacy_metrics,
+            )
+        )

@@ -242,28 +242,40 @@ class NvidiaProtocol(VendorProtocol):
         }
         return {names.POD_MIG_ALLOCATIONS: mig_codec.with_devices(text, container, devices)}
 
-    def part_info(self, part: PartView) -> tuple[str, Mapping[str, str]] | None:
-        """`hami_mig_device_info`, as HAMi 2.10 has it."""
+    def part_info(
+        self, part: PartView, *, is_legacy: bool = False
+    ) -> tuple[str, Mapping[str, str]] | None:
+        """`hami_mig_device_info`, as HAMi 2.10 has it, or `MigInfo`."""
         if len(part.numbers) != len(INSTANCE_NUMBERS) or not part.uuid:
             return None
+        if is_legacy:
+            return "MigInfo", {"deviceuuid": part.card, "instanceid": str(part.numbers[0])}
         numbers = zip(INSTANCE_NUMBERS, map(str, part.numbers), strict=True)
         labels = {"device_uuid": part.card, "mig_uuid": part.uuid, "profile": part.kind}
         return "hami_mig_device_info", {**labels, **dict(numbers)}
 
-    def part_labels(self, pod: Pod) -> tuple[Mapping[str, str], ...]:
+    def part_labels(self, pod: Pod, *, is_legacy: bool = False) -> tuple[Mapping[str, str], ...]:
         """MIG instances that exist; those that a plugin has still to make have no UUID."""
+        made = [(row, row.device) for row in _allocations_of(pod) if row.device is not None]
+        if is_legacy:
+            return tuple(
+                {
+                    "deviceuuid": row.uuid,
+                    "migname": f"{row.instance.profile}-{device.gpu_instance_id}",
+                }
+                for row, device in made
+            )
         return tuple(
             {
                 "device_uuid": row.uuid,
-                "mig_uuid": row.device.uuid,
+                "mig_uuid": device.uuid,
                 "profile": row.instance.profile,
-                "gpu_instance_id": str(row.device.gpu_instance_id),
-                "compute_instance_id": str(row.device.compute_instance_id),
+                "gpu_instance_id": str(device.gpu_instance_id),
+                "compute_instance_id": str(device.compute_instance_id),
                 "placement_start": str(row.instance.placement.start),
                 "placement_size": str(row.instance.placement.size),
             }
-            for row in _allocations_of(pod)
-            if row.device is not None
+            for row, device in made
         )
 
     # -- what a scheduler writes -------------------------------------------------------------------
@@ -349,6 +361,7 @@ def nvidia_protocol(
         asks_handshakes=True,
         silent_s=60.0,
         part_metric="hami_node_gpu_mig_instance_info",
+        legacy_part_metric="nodeGPUMigInstance",
         resize_words=("gpumem", "gpucores"),
         settings=settings,
         geometries=known_geometries(settings.known_mig_geometries),

@@ -116,5 +116,6 @@ NVIDIA_SETTINGS: Final = SettingsBlock(
         "MPS_ROOT",
     ),
     idle_node_keys={"migstrategy": ("",)},
+    own_node_keys=("standalone", "standaloneshares"),
     problems=_problems,
 )

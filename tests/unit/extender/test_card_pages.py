@@ -71,9 +71,14 @@ def run_neuron_pod(desk: Desk, name: str = "cores", count: str = "1") -> None:
 
 
 def text_of(
-    desk: Desk, names: MetricNames = MetricNames.OWN, nodes: list[str] | None = None
+    desk: Desk,
+    names: MetricNames = MetricNames.OWN,
+    nodes: list[str] | None = None,
+    *,
+    has_legacy: bool = False,
 ) -> str:
-    return "".join(card_pages(desk.state, names, lambda: desk.is_leading)(nodes))
+    pages = card_pages(desk.state, names, lambda: desk.is_leading, has_legacy=has_legacy)
+    return "".join(pages(nodes))
 
 
 def series_of(text: str, *labels: str) -> Series:

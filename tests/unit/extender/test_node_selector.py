@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.engine.place import Rules
 from hami_node.errors import ConfigError
 from hami_node.extender.rules import rules_of
@@ -16,7 +16,7 @@ from hami_node.inspection.picture import Basis, Listed, picture_of
 from hami_node.setting_types import Role
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
-from tests.fakes.settings import settings
+from tests.fakes.settings import load, settings
 from tests.unit.extender.desk import Desk
 
 SELECTOR = ("pool=gpu", "example.com/tier=")

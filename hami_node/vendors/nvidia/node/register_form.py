@@ -72,7 +72,7 @@ class _Standing:
 
 
 class FormChoice:
-    """The form under `registerFormat: auto`. Used by one thread. Times are Unix seconds."""
+    """The form under `register-format: auto`. Used by one thread. Times are Unix seconds."""
 
     def __init__(self, record: Record | None = None) -> None:
         """Nothing is read from the record before the node is seen."""

@@ -19,7 +19,7 @@ from tests.fakes.api_server import FaultyApiServer
 NOW_S = 1_800_000_000.0
 YEAR_S = 365 * 86_400
 SECRET, SPACE = "hami-node-extender-tls", "hami-system"
-CLIENT, AUTHORITY = "hami-scheduler-client-tls", "hami-node-authority"
+CLIENT, AUTHORITY = "hami-node-scheduler-client-tls", "hami-node-authority"
 KEYS = {"tls.crt", "tls.key", "ca.crt"}
 WEBHOOKS = "mutatingwebhookconfigurations"
 Json = dict[str, Any]

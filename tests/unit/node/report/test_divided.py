@@ -10,12 +10,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from hami_node.config.settings import MetricNames
+from hami_node.config.settings import MetricNames, make_settings
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.node.report.divided import STATES, DividedReport
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.on_node.parts import PartsState
+from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.cards import uuid
 from tests.fakes.clock import FakeClock
 from tests.fakes.divided_node import POD, DividedNode, own_part
@@ -29,8 +30,15 @@ class Shown:
     """A node with one card in MIG mode and the pod that has one of its two instances."""
 
     def __init__(
-        self, tmp_path: Path, *own: PartView, names: MetricNames = MetricNames.OWN
+        self,
+        tmp_path: Path,
+        *own: PartView,
+        names: MetricNames = MetricNames.OWN,
+        has_legacy: bool = False,
     ) -> None:
+        settings = replace(
+            make_settings({}, SETTINGS_BLOCKS), usage_metrics=names, legacy_metrics=has_legacy
+        )
         self.node = DividedNode(tmp_path, *own)
         self.metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
         self.pods = (POD,)
@@ -41,7 +49,7 @@ class Shown:
             pods=lambda: self.pods,
             notify=lambda _: None,
             clock=FakeClock(),
-            metric_names=lambda: names,
+            settings=lambda: settings,
         )
         self.metrics.watch_parts(self.report.readings)
 
@@ -103,6 +111,16 @@ def test_series_of_hamis_monitor_name_the_instance(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found == {"hami_mig_device_info": [(labels, 1)]}
     assert Shown(tmp_path).series("mig_device") == {}
+
+
+def test_series_from_before_2_9_name_the_instance(tmp_path: Path) -> None:
+    found = Shown(tmp_path, has_legacy=True).series("MigInfo", "mig_device")
+    labels = {
+        "zone": "vGPU", "podnamespace": "ml", "podname": "train", "ctrname": "main",
+        "vdeviceid": "0", "deviceuuid": uuid(0), "instanceid": "7",
+    }  # fmt: skip
+    assert found == {"MigInfo": [(labels, 1)]}
+    assert Shown(tmp_path, names=MetricNames.BOTH).series("MigInfo") == {}
 
 
 def test_unfinished_instance_is_no_device_of_hamis_monitor(tmp_path: Path) -> None:

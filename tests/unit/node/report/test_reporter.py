@@ -164,7 +164,8 @@ def test_run_other_writer_who_undoes_ours_at_once_does_not_make_us_hurry() -> No
     said = reporter(cluster, Fighter(), clock=RealClock())
     thread = threading.Thread(target=said.run, args=(stop,))
     thread.start()
+    eventually(lambda: cluster.writes)
     stop.wait(0.5)
     stop.set()
     thread.join(10.0)
-    assert 1 <= len(cluster.writes) <= 3
+    assert len(cluster.writes) <= 3

@@ -37,20 +37,20 @@ def rows(first: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("word", ["Trainium", "Inferentia", "Neuron"])
-@pytest.mark.parametrize("page", ["neuron.md", "operations.md", "../README.md"])
+@pytest.mark.parametrize("page", ["neuron.md", "troubleshooting.md", "../README.md"])
 def test_words_that_people_search_for_are_found(page: str, word: str) -> None:
     assert word in DOCS.joinpath(page).read_text()
 
 
-def test_readme_and_operations_lead_to_the_page() -> None:
+def test_readme_and_troubleshooting_lead_to_the_page() -> None:
     assert "(docs/neuron.md)" in DOCS.parent.joinpath("README.md").read_text()
-    assert "(neuron.md)" in DOCS.joinpath("operations.md").read_text()
+    assert "(neuron.md)" in DOCS.joinpath("troubleshooting.md").read_text()
 
 
 def test_sentence_of_the_refusal_is_the_one_on_the_pages() -> None:
     sentence = count_problem(7, family_of("trn1.32xlarge"))
     assert f"> NumaNotFit: {sentence}\n" in PAGE
-    assert f"`NumaNotFit: {sentence}`" in DOCS.joinpath("operations.md").read_text()
+    assert f"`NumaNotFit: {sentence}`" in DOCS.joinpath("troubleshooting.md").read_text()
 
 
 def test_families_and_counts_are_those_of_the_code() -> None:
