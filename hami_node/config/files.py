@@ -13,9 +13,20 @@ import yaml
 import yaml.constructor
 
 from hami_node.config.settings import Declaration, declarations
+from hami_node.config.unknown_keys import (
+    NOT_FROM_FILES,
+    OWN_SECTION,
+    Place,
+    document,
+    judged,
+    node_entry,
+    own_section,
+    vendor_section,
+)
 from hami_node.config.values import excerpt, value_from_file
 from hami_node.errors import ConfigError
 from hami_node.setting_types import Blocks
+from hami_node.text import shown
 
 try:
     from yaml import CSafeLoader as _Loader
@@ -29,9 +40,8 @@ _SCALAR_ERRORS: Final = (ValueError, TypeError, LookupError, ArithmeticError, At
 """What PyYAML raises besides its own errors for a malformed date or number."""
 DEVICE_CONFIG: Final = "device-config.yaml"
 NODE_CONFIG: Final = "config.json"
-OWN_SECTION: Final = "hami-node"
-"""Section of device-config.yaml with our own settings, spelled as their flags."""
-_NOT_FROM_FILES: Final = frozenset({"node_name", "kubeconfig"})
+_MAX_GUESSES: Final = 50
+"""Further unknown keys of a file are counted: to compare a mebibyte of them would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +51,13 @@ class FileValues:
     Attributes:
         values: setting to checked value.
         ignored: keys without effect here, spelled as in the file, with the file's name.
+        warnings: keys without effect that look misspelt, each a sentence with the file's name.
         errors: everything that is wrong with it.
     """
 
     values: Mapping[str, object]
     ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
 
 
@@ -60,7 +72,9 @@ class _Collector:
         self.source = source
         self.values: dict[str, object] = {}
         self.ignored: list[str] = []
+        self.warnings: list[str] = []
         self.errors: list[ConfigError] = []
+        self._unknown, self._more_of_ours = 0, 0
 
     def take(self, setting: Declaration, value: object, label: str) -> None:
         """Check a value; null sets nothing."""
@@ -71,16 +85,38 @@ class _Collector:
         except ConfigError as e:
             self.errors.append(e)
 
+    def unknown(self, key: object, label: str, place: Place) -> None:
+        """Note a key that no setting has, below `label`; "" for the document."""
+        self._unknown += 1
+        if self._unknown > _MAX_GUESSES:
+            self._more_of_ours += place.is_own
+            return
+        name = str(excerpt(key))
+        named = f"{label}.{shown(name)}" if label else f"section {shown(name)}"
+        verdict = judged(name, place)
+        if verdict.is_error:
+            self.wrong(label or "document", key, verdict.why)
+        elif verdict.why:
+            self.warnings.append(f"{Path(self.source).name}: {named}: {verdict.why}")
+        else:
+            self.ignored.append(named)
+
     def wrong(self, label: str, value: object, hint: str) -> None:
         """Note an error in the file's structure."""
         self.errors.append(ConfigError(self.source, label, excerpt(value), hint))
 
     def done(self) -> FileValues:
         """Everything collected."""
-        shown = f"{Path(self.source).name}: " + ", ".join(self.ignored)
+        more = self._unknown - _MAX_GUESSES
+        if self._more_of_ours:
+            self.wrong("document", f"{more} more", "unknown keys; correct those above first")
+        elif more > 0:
+            self.ignored.append(f"{more} more keys")
+        ignored = f"{Path(self.source).name}: " + ", ".join(self.ignored)
         return FileValues(
             values=self.values,
-            ignored=(shown,) if self.ignored else (),
+            ignored=(ignored,) if self.ignored else (),
+            warnings=tuple(self.warnings),
             errors=tuple(self.errors),
         )
 
@@ -147,33 +183,41 @@ class _StrictLoader(_Loader):
 
 
 def read_device_config(data: bytes, source: str, blocks: Blocks) -> FileValues:
-    """Decode device-config.yaml: the vendors' sections and ours; others are ignored.
+    """Decode device-config.yaml: the vendors' sections and ours.
+
+    Unknown keys of ours are errors; unknown keys of HAMi's, whose versions differ, are not.
 
     Source: HAMi's chart 2.10, ConfigMap of device settings.
     """
     found = _Collector(source)
     try:
-        document = parse_yaml(data, source)
+        content = parse_yaml(data, source)
     except ConfigError as e:
         return FileValues(values={}, errors=(e,))
     sections = [block.section for block in blocks if block.section]
-    if not isinstance(document, Mapping) or not document:
+    if not isinstance(content, Mapping) or not content:
         named = " or ".join(f"{section}:" for section in sections or [OWN_SECTION])
-        found.wrong("document", document, f"needs a section {named}")
+        found.wrong("document", content, f"needs a section {named}")
         return found.done()
-    for section, content in document.items():
-        if section in (*sections, OWN_SECTION):
+    of_document = document(blocks)
+    for section, keys in content.items():
+        if section == OWN_SECTION:
+            _read_keys(found, keys, section, _own_keys(blocks), own_section(blocks))
+        elif section in sections:
             known = _keys_of(section, declarations(blocks).values())
-            _read_keys(found, content, section, known, "needs keys with values below it")
+            _read_keys(found, keys, section, known, vendor_section(blocks, known))
         else:
-            found.ignored.append(f"section {excerpt(section)}")
+            found.unknown(section, "", of_document)
     return found.done()
 
 
+def _own_keys(blocks: Blocks) -> dict[str, Declaration]:
+    every = declarations(blocks).values()
+    return {known.flag: known for known in every if known.name not in NOT_FROM_FILES}
+
+
 def _keys_of(section: str, settings: Iterable[Declaration]) -> dict[str, Declaration]:
-    """The keys of a section, each with its setting."""
-    if section == OWN_SECTION:
-        return {known.flag: known for known in settings if known.name not in _NOT_FROM_FILES}
+    """The keys of a vendor's section, each with its setting."""
     of_section = (known for known in settings if known.section == section)
     return {known.names.yaml: known for known in of_section if known.names.yaml}
 
@@ -183,7 +227,8 @@ def _read_keys(
     content: object,
     label: str,
     known: Mapping[str, Declaration],
-    form: str,
+    place: Place,
+    form: str = "needs keys with values below it",
 ) -> None:
     """Take the known keys of an object and note the others; `form` describes a valid object."""
     if content is None:
@@ -195,7 +240,7 @@ def _read_keys(
         if key in known:
             found.take(known[key], value, f"{label}.{key}")
         else:
-            found.ignored.append(f"{label}.{excerpt(key)}")
+            found.unknown(key, label, place)
 
 
 def read_node_config(data: bytes, source: str, node_name: str | None, blocks: Blocks) -> FileValues:
@@ -241,15 +286,17 @@ def _entries_for(
 def _read_entry(found: _Collector, entry: Mapping[str, object], label: str, blocks: Blocks) -> None:
     known, objects = _node_keys(blocks)
     idle = {key: values for block in blocks for key, values in block.idle_node_keys.items()}
+    place = node_entry(blocks, ("name", *known, *objects))
     for key, value in entry.items():
         if key == "name" or (key in idle and (value is None or value in idle[key])):
             continue
         if key in objects:
-            _read_keys(found, value, f"{label}.{key}", objects[key], _form_of(objects[key]))
+            inner = Place(known={name: name for name in objects[key]}, elsewhere={})
+            _read_keys(found, value, f"{label}.{key}", objects[key], inner, _form_of(objects[key]))
         elif key in known:
             found.take(known[key], value, f"{label}.{key}")
         else:
-            found.ignored.append(f"{label}.{excerpt(key)}")
+            found.unknown(key, label, place)
 
 
 def _node_keys(

@@ -7,8 +7,10 @@ config.json > device-config.yaml > defaults. `os.environ` is read only here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +30,9 @@ from hami_node.config.settings import (
     make_settings,
     plain,
 )
-from hami_node.config.values import value_from_text
+from hami_node.config.unknown_keys import environment as environment_names
+from hami_node.config.unknown_keys import judged
+from hami_node.config.values import excerpt, value_from_text
 from hami_node.errors import ConfigError
 from hami_node.setting_types import Blocks, Role
 
@@ -39,9 +43,9 @@ __all__ = [
     "changed_fields",
     "combine",
     "environment",
-    "load",
     "plain",
     "resolve",
+    "resolve_beside",
 ]
 
 ENV_PREFIX: Final = "HAMI_NODE_"
@@ -51,7 +55,6 @@ CONFIG_FILE_ENV: Final = "CONFIG_FILE"
 NODE_CONFIG_FILE_ENV: Final = "NODE_CONFIG_FILE"
 
 _IGNORED_FLAGS: Final = (
-    "legacy-metrics",
     "logtostderr",
     "node-lock-timeout",
     "use-config-file",
@@ -67,7 +70,6 @@ _IGNORED_SCHEDULER_FLAGS: Final = (
     "leader-elect-renew-deadline",
     "leader-elect-resource-lock",
     "leader-elect-retry-period",
-    "legacy-metrics",
     "logtostderr",
     "node-lock-retry-timeout",
     "node-lock-timeout",
@@ -77,6 +79,12 @@ _IGNORED_SCHEDULER_FLAGS: Final = (
 """Flags of HAMi's scheduler that have no effect here."""
 _IGNORED_ENV: Final = ("HAMI_NODELOCK_EXPIRE", "HAMI_RESYNC_INTERVAL")
 """HAMi's environment variables that have no effect here, besides the vendors'."""
+_SERVICE_LINK: Final = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
+)
+"""How Kubernetes' variables about a Service end; a test keeps our settings from ending so."""
+_MAX_GUESSES: Final = 50
+"""More misspelt variables are not looked at: correcting these shows the next ones."""
 _UNSET_WORDS: Final = frozenset({"", "0", "false", "none", "disabled"})
 """Values of an ignored setting that request nothing, and so are not reported."""
 
@@ -153,30 +161,28 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def load(sources: ConfigSources) -> Settings:
-    """Read the files and resolve every setting.
-
-    Raises:
-        ConfigError: the first error: file, field, value, what is allowed.
-    """
-    found = resolve(sources)
-    if found.errors:
-        raise found.errors[0]
-    return found.settings
-
-
 def resolve(sources: ConfigSources) -> Resolved:
     """Read the files and resolve every setting; errors are collected, not raised."""
     blocks = sources.blocks
-    flags, env = _from_flags(sources), _from_env(sources.env, blocks)
-    node_name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
     device_config = _from_file(
         sources.device_config(), lambda data, source: read_device_config(data, source, blocks)
     )
+    return resolve_beside(device_config, sources, partial(_from_node_file, sources))
+
+
+def resolve_beside(
+    device_config: FileValues,
+    sources: ConfigSources,
+    node_config: Callable[[str], FileValues] = lambda _node: NO_VALUES,
+) -> Resolved:
+    """The same with files that were read elsewhere; `node_config` gives those of a node's name."""
+    blocks = sources.blocks
+    flags, env = _from_flags(sources), _from_env(sources.env, blocks)
+    node_name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
     return combine(
         blocks,
         device_config=device_config,
-        node_config=_from_node_file(sources, node_name),
+        node_config=node_config(node_name),
         env=env,
         flags=flags,
         role=sources.role,
@@ -204,7 +210,8 @@ def combine(
     for origin, layer in layers:
         values.update(layer.values)
         origins.update(dict.fromkeys(layer.values, origin))
-    ignored = tuple(sorted({name for _, layer in layers for name in layer.ignored}))
+    idle = {name for _, layer in layers for name in (*layer.ignored, *layer.warnings)}
+    ignored = tuple(sorted(idle))
     settings = make_settings(values, blocks, ignored=ignored)
     errors = [error for _, layer in reversed(layers) for error in layer.errors]
     errors += _contradictions(settings, role)
@@ -236,12 +243,49 @@ def _from_env(env: Mapping[str, str], blocks: Blocks) -> FileValues:
             except ConfigError as e:
                 errors.append(e)
             break
-    ignored = tuple(
+    ignored = [
         name
         for name in ignored_env(blocks)
         if env.get(name, "").strip().lower() not in _UNSET_WORDS
+    ]
+    unknown = unknown_variables(env, blocks)
+    return FileValues(
+        values=found,
+        ignored=(*ignored, *unknown.ignored),
+        errors=(*errors, *unknown.errors),
     )
-    return FileValues(values=found, ignored=ignored, errors=tuple(errors))
+
+
+def unknown_variables(env: Mapping[str, str], blocks: Blocks) -> FileValues:
+    """What is wrong with the variables that begin as ours and set nothing.
+
+    A misspelt one is an error. Another one may be somebody's own, and is ignored; Kubernetes' own
+    are not even mentioned.
+    """
+    known = {ENV_PREFIX + name.upper() for name in declarations(blocks)}
+    strange = sorted(
+        name
+        for name, text in env.items()
+        if name.startswith(ENV_PREFIX) and name not in known and text and not _is_link(name)
+    )
+    place = environment_names(blocks, ENV_PREFIX)
+    verdicts = {
+        name: judged(name.removeprefix(ENV_PREFIX), place) for name in strange[:_MAX_GUESSES]
+    }
+    return FileValues(
+        values={},
+        ignored=tuple(name for name, found in verdicts.items() if not found.is_error),
+        errors=tuple(
+            ConfigError("environment", "variable", str(excerpt(name)), found.why)
+            for name, found in verdicts.items()
+            if found.is_error
+        ),
+    )
+
+
+def _is_link(name: str) -> bool:
+    """True for a variable by which Kubernetes tells a pod of a Service named hami-node..."""
+    return _SERVICE_LINK.search(name) is not None
 
 
 def _from_file(path: Path | None, decode: Callable[[bytes, str], FileValues]) -> FileValues:

@@ -19,10 +19,10 @@ from tests.reliability import shows
 LIVE = {
     # read wherever they are used
     *("stall_limit_s", "compat", "report_interval_s", "gpu_scheduler_policy"),
-    *("usage_interval_s", "usage_metrics"),
+    *("usage_interval_s", "usage_metrics", "legacy_metrics"),
     *("default_count", "default_memory_mib", "default_cores", "memory_factor"),
     *("limiter", "limiter_sha256", "device_list_strategy", "core_policy", "disable_core_limit"),
-    *("memory_limit_by", "usage_interval_s", "usage_metrics"),
+    "memory_limit_by",
     *("lib_cuda_log_level", "register_format", "handshake", "overwrite_env", "runtime_class_name"),
     *("visible_devices_form", "pass_device_specs", "cdi_annotation_prefix"),
     *("nvidia_cdi_hook_path", "gds_enabled", "mofed_enabled", "gdrcopy_enabled"),
@@ -117,6 +117,16 @@ def test_last_content_wins_under_reloads_at_once(daemon: Process) -> None:
         daemon.process.send_signal(signal.SIGHUP)
     daemon.configure("nvidia:\n  deviceSplitCount: 9\n")
     daemon.rig.wait_registered(4 * 9)
+    assert daemon.process.poll() is None
+
+
+def test_misspelt_key_of_ours_is_refused_and_one_of_hamis_is_mentioned(daemon: Process) -> None:
+    daemon.configure("  log-lvel: debug\n")
+    daemon.wait_for("did you mean log-level?")
+    assert any("event=config_refused" in line for line in daemon.logged())
+    daemon.configure("nvidia:\n  deviceSplitCuont: 9\n")
+    daemon.wait_for("event=settings_without_effect")
+    daemon.wait_for("deviceSplitCuont: unknown; did you mean deviceSplitCount?")
     assert daemon.process.poll() is None
 
 

@@ -20,12 +20,13 @@ from hami_node.config.settings import (
     plain,
     settings_of,
 )
-from hami_node.config.sources import ConfigSources, ignored_env, ignored_flags, load, resolve
+from hami_node.config.sources import ConfigSources, ignored_env, ignored_flags, resolve
 from hami_node.errors import ConfigError, HamiError
 from hami_node.setting_types import Count, Group, Role, SettingsBlock, setting
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.quantities import ResourceName
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.settings import load
 
 NODE = {"NODE_NAME": "n1"}
 

@@ -153,7 +153,9 @@ def test_null_values_are_absent() -> None:
 def test_node_name_can_not_come_from_a_file() -> None:
     found = read_device_config(b"hami-node: {node-name: x, log-level: debug}", "f.yaml")
     assert found.values == {"log_level": "debug"}
-    assert found.ignored == ("f.yaml: hami-node.node-name",)
+    (error,) = found.errors
+    assert (error.field, error.value) == ("hami-node", "node-name")
+    assert "use the flag --node-name" in error.hint
 
 
 def nodeconfig(*entries: object) -> bytes:

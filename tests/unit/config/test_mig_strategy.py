@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.errors import ConfigError
 from hami_node.vendors.nvidia.mode import MigStrategy
 from hami_node.vendors.registry import SETTINGS_BLOCKS
-from tests.fakes.settings import value_of
+from tests.fakes.settings import load, value_of
 
 NODE = {"NODE_NAME": "n1"}
 

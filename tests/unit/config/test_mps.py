@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from hami_node.cli.main import main
 from hami_node.config.files import read_node_config as read
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.errors import ConfigError
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.settings import load
 
 NODE = {"NODE_NAME": "n1"}
 PAGE = Path(__file__).parents[3] / "docs" / "mps.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.config.settings import declarations
-from hami_node.config.sources import ConfigSources, changed_fields, load, plain, resolve
+from hami_node.config.sources import ConfigSources, changed_fields, plain, resolve
 from hami_node.config.values import allowed
 from hami_node.errors import ConfigError
 from hami_node.logs import LogFormat
@@ -15,7 +15,7 @@ from hami_node.vendors.nvidia.choices import BackendKind, RegisterFormat
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
-from tests.fakes.settings import settings, value_of
+from tests.fakes.settings import load, settings, value_of
 from tests.reliability import shows
 
 NODE = {"NODE_NAME": "n1"}
