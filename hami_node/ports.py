@@ -294,8 +294,20 @@ class ListingKube(Protocol):
     def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
         """LIST pods, of one node or of all."""
 
+    def list_pods_in(self, namespace: str) -> tuple[Pod, ...]:
+        """LIST the pods of a namespace."""
+
     def list_resource_quotas(self) -> tuple[Mapping[str, object], ...]:
         """LIST the quotas of all namespaces, as plain values."""
+
+    def read_plain_pod(self, namespace: str, name: str) -> Mapping[str, object]:
+        """GET one pod, as plain values."""
+
+    def list_events(self, namespace: str, name: str) -> tuple[Mapping[str, object], ...]:
+        """LIST the Events about objects of this name, as plain values."""
+
+    def read_pod_metrics(self, pod: Pod, port: str, deadline: Deadline) -> bytes:
+        """GET /metrics of a pod, through the API server."""
 
 
 class Watched(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from hami_node.cluster.access import Access
 from hami_node.config.settings import Declaration, declarations, plain_value, settings_of
 from hami_node.config.sources import (
     CONFIG_FILE_ENV,
@@ -124,10 +126,21 @@ def _note_ignored(ctx: click.Context, option: click.Parameter, value: str | None
         ctx.meta.setdefault(IGNORED_KEY, []).append(str(option.name).replace("_", "-"))
 
 
-def kubeconfig_of(env: Mapping[str, str]) -> Path | None:
-    """The kubeconfig that kubectl would use; None when there is none."""
-    named = env.get("KUBECONFIG", "").split(":")[0]
+def kubeconfigs_of(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """The kubeconfigs that kubectl would use; () when there is none."""
+    named = tuple(Path(name) for name in env.get("KUBECONFIG", "").split(os.pathsep) if name)
     if named:
-        return Path(named)
+        return named
     usual = Path(env.get("HOME", "/root")) / ".kube" / "config"
-    return usual if usual.is_file() else None
+    return (usual,) if usual.is_file() else ()
+
+
+def kubeconfig_of(env: Mapping[str, str]) -> Path | None:
+    """The first of the kubeconfigs that kubectl would use; None when there is none."""
+    return next(iter(kubeconfigs_of(env)), None)
+
+
+def access_of(env: Mapping[str, str], kubeconfig: Path | None = None, context: str = "") -> Access:
+    """Access as flags and environment say it: a named kubeconfig is the only one."""
+    files = kubeconfigs_of(env) if kubeconfig is None else (kubeconfig,)
+    return Access(kubeconfigs=files, context=context)

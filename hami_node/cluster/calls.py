@@ -14,7 +14,11 @@ Query = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """One request as data. `subject` names the object for people: `nodes/gpu-1`."""
+    """One request as data.
+
+    `subject` names the object for people: `nodes/gpu-1`. `most_bytes` of an answer are read; None
+    for all, which only the API server's own objects are trusted with.
+    """
 
     method: str
     verb: str
@@ -24,6 +28,8 @@ class ApiCall:
     query: Query = ()
     body: object = None
     content_type: str = PLAIN_JSON
+    accept: str = PLAIN_JSON
+    most_bytes: int | None = None
 
     def __str__(self) -> str:
         """`patch nodes/gpu-1`."""

@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hami_node import __version__
 from hami_node.clock import Deadline
+from hami_node.cluster.access import Access
 from hami_node.cluster.calls import JSON_PATCH, MERGE_PATCH, PLAIN_JSON, ApiCall, Query
 from hami_node.cluster.events import EventOrigin, event_body
 from hami_node.cluster.paths import (
@@ -23,7 +24,7 @@ from hami_node.cluster.paths import (
 from hami_node.cluster.transport.connection import Connection, OnRequest, Timeouts
 from hami_node.cluster.transport.credentials import load_configuration
 from hami_node.cluster.transport.sender import Sender
-from hami_node.cluster.watching.frames import read_list, read_mapping
+from hami_node.cluster.watching.frames import read_list, read_mapping, read_names
 from hami_node.errors import Conflict, KubeError, WireError
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
@@ -31,6 +32,11 @@ from hami_node.ports import Clock, EventNote, Fence, JsonPatch
 from hami_node.wire.objects import decode_node, decode_pod
 
 log = logging.getLogger(__name__)
+
+PAGE_BYTES: Final = 4 << 20
+"""Of a pod's page; a daemon's has 100 KiB."""
+
+_TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 T = TypeVar("T")
 Json = Mapping[str, object]
@@ -129,6 +135,15 @@ class KubeClient:
         query = () if node_name is None else (("fieldSelector", f"spec.nodeName={node_name}"),)
         return tuple(_decoded(self.sender.list_items(f"{CORE}/pods", "pods", query), decode_pod))
 
+    def list_pods_in(self, namespace: str) -> tuple[Pod, ...]:
+        """LIST the pods of a namespace; pods that can't be decoded are left out."""
+        return tuple(_decoded(self.sender.list_items(pod_path(namespace), "pods"), decode_pod))
+
+    def read_plain_pod(self, namespace: str, name: str) -> Json:
+        """GET a pod, as plain values."""
+        path, subject = pod_path(namespace, name), f"pods/{namespace}/{name}"
+        return read_mapping(self.sender.send(_call("GET", "get", path, "pods", subject)))
+
     def pods_now(self, node_name: str) -> tuple[Pod, ...]:
         """LIST the pods of a node as they are now, not as a cache of the API server has them.
 
@@ -195,6 +210,19 @@ class KubeClient:
         subject = f"events about {event.kind.lower()} {event.name}"
         self.sender.send(_call("POST", "create", path, "events", subject, body=body))
 
+    def list_events(self, namespace: str, name: str) -> tuple[Json, ...]:
+        """LIST the Events about objects of this name in a namespace, as plain values."""
+        path = f"{CORE}/namespaces/{segment(namespace)}/events"
+        query = (("fieldSelector", f"involvedObject.name={name}"),)
+        return tuple(map(read_mapping, self.sender.list_items(path, "events", query)))
+
+    def read_pod_metrics(self, pod: Pod, port: str, deadline: Deadline) -> bytes:
+        """GET /metrics of a pod through the API server's proxy, `PAGE_BYTES` of it at most."""
+        path = f"{pod_path(pod.namespace, pod.name)}:{segment(port)}/proxy/metrics"
+        parts = {"accept": "*/*", "most_bytes": PAGE_BYTES}
+        call = _call("GET", "get", path, "pods/proxy", f"pods/{pod.key}/proxy", **parts)
+        return self.sender.within(deadline).send(call)
+
     # -- leases and quotas ---------------------------------------------------------------------
 
     def read_lease(self, namespace: str, name: str) -> Json:
@@ -221,6 +249,13 @@ class KubeClient:
         """LIST the quotas of all namespaces, as plain values."""
         pages = self.sender.list_items(f"{CORE}/resourcequotas", "resourcequotas")
         return tuple(read_mapping(item) for item in pages)
+
+    def names_of(self, resource: str, namespace: str, most: int) -> tuple[str, ...]:
+        """The first names of nodes, namespaces, or of a namespace's pods, and nothing else."""
+        path = pod_path(namespace) if resource == "pods" else f"{CORE}/{segment(resource)}"
+        query = (("limit", str(most)), ("includeObject", "None"))
+        call = _call("GET", "list", path, resource, resource, query=query, accept=_TABLE)
+        return read_names(self.sender.send(call))
 
     # -- everything else -----------------------------------------------------------------------
 
@@ -277,7 +312,7 @@ def _decoded(raws: Iterator[bytes], decode: Callable[[bytes], T]) -> Iterator[T]
 
 
 def connect(
-    kubeconfig: Path | None,
+    access: Access | Path | None,
     *,
     component: str,
     clock: Clock,
@@ -286,13 +321,13 @@ def connect(
     on_request: OnRequest | None = None,
     stop: threading.Event | None = None,
 ) -> KubeClient:
-    """A client for the cluster of a kubeconfig, or with None for the cluster that we run in.
+    """A client for the cluster of kubeconfigs, or without any for the cluster that we run in.
 
     Raises:
         ConfigError: no usable credentials.
     """
     connection = Connection(
-        lambda: load_configuration(kubeconfig),
+        lambda: load_configuration(access),
         user_agent=f"hami-node/{__version__} ({component})",
         timeouts=timeouts,
         on_request=on_request,

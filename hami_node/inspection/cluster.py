@@ -15,7 +15,7 @@ from hami_node.errors import WireError
 from hami_node.inspection.divided import divided_on
 from hami_node.inspection.shares import allocatable_shown, fixed_asks, fixed_cards
 from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeView, Problem
-from hami_node.model import ContainerGrants, Device, Node, Pod, Vendor
+from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
 from hami_node.text import cut
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.holding import holding_of, node_of
@@ -60,11 +60,11 @@ def inspect(
         usage = NodeUsage(devices)
         found = _holders_on(node, by_node.get(node.name, ()), usage, vendors)
         problems += _misplaced(node, usage)
-        problems += _closed(node, devices)
+        reasons = _closed(node, devices, problems)
         problems += _second_allocators(node, vendors) if devices else ()
         holders += found
-        cards += [_card_view(node, usage.cards[device.uuid]) for device in devices]
-        cards += [_card_view(node, use) for use in fixed]
+        uses = (*(usage.cards[device.uuid] for device in devices), *fixed)
+        cards += [_card_view(node, use, reasons.get(use.device.uuid, "")) for use in uses]
         if devices or fixed or found or any(_handshake_texts(node, vendors)):
             count = len(devices) + len(fixed)
             is_alone = bool(fixed) and not devices
@@ -149,18 +149,21 @@ def _misplaced(node: Node, usage: NodeUsage) -> Iterable[Problem]:
             yield Problem(where=where, why=card.contradiction)
 
 
-def _closed(node: Node, devices: Iterable[Device]) -> Iterable[Problem]:
-    """Why cards are closed, as their daemon says."""
+def _closed(node: Node, devices: Iterable[Device], problems: list[Problem]) -> Mapping[Uuid, str]:
+    """Why cards are unhealthy or closed, as their daemon says; also added to the problems."""
     where = f"node {node.name}"
     try:
         reasons = decode_closed(node.annotations)
     except WireError as e:
-        yield Problem(where=where, why=str(e))
-        return
+        problems.append(Problem(where=where, why=str(e)))
+        return {}
     indexes: dict[str, int] = {device.uuid: device.index for device in devices}
+    found: dict[Uuid, str] = {}
     for uuid, why in sorted(reasons.items()):
         card = f"{where}, card {indexes[uuid]}" if uuid in indexes else f"{where}, card {uuid}"
-        yield Problem(where=card, why=cut(why, MAX_EXCERPT))
+        found[Uuid(uuid)] = cut(why, MAX_SENTENCE)
+        problems.append(Problem(where=card, why=found[Uuid(uuid)]))
+    return found
 
 
 def _holder_views(
@@ -199,7 +202,7 @@ def shown_cores(vendor: Vendor | str, cores: int) -> int:
     return cores.bit_count() if rules_of(vendor).cores_are_mask else cores
 
 
-def _card_view(node: Node, card: DeviceUsage) -> CardView:
+def _card_view(node: Node, card: DeviceUsage, why: str) -> CardView:
     device = card.device
     return CardView(
         node=node.name,
@@ -216,6 +219,7 @@ def _card_view(node: Node, card: DeviceUsage) -> CardView:
         memory_used_mib=card.memory_used_mib,
         cores=shown_cores(device.vendor, device.cores),
         cores_used=shown_cores(device.vendor, card.cores_used),
+        why=why or ("" if device.healthy else device.unhealthy_reason),
     )
 
 

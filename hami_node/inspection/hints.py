@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet, Placed
 from hami_node.engine.place import PodRequest
@@ -15,14 +16,16 @@ from hami_node.wire import names
 
 Change = Callable[[Ask], Ask]
 
+NO_NAMESPACE: Final = ""
+"""No quota limits it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """The picture's fleet, and the same without pods and without quotas."""
+    """The picture's fleet, and the same without pods."""
 
     fleet: Fleet
     empty: Fleet
-    unlimited: Fleet
     nodes: tuple[str, ...]
 
     def where(self, request: PodRequest, fleet: Fleet | None = None) -> str:
@@ -44,8 +47,7 @@ def hints_of(
     basis = picture.basis
     trial = _Trial(
         fleet=picture.fleet,
-        empty=fleet_of(basis, picture.offers, {}),
-        unlimited=fleet_of(basis, picture.offers, picture.held),
+        empty=picture.empty or fleet_of(basis, picture.offers, {}),
         nodes=tuple(name for name in picture.offers if picture.is_ready(name)),
     )
     return (
@@ -152,7 +154,7 @@ def _other_wishes(
 
 
 def _waiting(request: PodRequest, trial: _Trial) -> str:
-    node = trial.where(request, trial.unlimited)
+    node = trial.where(replace(request, namespace=NO_NAMESPACE))
     if node:
         return (
             f"the ResourceQuota of namespace {request.namespace} prevents it: without it the pod "

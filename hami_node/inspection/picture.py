@@ -62,6 +62,7 @@ class Picture:
         nodes: the same nodes.
         others: number of nodes without cards.
         held: the holdings that count, by the key of the pod.
+        empty: the same cards without any grant, where somebody keeps them; None makes them anew.
     """
 
     basis: Basis
@@ -70,6 +71,7 @@ class Picture:
     nodes: Mapping[str, Node]
     others: int
     held: Mapping[str, PodHolding]
+    empty: Fleet | None = None
 
     def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
         """The cards of a node, if pods may be scheduled on them."""

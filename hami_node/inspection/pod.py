@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -24,6 +24,7 @@ from hami_node.inspection.cluster import inspect, shown_cores
 from hami_node.inspection.hints import hints_of
 from hami_node.inspection.picture import Basis, Listed, Picture, is_expired, picture_of
 from hami_node.inspection.reasons import Explained
+from hami_node.inspection.story import EventView
 from hami_node.inspection.views import HolderView, Problem
 from hami_node.inspection.waiting import (
     age_s,
@@ -101,6 +102,8 @@ class PodView:
         cures: hints on what would help, as sentences.
         problems: its annotations that are invalid.
         resize: how far its last request for other amounts is, as a sentence; "" without one.
+        scheduler_said: why kube-scheduler has not bound it, in its own words; "" if it has.
+        events: what was said about it, oldest first.
         basis: what all this is computed from.
     """
 
@@ -118,6 +121,8 @@ class PodView:
     cures: tuple[str, ...]
     problems: tuple[Problem, ...] = ()
     resize: str = ""
+    scheduler_said: str = ""
+    events: tuple[EventView, ...] = ()
     basis: str = BASIS
 
 
@@ -135,20 +140,30 @@ class _Finding:
 
 
 def explain_pod(
-    listed: Listed, pod: Pod, basis: Basis, now_s: float, scheduler_name: str
+    listed: Listed,
+    pod: Pod,
+    basis: Basis,
+    now_s: float,
+    scheduler_name: str,
+    picture: Picture | None = None,
 ) -> PodView:
     """Explain a pod's state and, while it is not bound, the verdict on every node.
 
     Args:
-        listed: nodes, pods and quotas.
+        listed: nodes, pods and quotas; with a picture, the pod's own node is enough.
         pod: the pod to explain.
         basis: the vendors and rules.
         now_s: Unix seconds, for ages.
         scheduler_name: the kube-scheduler profile that calls the extender.
+        picture: all the same without the pod, where somebody keeps it; None makes it anew.
     """
     cluster = inspect(listed.nodes, (pod,), basis.vendors, now_s)
     held = tuple(holder for holder in cluster.holders if holder.pod == pod.name)
-    found = _finding(listed, pod, basis, now_s, held)
+
+    def without_pod() -> Picture:
+        return picture or picture_of(listed, basis, now_s, without=pod.key)
+
+    found = _finding(without_pod, pod, basis, now_s, held)
     hints = found.hints
     if found.state is PodState.WAITING:
         hints = tuple(filter(None, (other_scheduler(pod, scheduler_name), *hints)))
@@ -171,7 +186,11 @@ def explain_pod(
 
 
 def _finding(
-    listed: Listed, pod: Pod, basis: Basis, now_s: float, held: tuple[HolderView, ...]
+    picture: Callable[[], Picture],
+    pod: Pod,
+    basis: Basis,
+    now_s: float,
+    held: tuple[HolderView, ...],
 ) -> _Finding:
     if pod.is_over:
         return _Finding(
@@ -191,7 +210,7 @@ def _finding(
         )
     if pod.node_name:
         return _bound(pod, request, basis.vendors, held)
-    return _unbound(listed, pod, request, basis, now_s)
+    return _unbound(picture(), pod, request, basis, now_s)
 
 
 def _bound(
@@ -214,8 +233,9 @@ def _bound(
     return _Finding(state=PodState.BOUND, summary=summary, asks=asks, node=pod.node_name)
 
 
-def _unbound(listed: Listed, pod: Pod, request: PodRequest, basis: Basis, now_s: float) -> _Finding:
-    picture = picture_of(listed, basis, now_s, without=pod.key)
+def _unbound(
+    picture: Picture, pod: Pod, request: PodRequest, basis: Basis, now_s: float
+) -> _Finding:
     holding = holding_of(pod, basis.vendors)
     found = explanation_of(picture, request)
     nodes = _verdicts(picture, request, found)

@@ -27,6 +27,8 @@ MAX_NAMES: Final = 5
 """Nodes named for each reason in an Event."""
 MAX_SEARCHED: Final = 500
 """Nodes searched for the nearest miss."""
+NO_REASON: Final = "NoNode"
+"""There was no node to choose from."""
 _LASTING: Final = frozenset(
     {Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH, Reason.UUID_MISMATCH}
 )
@@ -46,11 +48,13 @@ class Explained:
         failed: by node; other pods that end may make room.
         unresolvable: by node; it won't help to wait for other pods to end.
         summary: a sentence for the Event.
+        reason: of most nodes; the names of reasons are few.
     """
 
     failed: Mapping[str, str]
     unresolvable: Mapping[str, str]
     summary: str
+    reason: str = NO_REASON
 
 
 def lasting_of(vendors: Iterable[VendorProtocol]) -> frozenset[StrEnum]:
@@ -97,6 +101,7 @@ def explained(
         failed=failed,
         unresolvable=unresolvable,
         summary=_summary(rejections, by_reason) + _nearest(request, rejections, cards_of),
+        reason=max(by_reason, key=lambda each: (len(by_reason[each]), each), default=NO_REASON),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -18,17 +18,23 @@ _LIST_KINDS: Final = {
     "NodeList": "Node",
     "PodList": "Pod",
     "ResourceQuotaList": "ResourceQuota",
+    "EventList": "Event",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """The objects of a saved list."""
+    """The objects of a saved list.
+
+    Pods are there as plain values as well, by key, and Events as plain values only.
+    """
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     problems: tuple[Problem, ...]
     quotas: tuple[ResourceQuota, ...] = ()
+    plain_pods: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    events: tuple[Mapping[str, object], ...] = ()
 
 
 def read_saved(text: bytes, source: str) -> Saved:
@@ -47,6 +53,8 @@ def read_saved(text: bytes, source: str) -> Saved:
     nodes: list[Node] = []
     pods: list[Pod] = []
     quotas: list[ResourceQuota] = []
+    plain: dict[str, Mapping[str, object]] = {}
+    events: list[Mapping[str, object]] = []
     problems: list[Problem] = []
     for kind, item in _objects(document):
         try:
@@ -54,6 +62,9 @@ def read_saved(text: bytes, source: str) -> Saved:
                 nodes.append(decode_node(item))
             elif kind == "Pod":
                 pods.append(decode_pod(item))
+                plain[pods[-1].key] = item
+            elif kind == "Event":
+                events.append(item)
             elif kind == "ResourceQuota":
                 quotas.append(decode_resource_quota(item))
         except WireError as e:
@@ -61,7 +72,12 @@ def read_saved(text: bytes, source: str) -> Saved:
     if not nodes and not pods and not problems:
         raise WireError(source, "", "contains no node and no pod; save with kubectl get -o json")
     return Saved(
-        nodes=tuple(nodes), pods=tuple(pods), problems=tuple(problems), quotas=tuple(quotas)
+        nodes=tuple(nodes),
+        pods=tuple(pods),
+        problems=tuple(problems),
+        quotas=tuple(quotas),
+        plain_pods=plain,
+        events=tuple(events),
     )
 
 

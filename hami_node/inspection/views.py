@@ -18,7 +18,8 @@ class Problem:
 class CardView:
     """A card and its usage. Memory in MiB.
 
-    Cores are in percent; where cores are granted individually, their number.
+    Cores are in percent; where cores are granted individually, their number. `why` it is unhealthy
+    or closed, as its node says; "" otherwise.
     """
 
     node: str
@@ -35,6 +36,7 @@ class CardView:
     memory_used_mib: int
     cores: int
     cores_used: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

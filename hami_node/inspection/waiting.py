@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +23,11 @@ SHOWN: Final = 3
 
 
 def waiting_in(
-    picture: Picture, pods: Iterable[Pod], now_s: float, scheduler_name: str
+    picture: Picture,
+    pods: Iterable[Pod],
+    now_s: float,
+    scheduler_name: str,
+    reasons: MutableMapping[PodRequest, str] | None = None,
 ) -> tuple[WaitingView, ...]:
     """Pods that request cards and are not bound, those that wait longest first.
 
@@ -32,9 +36,10 @@ def waiting_in(
         pods: all pods.
         now_s: Unix seconds, for ages.
         scheduler_name: the kube-scheduler profile that calls the extender.
+        reasons: what is known already of equal requests; new ones are added.
     """
     vendors = picture.basis.vendors
-    reasons: dict[PodRequest, str] = {}
+    reasons = {} if reasons is None else reasons
     views = []
     for pod in pods:
         if pod.node_name or pod.is_over or pod.is_being_deleted:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,9 +17,9 @@ import msgspec
 import urllib3
 
 from hami_node.clock import Deadline
-from hami_node.cluster.calls import PLAIN_JSON, ApiCall
+from hami_node.cluster.calls import ApiCall
 from hami_node.cluster.transport.bounded_reads import POOL_CLASSES, all_reads_by
-from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS
+from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS, acting_as
 from hami_node.cluster.transport.failures import decode_status, failure_of, foreign_errors
 from hami_node.cluster.transport.light_import import import_light
 from hami_node.errors import ConfigError, KubeError
@@ -125,6 +125,8 @@ class Connection:
             idle=15, interval=5, count=3
         )
         configuration.connection_pool_maxsize = 8
+        if not configuration.verify_ssl:  # the kubeconfig says so: nobody needs it repeated
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._configuration = configuration
         self._pool: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager
         self._pool.pool_classes_by_scheme = POOL_CLASSES
@@ -216,13 +218,15 @@ class Connection:
         finally:
             self._on_request(call.verb, call.resource, status)
 
-    def _headers(self, call: ApiCall) -> Mapping[str, str]:
-        headers = {"Accept": PLAIN_JSON, "User-Agent": self._user_agent}
+    def _headers(self, call: ApiCall) -> urllib3.HTTPHeaderDict:
+        headers = urllib3.HTTPHeaderDict({"Accept": call.accept, "User-Agent": self._user_agent})
         if call.body is not None:
             headers["Content-Type"] = call.content_type
         token = _authorization(self._configuration, call)
         if token is not None:
             headers["Authorization"] = token
+        for name, value in acting_as(self._configuration):
+            headers.add(name, value)
         return headers
 
     def _renew_credentials(self) -> bool:
@@ -241,10 +245,14 @@ class Connection:
         self, response: urllib3.BaseHTTPResponse, call: ApiCall, limit: Deadline
     ) -> bytes:
         chunks: list[bytes] = []
+        size = 0
         try:
             with foreign_errors(call, self.host):
                 while chunk := response.read1(_READ_BYTES):
                     chunks.append(chunk)
+                    size += len(chunk)
+                    if call.most_bytes is not None and size > call.most_bytes:
+                        raise KubeError(f"can't {call}: more than {call.most_bytes} bytes")
         except KubeError as e:
             response.close()
             if not limit.left_s():
@@ -258,7 +266,7 @@ def _authorization(configuration: Any, call: ApiCall) -> str | None:  # noqa: AN
     """The Authorization header; the configuration itself reloads a rotated token file."""
     try:
         token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
-    except CREDENTIAL_ERRORS as error:
+    except (*CREDENTIAL_ERRORS, ConfigError) as error:
         raise KubeError(f"can't {call}: our credentials can't be read: {error}") from error
     return None if token is None else str(token)
 

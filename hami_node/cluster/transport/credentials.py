@@ -1,8 +1,8 @@
-"""The API server's address and our credentials: a kubeconfig file, or the pod's service account.
+"""The API server's address and our credentials: kubeconfig files, or the pod's service account.
 
-Plain kubeconfigs (tokens, certificates, passwords) are read here, because the reader of the
-`kubernetes` package loads OAuth and 15 MiB for them; it is used only for what needs it: programs
-and identity providers that issue tokens.
+Kubeconfigs are read here, because the reader of the `kubernetes` package loads OAuth and 15 MiB for
+them, and takes no client certificates from programs; it is used only for what needs it: identity
+providers that issue tokens (`auth-provider`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-import yaml
-
+from hami_node.cluster.access import Access
+from hami_node.cluster.transport.kubeconfig import Chosen, User, read_kubeconfigs
 from hami_node.cluster.transport.light_import import import_light
 from hami_node.errors import ConfigError
 
@@ -31,74 +30,33 @@ CREDENTIAL_ERRORS: Final = (_errors.ConfigException, OSError)
 """What reloading credentials may raise."""
 
 _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the key of a setting, no secret
-
-
-class _Cluster(msgspec.Struct, rename="kebab"):
-    server: str
-    certificate_authority: str | None = None
-    certificate_authority_data: str | None = None
-    insecure_skip_tls_verify: bool = False
-    tls_server_name: str | None = None
-    proxy_url: str | None = None
-
-
-class _User(msgspec.Struct, rename="kebab"):
-    client_certificate: str | None = None
-    client_certificate_data: str | None = None
-    client_key: str | None = None
-    client_key_data: str | None = None
-    token: str | None = None
-    token_file: str | None = msgspec.field(default=None, name="tokenFile")
-    username: str | None = None
-    password: str | None = None
-    exec: object = None
-    auth_provider: object = None
-
-
-class _Context(msgspec.Struct):
-    cluster: str
-    user: str | None = None
-
-
-class _NamedCluster(msgspec.Struct):
-    name: str
-    cluster: _Cluster
-
-
-class _NamedUser(msgspec.Struct):
-    name: str
-    user: _User | None = None
-
-
-class _NamedContext(msgspec.Struct):
-    name: str
-    context: _Context
-
-
-class _KubeConfig(msgspec.Struct, rename="kebab"):
-    current_context: str = ""
-    clusters: list[_NamedCluster] | None = None
-    contexts: list[_NamedContext] | None = None
-    users: list[_NamedUser] | None = None
+_AS_USER: Final = "Impersonate-User"
+_AS_GROUPS: Final = "Impersonate-Group"
 
 
 def load_configuration(
-    kubeconfig: Path | None,
+    access: Access | Path | None,
     service_account: Path = SERVICE_ACCOUNT,
     environ: Mapping[str, str] | None = None,
 ) -> Any:  # noqa: ANN401 - kubernetes.client.Configuration, loaded without its package
     """Address, TLS and credentials.
 
     Args:
-        kubeconfig: the file; None means the service account of the pod that we run in.
+        access: kubeconfigs, context and impersonation; a single kubeconfig; without any file the
+            service account of the pod that we run in.
         service_account: its mounted folder.
         environ: has KUBERNETES_SERVICE_HOST and _PORT; None means the process's environment.
 
     Raises:
-        ConfigError: the file is missing or broken, or there is no service account.
+        ConfigError: a file is missing or broken, or there is no service account.
     """
-    if kubeconfig is not None:
-        return _from_kubeconfig(kubeconfig)
+    if not isinstance(access, Access):
+        access = Access.of(access)
+    if access.kubeconfigs:
+        return _from_kubeconfigs(access)
+    if access.context:
+        hint = "there is no kubeconfig: name one with --kubeconfig or KUBECONFIG"
+        raise ConfigError("settings", "--context", access.context, hint)
     configuration = _configuration.Configuration()
     options = {} if environ is None else {"environ": environ}
     try:
@@ -110,21 +68,36 @@ def load_configuration(
     except CREDENTIAL_ERRORS as error:
         hint = "run in a pod with a service account, or name a kubeconfig: --kubeconfig, KUBECONFIG"
         raise ConfigError("service account", "credentials", str(error), hint) from error
+    _act_as(configuration, access, User())
     return configuration
 
 
-def _from_kubeconfig(path: Path) -> Any:  # noqa: ANN401 - as above
-    try:
-        config = msgspec.convert(yaml.safe_load(path.read_bytes()), _KubeConfig)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        hint = "name a readable kubeconfig file: --kubeconfig, KUBECONFIG"
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(str(path), "kubeconfig", why, hint) from error
-    cluster, user = _current(path, config)
+def acting_as(configuration: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401 - as above
+    """The headers that say whom to act as; () for oneself."""
+    user, groups = (configuration.api_key.get(key) for key in (_AS_USER, _AS_GROUPS))
+    named = [(_AS_GROUPS, group) for group in groups or ()]
+    return ((_AS_USER, str(user)), *named) if user else ()
+
+
+def _act_as(configuration: Any, access: Access, user: User) -> None:  # noqa: ANN401 - as above
+    """Note whom to act as: flags win over the file, as a whole."""
+    is_flag = bool(access.as_user or access.as_groups)
+    name = access.as_user if is_flag else user.as_user
+    groups = access.as_groups if is_flag else tuple(user.as_groups or ())
+    if groups and not name:
+        hint = "name a user as well: --as"
+        raise ConfigError("settings", "--as-group", ",".join(groups), hint)
+    if name:
+        configuration.api_key[_AS_USER] = name
+        configuration.api_key[_AS_GROUPS] = groups
+
+
+def _from_kubeconfigs(access: Access) -> Any:  # noqa: ANN401 - as above
+    chosen = read_kubeconfigs(access.kubeconfigs).chosen(access.context)
+    cluster, path = chosen.cluster, chosen.cluster_file
     configuration = _configuration.Configuration()
-    if user.exec is not None or user.auth_provider is not None:
-        _load_with_library(path, configuration)
-        return configuration
+    if chosen.user.exec is None and chosen.user.auth_provider is not None:
+        _load_with_library(access, configuration)
     configuration.host = cluster.server.rstrip("/")
     configuration.verify_ssl = not cluster.insecure_skip_tls_verify
     configuration.tls_server_name = cluster.tls_server_name
@@ -135,26 +108,14 @@ def _from_kubeconfig(path: Path) -> Any:  # noqa: ANN401 - as above
         configuration.ca_cert_data = authority.decode("utf-8", "replace")
     else:
         configuration.ssl_ca_cert = _beside(path, cluster.certificate_authority)
-    _set_user(path, configuration, user)
+    if chosen.user.auth_provider is None or chosen.user.exec is not None:
+        _set_user(chosen.user_file, configuration, chosen)
+    _act_as(configuration, access, chosen.user)
     return configuration
 
 
-def _current(path: Path, config: _KubeConfig) -> tuple[_Cluster, _User]:
-    """The cluster and user of the current context."""
-    wanted = config.current_context
-    context = next((named.context for named in config.contexts or () if named.name == wanted), None)
-    if context is None:
-        known = ", ".join(named.name for named in config.contexts or ()) or "none"
-        raise ConfigError(str(path), "current-context", wanted, f"contexts in the file: {known}")
-    for cluster in config.clusters or ():
-        if cluster.name == context.cluster:
-            users = [named.user for named in config.users or () if named.name == context.user]
-            return cluster.cluster, (users[0] if users else None) or _User()
-    known = ", ".join(cluster.name for cluster in config.clusters or ()) or "none"
-    raise ConfigError(str(path), "cluster", context.cluster, f"clusters in the file: {known}")
-
-
-def _set_user(path: Path, configuration: Any, user: _User) -> None:  # noqa: ANN401 - as above
+def _set_user(path: Path, configuration: Any, chosen: Chosen) -> None:  # noqa: ANN401 - as above
+    user = chosen.user
     configuration.cert_file = _as_file(
         path, "client-certificate-data", user.client_certificate_data
     ) or _beside(path, user.client_certificate)
@@ -171,6 +132,8 @@ def _set_user(path: Path, configuration: Any, user: _User) -> None:  # noqa: ANN
             hint = "name a readable file"
             raise ConfigError(str(path), "tokenFile", user.token_file, hint) from error
         configuration.refresh_api_key_hook = hook
+    elif user.exec is not None:
+        _set_program(configuration, chosen)
     elif user.username is not None:
         pair = f"{user.username}:{user.password or ''}".encode()
         configuration.api_key[_TOKEN_KEY] = "Basic " + base64.b64encode(pair).decode()
@@ -203,20 +166,67 @@ def _as_file(path: Path, field: str, text: str | None) -> str | None:
 
     It is kept as long as the process runs, because each new connection reads it.
     """
-    if not text:
-        return None
-    content = _decoded(path, field, text)
+    return _content_as_file(_decoded(path, field, text)) if text else None
+
+
+def _content_as_file(content: bytes) -> str:
+    """A file with this content, in memory; on macOS on the disk until the process ends."""
+    if not hasattr(os, "memfd_create"):
+        return file_until_the_end(content)
     descriptor = os.memfd_create("hami-node-credentials")
     os.write(descriptor, content)
     return f"/proc/self/fd/{descriptor}"
 
 
-def _load_with_library(path: Path, configuration: Any) -> None:  # noqa: ANN401 - as above
-    (kube_config,) = import_light("kubernetes.config.kube_config")
+def file_until_the_end(content: bytes) -> str:
+    """A file with this content that only we may read, and that goes when the process ends."""
+    import atexit
+    import tempfile
+
+    descriptor, name = tempfile.mkstemp(prefix="hami-node-")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    atexit.register(Path(name).unlink, missing_ok=True)
+    return name
+
+
+def _set_program(configuration: Any, chosen: Chosen) -> None:  # noqa: ANN401 - as above
+    """Have a program issue credentials, now and again when they expire."""
+    from hami_node.cluster.transport.exec_credentials import Issuer
+
+    issuer, path = Issuer(chosen), chosen.user_file
+    found = issuer.credential()
+    if found.certificate is not None:
+        configuration.cert_file, configuration.key_file = (
+            _content_as_file(text.encode()) for text in (found.certificate, found.key or "")
+        )
+
+    def refresh(configuration: Any) -> None:  # noqa: ANN401 - as above
+        token = issuer.credential().token
+        if token:
+            configuration.api_key[_TOKEN_KEY] = f"Bearer {token}"
+
+    if found.token is None and found.certificate is None:
+        hint = "it must issue a token, or a certificate with its key"
+        raise ConfigError(str(path), "user.exec", issuer.command, hint)
+    refresh(configuration)
+    configuration.refresh_api_key_hook = refresh
+
+
+def _load_with_library(access: Access, configuration: Any) -> None:  # noqa: ANN401 - as above
+    files = os.pathsep.join(map(str, access.kubeconfigs))
+    try:
+        (kube_config,) = import_light("kubernetes.config.kube_config")
+    except ImportError as error:
+        hint = "it needs the whole package kubernetes: pip install hami-node"
+        raise ConfigError(files, "user.auth-provider", str(error), hint) from error
     try:
         kube_config.load_kube_config(
-            config_file=str(path), client_configuration=configuration, persist_config=False
+            config_file=files,
+            context=access.context or None,
+            client_configuration=configuration,
+            persist_config=False,
         )
     except (*CREDENTIAL_ERRORS, ValueError, KeyError, TypeError) as error:
-        hint = "the program or provider that issues tokens must work here"
-        raise ConfigError(str(path), "user", str(error), hint) from error
+        hint = "the provider that issues tokens must work here"
+        raise ConfigError(files, "user", str(error), hint) from error

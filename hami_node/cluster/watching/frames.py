@@ -65,6 +65,21 @@ class _ListPage(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+class _NamedObject(msgspec.Struct):
+    metadata: _Meta | None = None
+
+
+class _Row(msgspec.Struct):
+    cells: list[object] | None = None
+
+
+class _Names(msgspec.Struct):
+    """A table, or the list that a server without tables sends in its place."""
+
+    rows: list[_Row] | None = None
+    items: list[_NamedObject] | None = None
+
+
 class _WatchLine(msgspec.Struct):
     type: str
     object: msgspec.Raw
@@ -93,6 +108,21 @@ def read_list(body: bytes) -> ListPage:
         next_token=found.metadata.continue_,
         items=tuple(bytes(item) for item in found.items or ()),
     )
+
+
+def read_names(body: bytes) -> tuple[str, ...]:
+    """The names in a table, whose first column they are, or in a list.
+
+    Raises:
+        KubeError: the body is neither.
+    """
+    try:
+        found = msgspec.json.decode(body, type=_Names)
+    except UNREADABLE as error:
+        raise KubeError(f"the API server sent no table: {error}") from error
+    cells = (row.cells[0] for row in found.rows or () if row.cells)
+    names = (item.metadata.name for item in found.items or () if item.metadata)
+    return tuple(str(name) for name in (*cells, *names))
 
 
 def read_frame(line: bytes) -> WatchFrame:

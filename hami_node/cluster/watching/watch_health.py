@@ -16,6 +16,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why nothing new arrives, and since when, seconds on the monotonic clock."""
+
+    error: KubeError
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTimes:
     """Waits and limits in seconds.
 
@@ -54,6 +62,12 @@ class WatchHealth:
         self._has_warned = False
         self._lock = threading.Lock()
         self._last_contact_s: float | None = None
+        self._trouble: Trouble | None = None
+
+    def trouble(self) -> Trouble | None:
+        """The last failure, since the first of its series; None while the server serves us."""
+        with self._lock:
+            return self._trouble
 
     def last_contact_age_s(self) -> float | None:
         """Seconds since the server last responded; None before the first response."""
@@ -65,6 +79,7 @@ class WatchHealth:
         """Note that the server responded."""
         with self._lock:
             self._last_contact_s = self._clock.monotonic()
+            self._trouble = None
 
     def succeeded(self) -> None:
         """Note that the server served us, which ends a series of failures."""
@@ -82,6 +97,10 @@ class WatchHealth:
     def failed(self, error: KubeError) -> float:
         """Note a failure and return how long to wait, seconds; only the first is a warning."""
         self.failures_in_a_row += 1
+        if not isinstance(error, Gone):
+            with self._lock:
+                since_s = self._trouble.since_s if self._trouble else self._clock.monotonic()
+                self._trouble = Trouble(error=error, since_s=since_s)
         times = self._times
         longest_s = min(3 * self._last_wait_s, times.longest_wait_s)
         self._last_wait_s = self._random.uniform(min(times.first_wait_s / 10, longest_s), longest_s)

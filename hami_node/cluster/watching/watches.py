@@ -30,7 +30,7 @@ from hami_node.cluster.watching.frames import (
     read_meta,
 )
 from hami_node.cluster.watching.object_cache import Key, ObjectCache, T
-from hami_node.cluster.watching.watch_health import WatchHealth, WatchTimes
+from hami_node.cluster.watching.watch_health import Trouble, WatchHealth, WatchTimes
 from hami_node.errors import Gone, KubeError, WireError
 from hami_node.logs import kv
 from hami_node.model import version_number
@@ -101,6 +101,10 @@ class ResourceWatch(Generic[T]):
     def last_contact_age_s(self) -> float | None:
         """Seconds since the server last responded; None before the first response."""
         return self._health.last_contact_age_s()
+
+    def trouble(self) -> Trouble | None:
+        """Why nothing new arrives; None while the server serves us."""
+        return self._health.trouble()
 
     def version(self) -> int:
         """`cache` has every change up to this resourceVersion; 0 when that is unknown."""

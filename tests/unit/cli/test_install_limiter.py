@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hami_node.cli.main import Programs, main
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.vendors.nvidia.demo import empty_library
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.settings import load
 
 CONTENT = empty_library(os.uname().machine)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

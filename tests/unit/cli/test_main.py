@@ -11,11 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hami_node.cli.main import Programs, main
+from hami_node.cluster.access import Access
 from hami_node.config.settings import declarations, settings_of
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
-from hami_node.inspection.saved import read_saved
-from hami_node.model import Node, Pod
 from hami_node.ports import ListingKube
 from hami_node.setting_types import Role
 from hami_node.vendors.neuron.names import RESOURCE_NEURON, RESOURCE_NEURON_CORE
@@ -23,6 +22,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.choices import BackendKind
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.listing import Listing
 from tests.fakes.saved_cluster import (
     GPU,
     NOW_S,
@@ -43,7 +43,7 @@ class Recorder:
     def __init__(self, env: dict[str, str] | None = None) -> None:
         self.started: list[tuple[Settings, ConfigSources]] = []
         self.kept: list[bool] = []
-        self.kubeconfigs: list[Path | None] = []
+        self.accesses: list[Access] = []
         self.env = env or {}
 
     def run_daemon(self, settings: Settings, sources: ConfigSources) -> int:
@@ -54,8 +54,8 @@ class Recorder:
         self.kept.append(keep)
         return 1
 
-    def connect(self, kubeconfig: Path | None) -> ListingKube:
-        self.kubeconfigs.append(kubeconfig)
+    def connect(self, access: Access) -> ListingKube:
+        self.accesses.append(access)
         raise KubeError("can't list nodes: https://api:6443 can't be reached")
 
     def programs(self) -> Programs:
@@ -168,6 +168,31 @@ def test_run_refuses_a_wrong_setting_with_one_line(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "extender"])
+def test_program_names_everything_that_is_wrong_before_it_ends(
+    recorder: Recorder, command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text("hami-node: {log-lvel: debug}\nnvidia: {register-format: auto}")
+    recorder.env["HAMI_NODE_LOGLEVEL"] = "debug"
+    done = call(recorder, command, "--compat=3", "--config-file", str(path))
+    assert done.exit_code == 1
+    lines = done.stderr.splitlines()
+    assert all("event=settings_refused" in line for line in lines)
+    for line, said in zip(
+        lines,
+        (
+            "field=--compat value=3",
+            "did you mean HAMI_NODE_LOG_LEVEL?",
+            "did you mean log-level?",
+            "write it as register-format below hami-node:",
+        ),
+        strict=True,
+    ):
+        assert said in line
+    assert not recorder.started
+
+
+@pytest.mark.parametrize("command", ["run", "extender"])
 @pytest.mark.parametrize(
     ("error", "code", "fields"),
     [
@@ -223,7 +248,7 @@ def test_inspect_without_an_answer_ends_with_3(recorder: Recorder) -> None:
     done = call(recorder, "inspect")
     assert done.exit_code == 3
     assert done.stderr == "error: can't list nodes: https://api:6443 can't be reached\n"
-    assert recorder.kubeconfigs == [Path("/a/one")]
+    assert recorder.accesses == [Access(kubeconfigs=(Path("/a/one"), Path("/a/two")))]
 
 
 def test_inspect_takes_the_usual_kubeconfig_or_the_service_account(
@@ -236,7 +261,8 @@ def test_inspect_takes_the_usual_kubeconfig_or_the_service_account(
     usual.touch()
     call(recorder, "inspect")
     call(recorder, "inspect", "--kubeconfig", "/x")
-    assert recorder.kubeconfigs == [None, usual, Path("/x")]
+    named = [access.kubeconfigs for access in recorder.accesses]
+    assert named == [(), (usual,), (Path("/x"),)]
 
 
 REGISTER = json.dumps(
@@ -315,7 +341,8 @@ def test_inspect_pod_explains_it(recorder: Recorder, name: str) -> None:
     done = call(recorder, "inspect", "pod", name, "--file", "-", stdin=saved(*WAITING))
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    assert "n1 no room now: 1/1 CardInsufficientMemory" in text
+    assert "n1 0 9 36864 70 NVIDIA-NVIDIA A100" in text
+    assert f"{GPU} no room now: 1/1 CardInsufficientMemory" in text
     assert "- request at most 36864 of nvidia.com/gpumem: that fits on n1 now" in text
 
 
@@ -378,26 +405,8 @@ def test_inspect_takes_a_saved_file_as_of_its_time(recorder: Recorder, tmp_path:
     assert json.loads(done.output)["waiting"][0]["waits_s"] == 3660
 
 
-class Listing:
-    """A cluster that is there; `refusal` is what a LIST of quotas answers."""
-
-    def __init__(self, *quotas: dict[str, object], refusal: KubeError | None = None) -> None:
-        self.found = read_saved(saved(*WAITING), "f")
-        self.quotas, self.refusal = quotas, refusal
-
-    def read_node(self, name: str) -> Node:
-        return next(node for node in self.found.nodes if node.name == name)
-
-    def list_nodes(self) -> tuple[Node, ...]:
-        return self.found.nodes
-
-    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.found.pods if node_name in (None, pod.node_name))
-
-    def list_resource_quotas(self) -> tuple[dict[str, object], ...]:
-        if self.refusal is not None:
-            raise self.refusal
-        return self.quotas
+def refusing(refusal: KubeError) -> Listing:
+    return Listing(*WAITING, refusals={"resourcequotas": refusal})
 
 
 def seen(kube: Listing, *args: str) -> Result:
@@ -406,24 +415,26 @@ def seen(kube: Listing, *args: str) -> Result:
 
 
 def test_inspect_asks_the_cluster_for_quotas_too() -> None:
-    view = json.loads(seen(Listing(quota_json("default", gpumem=5000)), "pod", "big").output)
+    view = json.loads(
+        seen(Listing(*WAITING, quotas=(quota_json("default", gpumem=5000),)), "pod", "big").output
+    )
     assert view["cures"][0] == "request at most 904 of nvidia.com/gpumem: that fits on n1 now"
 
 
 @pytest.mark.parametrize("args", [(), ("pod", "big")])
 def test_inspect_goes_on_without_quotas_that_it_may_not_list(args: tuple[str, ...]) -> None:
-    done = seen(Listing(refusal=Forbidden("can't list resourcequotas")), *args)
+    done = seen(refusing(Forbidden("can't list resourcequotas")), *args)
     (problem,) = json.loads(done.output)["problems"]
     assert problem["why"] == "quotas are left out: can't list resourcequotas"
     assert done.exit_code == 0
 
 
 def test_inspect_without_an_answer_about_quotas_ends_with_3() -> None:
-    assert seen(Listing(refusal=KubeError("no answer"))).exit_code == 3
+    assert seen(refusing(KubeError("no answer"))).exit_code == 3
 
 
 def test_inspect_of_one_node_needs_no_quotas() -> None:
-    done = seen(Listing(refusal=Forbidden("no")), "--node", "n1")
+    done = seen(refusing(Forbidden("no")), "--node", "n1")
     assert (done.exit_code, json.loads(done.output)["problems"]) == (0, [])
 
 
@@ -517,6 +528,33 @@ def test_check_config_as_json(recorder: Recorder, tmp_path: Path) -> None:
     assert report["settings"]["split-count"] == 10
 
 
+def test_check_config_names_misspelt_keys_and_variables(recorder: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("nvidia: {deviceSplitCuont: 3}\nhami-node: {log-lvel: debug}")
+    recorder.env |= {"HAMI_NODE_LOGLEVEL": "debug", "HAMI_NODE_LEADER_SERVICE_HOST": "10.0.0.1"}
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        "warning: d.yaml: nvidia.deviceSplitCuont: unknown; did you mean deviceSplitCount?",
+        f"wrong: {path}: hami-node: 'log-lvel' is wrong: there is no such setting; "
+        "did you mean log-level?",
+        "wrong: environment: variable: 'HAMI_NODE_LOGLEVEL' is wrong: unknown; "
+        "did you mean HAMI_NODE_LOG_LEVEL?",
+    ]
+    report = json.loads(call(recorder, "check-config", str(path), "-o", "json").output)
+    assert report["warnings"] == [done.output.splitlines()[0].removeprefix("warning: ")]
+
+
+def test_check_config_shows_no_terminal_commands_of_others(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text('nvidia: {"\\e[31mdeviceSplitCount": 3}\n"\\e[31mmetax": {}')
+    done = call(recorder, "check-config", str(path))
+    assert done.exit_code == 0
+    assert "\x1b" not in done.output
+
+
 def test_check_config_takes_one_file_of_a_kind_for_a_node(
     recorder: Recorder, tmp_path: Path
 ) -> None:
@@ -540,3 +578,62 @@ def test_start_of_the_command_line_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_inspect_of_a_file_without_pods_does_not_say_that_nobody_holds_a_slice(
+    recorder: Recorder,
+) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=saved(WAITING[0]))
+    assert "no pods were given: who holds what is not known" in done.output
+    assert "no pod holds a slice" not in done.output
+
+
+def test_inspect_shows_why_a_card_is_unhealthy(recorder: Recorder) -> None:
+    node = card_node_json("n1", card_json(GPU, health=False))
+    text = call(recorder, "inspect", "--file", "-", stdin=saved(node)).output
+    assert "its node does not say why" in text
+    node["metadata"]["annotations"]["hami-node.io/closed-cards"] = json.dumps(  # type: ignore[index]
+        {GPU: "XID 79: it fell off the bus"}
+    )
+    text = call(recorder, "inspect", "--file", "-", stdin=saved(node)).output
+    assert "UNHEALTHY" in text
+    assert "XID 79: it fell off the bus" in text
+
+
+COMMANDS = (["--help"], ["run", "--help"], ["inspect", "-h"], ["inspect", "--file", "SAVED"])
+
+
+def process(args: list[str], path: Path, stdout: int, **env: str) -> tuple[bytes, bytes]:
+    """What a command writes to standard output and to standard error."""
+    path.write_bytes(saved(*WAITING))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hami_node",
+            *(str(path) if arg == "SAVED" else arg for arg in args),
+        ],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **env},
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("args", COMMANDS, ids=" ".join)
+def test_closed_pipe_ends_every_command_quietly(args: list[str], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert process(args, tmp_path / "saved", writer)[1] == b""
+    os.close(writer)
+
+
+@pytest.mark.parametrize("args", COMMANDS, ids=" ".join)
+def test_every_command_writes_ascii_where_there_is_nothing_else(
+    args: list[str], tmp_path: Path
+) -> None:
+    text, errors = process(args, tmp_path / "saved", subprocess.PIPE, PYTHONIOENCODING="ascii")
+    assert errors == b""
+    assert text.isascii()
+    assert len(text) > 500

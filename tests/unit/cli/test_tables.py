@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_node.cli.tables import show_cluster, show_settings, span
+from hami_node.cli.show.tables import show_cluster, show_settings, span
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Listed, picture_of
 from hami_node.inspection.saved import read_saved
@@ -98,16 +98,27 @@ def test_who_waits_and_the_total_are_shown_within_100_columns() -> None:
 
 @pytest.mark.parametrize(
     ("width", "has_identity", "has_limiter"),
-    [(80, False, False), (120, True, False), (160, True, True), (240, True, True)],
+    [(80, False, False), (110, True, False), (160, True, True), (240, True, True)],
 )
 def test_columns_of_nodes_follow_the_width(
     width: int, has_identity: bool, has_limiter: bool
 ) -> None:
-    lines = whole(width).splitlines()
+    node = replace(
+        node_view("ip-10-0-12-34.eu-central-1.compute.internal", ""), limiter="2.9.0 (sha256 12ab)"
+    )
+    stream = io.StringIO()
+    show_cluster(ClusterView(nodes=(node,), cards=(), holders=(), problems=()), stream, width)
+    lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
-    assert ("identity" in text, text.count("limiter") == 2) == (has_identity, has_limiter)
-    assert "gpu-node-1" in text
+    text = stream.getvalue()
+    assert ("identity" in text, "limiter" in text) == (has_identity, has_limiter)
+    assert node.name in text
+
+
+def test_nothing_is_broken_inside_a_word_at_80_columns() -> None:
+    words = {word for line in whole(80).splitlines() for word in line.split()}
+    assert {"gpu-node-1", "default/big", "CardInsufficientMemory(gpu-node-1)"} <= words
+    assert max(map(len, whole(80).splitlines())) <= 80
 
 
 def test_each_way_of_handing_over_cards_is_shown_once_with_its_nodes() -> None:

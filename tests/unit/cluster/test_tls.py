@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +89,22 @@ def test_another_authority_is_refused_and_said(secure: FaultyApiServer, tmp_path
     with pytest.raises(KubeError, match=r"TLS with https://127\.0\.0\.1:\d+ failed.*certificate"):
         kube.read_node("n1")
     kube.close()
+
+
+def test_who_asks_for_no_checks_is_not_warned_of_each_request(
+    secure: FaultyApiServer, tmp_path: Path
+) -> None:
+    path = secure.write_kubeconfig(tmp_path / "kubeconfig")
+    document = json.loads(path.read_text())
+    document["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+    path.write_text(json.dumps(document))
+    code = (
+        "import sys; from pathlib import Path; from hami_node.clock import SystemClock; "
+        "from hami_node.cluster.client import connect; "
+        "kube = connect(Path(sys.argv[1]), component='test', clock=SystemClock()); "
+        "print(kube.read_node('n1').name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("n1\n", "")

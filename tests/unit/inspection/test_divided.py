@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 
-from hami_node.cli.tables import show_cluster
+from hami_node.cli.show.tables import show_cluster
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.views import ClusterView, PartView
 from hami_node.model import Node, Pod

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from hami_node.cli.tables import show_cluster
+from hami_node.cli.show.tables import show_cluster
 from hami_node.engine.usage import DeviceUsage
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.saved import read_saved

@@ -1,0 +1,1 @@
+"""How commands print: tables that fit a terminal, JSON and YAML."""

@@ -1,0 +1,394 @@
+"""The output of `inspect`, `kubectl hami` and `check-config` as tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TextIO
+
+from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table, screen_of
+from hami_node.inspection.views import (
+    CardView,
+    ClusterView,
+    DividedCardView,
+    HolderView,
+    NodeView,
+    PartView,
+    Problem,
+    TotalsView,
+    WaitingView,
+)
+from hami_node.wire import names
+
+STALE_S: Final = 90
+"""A handshake older than this is shown as a warning; schedulers give up after 60 to 90 s."""
+BAR_CELLS: Final = 10
+ROOMY: Final = 165
+"""Columns from which UUIDs are shown in full and bars are drawn."""
+MAX_NAMED: Final = 5
+"""Nodes that are named for one way of handing over cards."""
+
+WELL_STATES: Final = frozenset({"live", "offered"})
+"""The states of parts that nobody has to look at."""
+_UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE)
+"""A prefix and a random UUID, whose first group is enough to distinguish cards."""
+
+
+def show_cluster(
+    view: ClusterView,
+    stream: TextIO | None = None,
+    width: int | None = None,
+    *,
+    has_pods: bool = True,
+) -> None:
+    """Print nodes, cards, holders and all problems.
+
+    Args:
+        view: what to print.
+        stream: where to; None for standard output.
+        width: in columns; None for the terminal's.
+        has_pods: False where pods were not looked at, and so nobody knows who holds what.
+    """
+    screen = screen_of(stream, width)
+    is_roomy = screen.width >= ROOMY
+    if view.nodes:
+        screen.table(nodes(view.nodes))
+        if any(node.hand_over for node in view.nodes):
+            screen.table(_hand_overs(view.nodes))
+        screen.table(cards(view.cards, is_roomy))
+        show_parts(view, screen)
+    else:
+        screen.line(Styled("no node has published cards", "yellow"))
+        screen.line()
+    if view.holders:
+        screen.table(holders(view.holders, is_roomy))
+    elif not has_pods:
+        screen.line(Styled("no pods were given: who holds what is not known", "yellow"))
+        screen.line()
+    elif view.nodes:
+        screen.line(Styled("no pod holds a slice", "dim"))
+        screen.line()
+    if view.waiting:
+        screen.table(waiting(view.waiting))
+    if view.totals is not None and view.nodes:
+        screen.line(Styled(totals(view.totals), "bold"))
+        screen.line()
+    if view.problems:
+        screen.table(problems(view.problems))
+
+
+def show_parts(view: ClusterView, screen: Screen) -> None:
+    """Print the divided cards and their parts, if there are any."""
+    is_roomy = screen.width >= ROOMY
+    if view.divided:
+        screen.table(_divided(view.divided, is_roomy))
+    if view.parts:
+        screen.table(_parts(view.parts, is_roomy))
+
+
+def show_settings(
+    settings: Mapping[str, object], origins: Mapping[str, str], stream: TextIO | None = None
+) -> None:
+    """Print each effective setting with its source."""
+    rows: list[tuple[Cell, ...]] = []
+    for name, value in settings.items():
+        origin = origins.get(name, "")
+        style = "bold" if origin else "dim"
+        rows.append((Styled(name, style), Styled(_plain(value), style), origin or "default"))
+    columns = (Column(name="setting"), Column(name="value", is_words=True), Column(name="source"))
+    screen_of(stream).table(Table("effective settings", columns, rows))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key}={of_key}" for key, of_key in value.items()]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    if value is None or value == "":
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(name: str, drop: int = 0) -> Column:
+    return Column(name=name, is_number=True, drop=drop)
+
+
+def nodes(views: Iterable[NodeView]) -> Table:
+    """The table of nodes."""
+    rows = [
+        (
+            node.name if node.is_ready else Styled(f"{node.name} (not ready)", "red"),
+            str(node.cards),
+            node.allocatable or "-",
+            handshake(node),
+            node.lock or "-",
+            node.identity or "-",
+            node.limiter or "-",
+            _marks(node),
+        )
+        for node in views
+    ]
+    columns = (
+        Column(name="node"),
+        _number("cards"),
+        _number("slots at kubelet", drop=1),
+        Column(name="handshake"),
+        Column(name="lock", drop=2),
+        Column(name="identity", drop=3),
+        Column(name="limiter", drop=4),
+        Column(name=""),
+    )
+    return Table("nodes", columns, rows)
+
+
+def _marks(node: NodeView) -> Cell:
+    marks = ["SIMULATED"] if node.is_simulated else []
+    marks += ["standalone"] if node.is_standalone else []
+    return Styled(" ".join(marks), "yellow" if node.is_simulated else "")
+
+
+def _hand_overs(views: Iterable[NodeView]) -> Table:
+    """How containers get their cards, each way once, with the nodes on which it is that."""
+    found: dict[str, list[str]] = {}
+    for node in views:
+        if node.hand_over:
+            found.setdefault(node.hand_over, []).append(node.name)
+    rows: list[tuple[Cell, Cell]] = []
+    for way, on in sorted(found.items()):
+        style = "red" if way.startswith(names.HAND_OVER_REFUSED) else ""
+        more = f" and {len(on) - MAX_NAMED} more" if len(on) > MAX_NAMED else ""
+        rows.append((Styled(way, style), ", ".join(on[:MAX_NAMED]) + more))
+    columns = (
+        Column(name="how containers get their cards", is_words=True),
+        Column(name="nodes", is_words=True),
+    )
+    return Table("hand-over", columns, rows)
+
+
+def handshake(node: NodeView) -> Cell:
+    """Who wrote last, and when."""
+    if not node.handshake:
+        return "-" if node.is_standalone else Styled("none", "red")
+    if node.handshake_age_s is None:
+        return Styled(node.handshake, "yellow")
+    text = f"{node.handshake}, {node.handshake_age_s} s ago"
+    return Styled(text, "yellow" if node.handshake_age_s > STALE_S else "")
+
+
+def cards(views: Iterable[CardView], is_roomy: bool) -> Table:
+    """The table of cards."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            card.node,
+            str(card.index),
+            model(card, is_roomy),
+            short_uuid(card.uuid, is_roomy),
+            Styled("ok", "green") if card.is_healthy else Styled("UNHEALTHY", "red"),
+            f"{card.slots_used}/{card.slots}",
+            used(card.memory_used_mib, card.memory_mib, is_roomy),
+            used(card.cores_used, card.cores, is_roomy),
+            "-" if card.numa is None else str(card.numa),
+            card.mode or "-",
+            _why(card),
+        )
+        for card in views
+    ]
+    columns = (
+        Column(name="node"),
+        _number("card"),
+        Column(name="model", drop=2),
+        Column(name="uuid", drop=3),
+        Column(name="health"),
+        _number("slots"),
+        Column(name="memory MiB"),
+        Column(name="cores"),
+        _number("numa", drop=4),
+        Column(name="mode", drop=5),
+        Column(name="why", is_words=True),
+    )
+    return Table("cards", columns, rows)
+
+
+def _why(card: CardView) -> Cell:
+    if card.is_healthy:
+        return Styled(card.why, "yellow")
+    return Styled(card.why or "its node does not say why", "red")
+
+
+def _divided(views: Iterable[DividedCardView], is_roomy: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for card in views:
+        pending = f", {card.pending} after the next reset" if card.pending else ""
+        kinds = () if card.problem else card.kinds
+        free = [f"{kind.name} at {_numbers(kind.free)}" for kind in kinds if kind.free]
+        is_said = card.hands_off in card.problem
+        why = "; ".join(
+            filter(None, (card.problem, "" if is_said else f"hands off: {card.hands_off}"))
+        )
+        rows.append(
+            (
+                card.node,
+                str(card.index),
+                short_uuid(card.uuid, is_roomy),
+                Styled(card.mode + pending, "yellow" if card.pending else ""),
+                ", ".join(free) or "-",
+                Styled(why, "red" if card.problem else "yellow"),
+            )
+        )
+    columns = (
+        Column(name="node"),
+        _number("card"),
+        Column(name="uuid", drop=1),
+        Column(name="mode", is_words=True),
+        Column(name="what fits now, and where", is_words=True),
+        Column(name="", is_words=True),
+    )
+    return Table("divided cards", columns, rows)
+
+
+def _parts(views: Iterable[PartView], is_roomy: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            part.node,
+            str(part.index),
+            part.kind,
+            f"{part.start}+{part.size}",
+            "/".join(map(str, part.numbers)) or "-",
+            short_uuid(part.uuid, is_roomy) or "-",
+            Styled(part.state, "green" if part.state in WELL_STATES else "yellow"),
+            part.holder or "-",
+            part.why,
+        )
+        for part in views
+    ]
+    columns = (
+        Column(name="node"),
+        _number("card"),
+        Column(name="part"),
+        Column(name="place", drop=1),
+        Column(name="numbers", drop=2),
+        Column(name="uuid", drop=3),
+        Column(name="state"),
+        Column(name="container"),
+        Column(name="", is_words=True),
+    )
+    return Table("parts of divided cards", columns, rows)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))
+
+
+def model(card: CardView, is_roomy: bool) -> str:
+    """The model, without the vendor's prefix where there is little room."""
+    shown = card.model or card.vendor
+    if is_roomy:
+        return shown
+    return shown.removeprefix(f"{card.vendor}-").removeprefix(f"{card.vendor} ")
+
+
+def short_uuid(uuid: str, is_roomy: bool) -> str:
+    """The UUID, or enough of it to distinguish cards; -o json has it in full."""
+    found = None if is_roomy else _UUID.match(uuid)
+    return f"{found[1]}…" if found else uuid
+
+
+def used(amount: int, total: int, has_bar: bool) -> Cell:
+    """`███░░░░░░░ 3/10`; red when more is granted than the card has."""
+    if total <= 0:
+        return "-" if not amount else Styled(f"{amount}/0", "red")
+    shown = bar(amount, total) + " " if has_bar else ""
+    return Styled(f"{shown}{amount}/{total}", "red" if amount > total else "")
+
+
+def bar(amount: int, total: int) -> str:
+    """`███░░░░░░░`: something is never shown as nothing."""
+    cells = max(min(BAR_CELLS, -(-amount * BAR_CELLS // total)), 0)
+    return "█" * cells + "░" * (BAR_CELLS - cells)
+
+
+def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
+    """The table of slices and their holders."""
+    rows = [
+        (
+            holder.namespace,
+            holder.pod,
+            holder.container,
+            holder.node,
+            *_slice(holder, is_roomy),
+            holder.phase if holder.is_served else Styled(f"{holder.phase}, to be served", "yellow"),
+            holder.limiter or "-",
+        )
+        for holder in views
+    ]
+    columns = (
+        Column(name="namespace"),
+        Column(name="pod", is_long=True),
+        Column(name="container", drop=3),
+        Column(name="node", is_long=True, drop=1),
+        _number("card"),
+        Column(name="uuid", drop=4),
+        _number("memory MiB"),
+        _number("cores"),
+        Column(name="state", drop=2),
+        Column(name="limiter", drop=5),
+    )
+    return Table("who holds what", columns, rows)
+
+
+def _slice(holder: HolderView, is_roomy: bool) -> tuple[Cell, ...]:
+    """Card, UUID, memory and cores; of fixed shares only kubelet and the node know them."""
+    if holder.shares:
+        return ("-", holder.shares, "-", "-") if is_roomy else ("-", "", holder.shares, "-")
+    index = Styled("?", "red") if holder.index is None else str(holder.index)
+    uuid = short_uuid(holder.uuid, is_roomy)
+    return (index, uuid, str(holder.memory_mib), str(holder.cores))
+
+
+def waiting(views: Iterable[WaitingView]) -> Table:
+    """The table of pods that wait, and why."""
+    rows = [
+        (
+            f"{pod.namespace}/{pod.pod}",
+            pod.asks,
+            "?" if pod.waits_s is None else span(pod.waits_s),
+            f"{pod.why} ({pod.reserved_on})" if pod.reserved_on else Styled(pod.why, "yellow"),
+        )
+        for pod in views
+    ]
+    columns = (
+        Column(name="pod"),
+        Column(name="asks"),
+        Column(name="since"),
+        Column(name="why", is_words=True),
+    )
+    return Table("who waits", columns, rows)
+
+
+def span(seconds: int) -> str:
+    """`45 s`, `3 min`, `2 h 5 min` or `4 d 2 h`: two units are enough."""
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if not minutes:
+        return f"{seconds} s"
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if not days else f"{days} d {hours % 24} h"
+
+
+def totals(totals: TotalsView) -> str:
+    """All cards in a sentence."""
+    facts = [f"{totals.cards} cards of {totals.nodes} nodes are offered"]
+    if totals.slots:
+        facts.append(f"{totals.slots_free} of {totals.slots} slots free")
+        facts.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
+    if totals.largest_index is not None:
+        card = f"card {totals.largest_index} of {totals.largest_node}"
+        facts.append(f"largest slice {totals.largest_mib} MiB ({card})")
+    facts += [f"{free} {cores} free" for cores, free in totals.cores_free.items() if free]
+    return "total: " + ", ".join(facts)
+
+
+def problems(found: Iterable[Problem]) -> Table:
+    """The table of problems."""
+    rows = [(Styled(problem.where, "red"), problem.why) for problem in found]
+    return Table("broken", (Column(name="where"), Column(name="why", is_words=True)), rows)

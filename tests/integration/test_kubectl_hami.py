@@ -1,0 +1,280 @@
+"""`kubectl hami` as a process of its own, against the simulated API server over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Final
+
+import pytest
+
+from hami_node.vendors.nvidia import names as nvidia_names
+from tests.fakes.api_server import FaultyApiServer
+from tests.fakes.saved_cluster import GPU, card_json, card_node_json, pending_json, pod_json
+from tests.fakes.terminal import Terminal
+from tests.fakes.waiting import eventually
+
+ROOT: Final = Path(__file__).parents[2]
+E2E_BIN: Final = Path.home() / ".cache" / "hami-e2e" / "bin"
+KUBECTL: Final = shutil.which("kubectl", path=os.pathsep.join((os.environ["PATH"], str(E2E_BIN))))
+LIMIT_S: Final = 60.0
+INTERRUPTED: Final = 128 + signal.SIGINT
+HELD: Final = {
+    nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,4096,30:;",
+    nvidia_names.POD_TO_ALLOCATE: ";",
+}
+needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here; make e2e brings one")
+
+
+@pytest.fixture
+def api() -> Iterator[FaultyApiServer]:
+    with FaultyApiServer() as server:
+        server.create("nodes", card_node_json("gpu-1", card_json(GPU)))
+        server.create("pods", pod_json("held", HELD, node="gpu-1"))
+        server.create("pods", pending_json("big", gpu=1, gpumem=50000))
+        yield server
+
+
+@pytest.fixture
+def user(tmp_path: Path, api: FaultyApiServer) -> dict[str, str]:
+    """The environment of a user who has installed the plugin."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, function in (("kubectl-hami", "run"), ("kubectl_complete-hami", "complete")):
+        code = f"#!{sys.executable}\nfrom hami_node.cli.kubectl import {function}\n{function}()\n"
+        (programs / name).write_text(code)
+        (programs / name).chmod(0o755)
+    return {
+        "PATH": os.pathsep.join((str(programs), os.defpath)),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(api.write_kubeconfig(tmp_path / "config")),
+        "LANG": "C.UTF-8",
+        "TERM": "xterm",
+    }
+
+
+def call(
+    user: Mapping[str, str], *args: str, program: str = "kubectl-hami", stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    command = shutil.which(program, path=user["PATH"]) or program
+    return subprocess.run(
+        (command, *args),
+        env=user,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+
+@needs_kubectl
+def test_kubectl_finds_the_plugin_and_hands_its_flags_on(user: dict[str, str]) -> None:
+    kubeconfig = user.pop("KUBECONFIG")
+    done = call(user, "hami", "nodes", "--kubeconfig", kubeconfig, program=str(KUBECTL))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^gpu-1 +1 +1/10 +4096/40960 +30/100 +none$", done.stdout, re.MULTILINE)
+
+
+@needs_kubectl
+def test_kubectl_completes_with_names_of_the_cluster(user: dict[str, str]) -> None:
+    done = call(user, "__complete", "hami", "nodes", "", program=str(KUBECTL))
+    assert done.stdout.splitlines() == ["gpu-1", ":4"]
+
+
+def test_completion_is_silent_when_the_api_server_is_gone(
+    user: dict[str, str], api: FaultyApiServer
+) -> None:
+    api.stop()
+    done = call(user, "nodes", "", program="kubectl_complete-hami")
+    assert (done.returncode, done.stdout, done.stderr) == (0, ":4\n", "")
+
+
+def test_completion_does_not_wait_for_an_api_server_that_hangs(
+    user: dict[str, str], api: FaultyApiServer
+) -> None:
+    api.fail_next("list", "nodes", "hang")
+    done = call(user, "nodes", "", program="kubectl_complete-hami")
+    assert (done.returncode, done.stdout, done.stderr) == (0, ":4\n", "")
+
+
+def test_script_of_completion_is_the_same_program(user: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bin" / "kubectl_complete-hami").write_text(call(user, "completion").stdout)
+    done = call(user, "pods", "", program="kubectl_complete-hami")
+    assert sorted(done.stdout.split()) == [":4", "big", "held"]
+
+
+def test_help_says_what_the_user_typed(user: dict[str, str]) -> None:
+    assert call(user, "pods", "-h").stdout.startswith("Usage: kubectl hami pods ")
+
+
+def test_pods_are_those_of_the_contexts_namespace(user: dict[str, str]) -> None:
+    path = Path(user["KUBECONFIG"])
+    config = json.loads(path.read_text())
+    config["contexts"][0]["context"]["namespace"] = "ml"
+    path.write_text(json.dumps(config))
+    assert "no pod of namespace ml (-A: of all namespaces)" in call(user, "pods").stdout
+    assert " held " in call(user, "-A", "pods").stdout
+    assert " held " in call(user, "-n", "default", "pods").stdout
+
+
+def test_why_has_the_schedulers_words_and_the_events(
+    user: dict[str, str], api: FaultyApiServer
+) -> None:
+    said = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    api.edit("pods", "big", lambda pod: pod["status"].update(conditions=[said]), "default")
+    event = {
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "big"},
+        "reason": "FailedScheduling",
+        "message": "1 nodes CardInsufficientMemory(gpu-1)",
+    }
+    api.create("events", event)
+    lines = call(user, "why", "big").stdout.splitlines()
+    assert "kube-scheduler said: 0/1 nodes are available" in lines
+    assert any(line.endswith("1 nodes CardInsufficientMemory(gpu-1)") for line in lines)
+    found = json.loads(call(user, "why", "default/big", "-o", "json").stdout)
+    assert found["events"][0]["reason"] == "FailedScheduling"
+
+
+def test_files_are_read_from_standard_input(user: dict[str, str], api: FaultyApiServer) -> None:
+    items = [{"kind": "Node"} | node for node in api.list("nodes")]
+    done = call(user, "nodes", "-f", "-", stdin=json.dumps({"items": items}))
+    assert "gpu-1" in done.stdout
+    assert "the file has no pods: who holds what is not known" in done.stdout
+    assert api.requests() == ()
+
+
+def test_api_server_that_is_gone_ends_with_3_and_a_line(
+    user: dict[str, str], api: FaultyApiServer
+) -> None:
+    api.stop()
+    done = call(user, "nodes")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert re.fullmatch(r"error: can't list nodes: .*Connection refused\n", done.stderr)
+
+
+@pytest.mark.parametrize("args", [("nodes",), ("pods", "-o", "json"), ("-h",), ("top", "-h")])
+def test_closed_pipe_ends_quietly(user: dict[str, str], args: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        (str(shutil.which("kubectl-hami", path=user["PATH"])), *args),
+        env=user,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    os.close(writer)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "changed", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"LC_ALL": "POSIX"}]
+)
+def test_where_there_is_only_ascii_everything_is_ascii(
+    user: dict[str, str], changed: dict[str, str]
+) -> None:
+    for args in (("top", "-A"), ("nodes", "gpu-1"), ("why", "big")):
+        done = call(user | changed, *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()
+
+
+# -- a terminal ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminals(user: dict[str, str]) -> Iterator[list[Terminal]]:
+    made: list[Terminal] = []
+    yield made
+    for terminal in made:
+        terminal.close()
+
+
+def run_in(terminals: list[Terminal], user: Mapping[str, str], *args: str) -> Terminal:
+    command = str(shutil.which("kubectl-hami", path=user["PATH"]))
+    terminals.append(Terminal(command, args, user))
+    return terminals[-1]
+
+
+def last_picture(terminal: Terminal) -> str:
+    return terminal.text.rpartition("\x1b[H")[2]
+
+
+def test_watch_lists_once_draws_again_and_ends_with_130(
+    user: dict[str, str], api: FaultyApiServer, terminals: list[Terminal]
+) -> None:
+    terminal = run_in(terminals, user, "pods", "-A", "--watch")
+    eventually(lambda: "held" in last_picture(terminal), LIMIT_S)
+    api.create("pods", pod_json("another", HELD, node="gpu-1"))
+    eventually(lambda: "another" in last_picture(terminal), LIMIT_S)
+    api.delete("pods", "held", "default")
+    eventually(lambda: "held" not in last_picture(terminal), LIMIT_S)
+    terminal.press(b"\x03")
+    assert terminal.exit_code(LIMIT_S) == INTERRUPTED
+    assert "\x1b[?25h" in last_picture(terminal)  # the cursor is back
+    assert "Traceback" not in terminal.text
+    lists = api.requests(verb="list", resource="pods")
+    assert len([item for item in lists if item.query.get("limit") != "1"]) == 1
+
+
+def test_watch_goes_on_after_an_outage(
+    user: dict[str, str], api: FaultyApiServer, terminals: list[Terminal]
+) -> None:
+    terminal = run_in(terminals, user, "pods", "-A", "--watch")
+    eventually(lambda: "held" in last_picture(terminal), LIMIT_S)
+    api.go_down()
+    api.start()
+    api.create("pods", pod_json("another", HELD, node="gpu-1"))
+    eventually(lambda: "another" in last_picture(terminal), LIMIT_S)
+    terminal.press(b"\x03")
+    assert terminal.exit_code(LIMIT_S) == INTERRUPTED
+    assert "watch_" not in terminal.text
+
+
+def test_watch_in_a_pipe_writes_a_document_after_each_change(
+    user: dict[str, str], api: FaultyApiServer
+) -> None:
+    command = str(shutil.which("kubectl-hami", path=user["PATH"]))
+    with subprocess.Popen(
+        (command, "pods", "-o", "json", "-w"), env=user, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert names_in(process.stdout) == {"held"}
+        api.create("pods", pod_json("another", HELD, node="gpu-1"))
+        assert names_in(process.stdout) == {"held", "another"}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == INTERRUPTED
+
+
+def names_in(stream: IO[str]) -> set[str]:
+    """The holders of the next document."""
+    lines = list(iter(stream.readline, "}\n"))
+    return {holder["pod"] for holder in json.loads("".join(lines) + "}")["holders"]}
+
+
+def test_watch_that_may_not_ends_with_the_error(user: dict[str, str], api: FaultyApiServer) -> None:
+    api.fail_next("list", "pods", 403)
+    done = call(user, "pods", "-A", "--watch")
+    assert done.returncode == 3
+    assert "can't list pods" in done.stderr
+
+
+def test_lines_on_a_terminal_have_80_columns_at_most(
+    user: dict[str, str], terminals: list[Terminal]
+) -> None:
+    for args in (("top", "-A"), ("nodes",), ("nodes", "gpu-1"), ("pods",), ("why", "big")):
+        terminal = run_in(terminals, user, *args)
+        assert terminal.exit_code(LIMIT_S) == 0
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.text)
+        assert max(map(len, plain.splitlines())) <= 80
