@@ -50,14 +50,14 @@ class _CertifyParts(Protocol):
 )
 @click.option(
     "--client",
-    default="hami-scheduler",
+    default="hami-node-scheduler",
     show_default=True,
     metavar="NAME",
     help="Whom the client's certificate names: the extender's --client-name.",
 )
 @click.option(
     "--client-secret",
-    default="hami-scheduler-client-tls",
+    default="hami-node-scheduler-client-tls",
     show_default=True,
     metavar="NAME",
     help="The Secret for kube-scheduler's tls.crt, tls.key and ca.crt.",

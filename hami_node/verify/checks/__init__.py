@@ -1,0 +1,1 @@
+"""The checks: each looks at one thing and says how it is."""
