@@ -15,11 +15,9 @@ _VERBS: Final = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-_PREFIXES: Final = (
-    ["api", "v1"],
-    ["apis", "coordination.k8s.io", "v1"],
-    ["apis", "admissionregistration.k8s.io", "v1"],
-    ["apis", "discovery.k8s.io", "v1"],
+_PREFIXES: Final = tuple(
+    f"{'apis' if '/' in version else 'api'}/{version}".split("/")
+    for version in sorted({kind.api_version for kind in KINDS.values()})
 )
 
 

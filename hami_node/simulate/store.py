@@ -29,35 +29,35 @@ class ResourceKind:
     is_namespaced: bool
 
 
+_ADMISSION: Final = "admissionregistration.k8s.io/v1"
+_IN_NAMESPACES: Final = (
+    ("pods", "Pod", "v1"),
+    ("events", "Event", "v1"),
+    ("resourcequotas", "ResourceQuota", "v1"),
+    ("secrets", "Secret", "v1"),
+    ("services", "Service", "v1"),
+    ("serviceaccounts", "ServiceAccount", "v1"),
+    ("configmaps", "ConfigMap", "v1"),
+    ("serviceaccounts", "ServiceAccount", "v1"),
+    ("daemonsets", "DaemonSet", "apps/v1"),
+    ("deployments", "Deployment", "apps/v1"),
+    ("leases", "Lease", "coordination.k8s.io/v1"),
+    ("endpointslices", "EndpointSlice", "discovery.k8s.io/v1"),
+)
+_OF_THE_CLUSTER: Final = (
+    ("nodes", "Node", "v1"),
+    ("runtimeclasses", "RuntimeClass", "node.k8s.io/v1"),
+    ("clusterrolebindings", "ClusterRoleBinding", "rbac.authorization.k8s.io/v1"),
+    ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", _ADMISSION),
+    ("validatingadmissionpolicies", "ValidatingAdmissionPolicy", _ADMISSION),
+    ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", _ADMISSION),
+)
 KINDS: Final = {
-    kind.resource: kind
-    for kind in (
-        ResourceKind(resource="nodes", kind="Node", api_version="v1", is_namespaced=False),
-        ResourceKind(resource="pods", kind="Pod", api_version="v1", is_namespaced=True),
-        ResourceKind(resource="events", kind="Event", api_version="v1", is_namespaced=True),
-        ResourceKind(
-            resource="resourcequotas", kind="ResourceQuota", api_version="v1", is_namespaced=True
-        ),
-        ResourceKind(
-            resource="leases",
-            kind="Lease",
-            api_version="coordination.k8s.io/v1",
-            is_namespaced=True,
-        ),
-        ResourceKind(
-            resource="endpointslices",
-            kind="EndpointSlice",
-            api_version="discovery.k8s.io/v1",
-            is_namespaced=True,
-        ),
-        ResourceKind(resource="secrets", kind="Secret", api_version="v1", is_namespaced=True),
-        ResourceKind(
-            resource="mutatingwebhookconfigurations",
-            kind="MutatingWebhookConfiguration",
-            api_version="admissionregistration.k8s.io/v1",
-            is_namespaced=False,
-        ),
+    resource: ResourceKind(
+        resource=resource, kind=kind, api_version=version, is_namespaced=is_namespaced
     )
+    for kinds, is_namespaced in ((_IN_NAMESPACES, True), (_OF_THE_CLUSTER, False))
+    for resource, kind, version in kinds
 }
 
 

@@ -242,3 +242,15 @@ def test_second_registration_takes_over(
         assert (len(plugin.calls), len(other.calls)) == (0, 1)
     finally:
         other.close()
+
+
+def test_settled_while_one_plugin_is_connected(
+    plugin: Plugin, kubelet: SimulatedKubelet, short_folder: Path
+) -> None:
+    assert kubelet.is_settled()
+    newer = Plugin(short_folder / "p", "newer.sock")
+    try:
+        register(short_folder, "newer.sock")
+        assert not kubelet.is_settled()
+    finally:
+        newer.close()

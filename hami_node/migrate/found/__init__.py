@@ -1,0 +1,1 @@
+"""What is wrong, what to know, and what runs."""

@@ -1,0 +1,1 @@
+"""What is there: objects of the cluster, whose they are, who serves which node."""

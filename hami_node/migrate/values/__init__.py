@@ -1,0 +1,1 @@
+"""Values of HAMi's chart as ours."""
