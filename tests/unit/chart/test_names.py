@@ -1,0 +1,186 @@
+"""Names, selectors, rights and images: what may not change by accident, or collide with others."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.unit.chart.helm import Object, needs_helm, objects_of, template
+from tests.unit.chart.test_kubernetes import EVERYTHING, SETS
+from tests.unit.daemonset.manifests import FOLDER
+from tests.unit.daemonset.test_overlays import rendered
+
+pytestmark = needs_helm
+
+HAMIS_CHART: Final = {
+    *("DaemonSet hami-device-plugin", "Deployment hami-scheduler"),
+    *("Service hami-scheduler", "Service hami-device-plugin-monitor"),
+    "MutatingWebhookConfiguration hami-webhook",
+    *("ConfigMap hami-scheduler-device", "ConfigMap hami-device-plugin"),
+    *("ConfigMap hami-scheduler", "ConfigMap hami-scheduler-newversion"),
+    *("Lease hami-scheduler", "Secret hami-scheduler-tls"),
+    *("ClusterRole hami-device-plugin-monitor", "ClusterRole hami-scheduler"),
+    *("ClusterRoleBinding hami-device-plugin", "ClusterRoleBinding hami-scheduler"),
+    *("ClusterRoleBinding hami-scheduler-kube", "ClusterRoleBinding hami-scheduler-volume"),
+    *("ServiceAccount hami-device-plugin", "ServiceAccount hami-scheduler"),
+    *("Role hami-device-plugin", "RoleBinding hami-device-plugin"),
+    *("Role hami-scheduler", "RoleBinding hami-scheduler"),
+    *("ClusterRole hami-admission", "ClusterRoleBinding hami-admission"),
+    *("Role hami-admission", "RoleBinding hami-admission", "ServiceAccount hami-admission"),
+    *("Job hami-admission-create", "Job hami-admission-patch"),
+}
+"""What HAMi's chart makes, 2.4 to 2.10, for a release named hami, which is the usual name."""
+
+SELECTORS: Final = {
+    "DaemonSet hami-node": "daemon",
+    "DaemonSet hami-node-neuron": "neuron",
+    "Deployment hami-node-extender": "extender",
+    "Deployment hami-node-scheduler": "kube-scheduler",
+    "Deployment hami-node-view": "view",
+}
+"""Kubernetes can't change them: an upgrade from a released chart would fail."""
+
+
+def objects(values: Object, name: str = "gpu", space: str = "gpus") -> list[Object]:
+    found = objects_of(template(values, name=name, space=space))
+    return [one for one in found if one]
+
+
+def called(one: Object) -> str:
+    return f"{one['kind']} {one['metadata']['name']}"
+
+
+@pytest.mark.parametrize("release", ["hami", "hami-node", "gpu", "x" * 53])
+def test_no_object_is_named_like_one_of_hamis_chart(release: str) -> None:
+    found = objects(EVERYTHING, release, space="hami-system")
+    assert {called(one) for one in found} & HAMIS_CHART == set()
+    ours = [one for one in found if one["kind"] not in ("Namespace", "RuntimeClass")]
+    strange = [called(one) for one in ours if not one["metadata"]["name"].startswith("hami-node")]
+    assert [one for one in strange if "openshift:scc" not in one] == []
+
+
+def test_no_object_of_the_kustomizations_either() -> None:
+    for path in ("base", "extender", "overlays/cert-manager", "overlays/neuron"):
+        assert {called(one) for one in rendered(FOLDER / path)} & HAMIS_CHART == set()
+
+
+def test_lease_of_kube_scheduler_is_our_own() -> None:
+    """Two schedulers with one Lease: only one of them would ever run."""
+    (found,) = (one for one in objects({}) if called(one) == "ConfigMap hami-node-scheduler")
+    config = yaml.safe_load(found["data"]["config.yaml"])
+    assert config["leaderElection"]["resourceName"] == "hami-node-scheduler"
+    assert [one["schedulerName"] for one in config["profiles"]] == ["hami-scheduler"]
+
+
+@pytest.mark.parametrize("release", ["gpu", "hami"])
+def test_selectors_are_frozen(release: str) -> None:
+    found = {
+        called(one): one["spec"]["selector"]["matchLabels"]
+        for one in objects(EVERYTHING, release)
+        if "template" in one.get("spec", {}) and one["kind"] != "Job"
+    }
+    assert found == {
+        name: {
+            "app.kubernetes.io/name": "hami-node",
+            "app.kubernetes.io/instance": release,
+            "app.kubernetes.io/component": component,
+        }
+        for name, component in SELECTORS.items()
+    }
+
+
+def test_selectors_select_the_pods_of_their_own_and_no_others() -> None:
+    found = [one for one in objects(EVERYTHING) if "template" in one.get("spec", {})]
+    owners = {called(one): one["spec"] for one in found if one["kind"] != "Job"}
+    pods = {called(one): one["spec"]["template"]["metadata"]["labels"] for one in found}
+    for name, spec in owners.items():
+        wanted = spec["selector"]["matchLabels"].items()
+        assert [pod for pod, labels in pods.items() if wanted <= labels.items()] == [name]
+
+
+def test_new_version_of_the_chart_alone_restarts_no_pod() -> None:
+    for one in objects(EVERYTHING):
+        labels = one.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+        assert {"helm.sh/chart", "app.kubernetes.io/version"}.isdisjoint(labels)
+
+
+def test_two_releases_in_one_cluster_share_no_object() -> None:
+    second = {"fullnameOverride": "hami-node-mig", "scheduler": {"enabled": False}}
+    first = {called(one) for one in objects({}, "gpu", space="one")}
+    assert first.isdisjoint(called(one) for one in objects(second, "mig", space="two"))
+
+
+def containers(one: Object) -> list[Object]:
+    spec = one.get("spec", {})
+    pod = spec if one["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+def test_nothing_is_privileged_unless_a_value_says_so() -> None:
+    for one in objects({"view": {"enabled": True}, "neuron": {"enabled": True}}):
+        for container in containers(one):
+            rights = container["securityContext"]
+            assert rights["capabilities"] == {"drop": ["ALL"]}, called(one)
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["readOnlyRootFilesystem"] is True
+            assert not rights.get("privileged")
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_only_the_daemon_is_root_and_only_it_sees_the_node() -> None:
+    for one in objects({"view": {"enabled": True}}):
+        spec = one.get("spec", {})
+        pod = spec if one["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
+        if not pod or one["kind"] == "DaemonSet":
+            continue
+        assert pod["securityContext"]["runAsNonRoot"] is True, called(one)
+        assert not [volume for volume in pod.get("volumes", ()) if "hostPath" in volume]
+    for one in objects(EVERYTHING):
+        assert not re.search(r"host(PID|Network|IPC): true", yaml.safe_dump(one))
+
+
+def test_rights_have_no_wildcard_and_reach_no_secret_but_our_own() -> None:
+    for one in objects(EVERYTHING):
+        for rule in one.get("rules", ()):
+            assert "*" not in str(rule), called(one)
+            if "secrets" in rule.get("resources", ()):
+                assert rule["resourceNames"], called(one)
+                assert set(rule["verbs"]) <= {"get", "update"}, called(one)
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_image_comes_from_the_registry_of_the_values(name: str) -> None:
+    values: dict[str, Any] = {**SETS[name], "global": {"imageRegistry": "registry.example:5000"}}
+    for one in objects(values):
+        for container in containers(one):
+            assert container["image"].startswith("registry.example:5000/"), called(one)
+            assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_every_pod_pulls_with_the_secrets_of_the_values() -> None:
+    for one in objects(EVERYTHING):
+        spec = one.get("spec", {})
+        pod = spec if one["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
+        if pod:
+            assert pod["imagePullSecrets"] == [{"name": "pull"}], called(one)
+
+
+def test_namespaced_objects_are_in_the_namespace_of_the_release() -> None:
+    """kube-system has one: who may ask kube-scheduler for its metrics."""
+    elsewhere = {
+        called(one): one["metadata"]["namespace"]
+        for one in objects(EVERYTHING)
+        if one["metadata"].get("namespace", "gpus") != "gpus"
+    }
+    assert elsewhere == {"RoleBinding hami-node-scheduler-authentication-reader": "kube-system"}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_another_namespace_is_named_wherever_a_namespace_is(name: str) -> None:
+    """Policies and certificates name accounts and Services with their namespace."""
+    assert "hami-system" not in template(SETS[name], space="gpus")

@@ -1,0 +1,104 @@
+"""Names and metadata of all objects; page, monitoring and network policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.chart.helm import Object, Objects, container, needs_helm, render
+
+pytestmark = needs_helm
+
+
+def pod_template(found: Objects, name: str = "DaemonSet/hami-node") -> Any:
+    return found[name]["spec"]["template"]
+
+
+def test_second_release_shares_no_name_with_the_first() -> None:
+    first, second = render(), render({"fullnameOverride": "hami-node-mig"})
+    assert {*first} & {*second} == set()
+    assert len(first) == len(second)
+
+
+def test_no_object_has_a_name_of_hamis_chart() -> None:
+    everything = {
+        "neuron": {"enabled": True},
+        "view": {"enabled": True},
+        "prometheus": {"enabled": True},
+        "networkPolicy": {"enabled": True},
+        "criticalPodsQuota": True,
+    }
+    names = {name.partition("/")[2] for name in render(everything)}
+    assert all(name.startswith("hami-node") for name in names)
+
+
+def test_labels_and_annotations_reach_every_object() -> None:
+    found = render({"global": {"labels": {"team": "x"}, "annotations": {"note": "y"}}})
+    for one in found.values():
+        assert one["metadata"]["labels"]["team"] == "x"
+        assert one["metadata"]["annotations"]["note"] == "y"
+
+
+def test_extra_objects_are_templates() -> None:
+    cm = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-a"}}
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n"
+    found = render({"extraObjects": [cm, text]})
+    assert {"ConfigMap/gpu-a", "ConfigMap/b"} <= {*found}
+
+
+def test_page_reads_what_it_shows_and_answers_to_its_hosts_only() -> None:
+    ingress = {"enabled": True, "host": "gpu.example", "annotations": {"auth": "yes"}}
+    found = render({"view": {"enabled": True, "ingress": ingress}})
+    assert found["ClusterRole/hami-node-view"]["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["nodes", "pods", "resourcequotas", "events"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ]
+    arguments = container(found, "Deployment/hami-node-view")["args"]
+    assert arguments[:2] == ["view", "--bind=:8450"]
+    assert "--allowed-host=gpu.example" in arguments
+    assert found["Ingress/hami-node-view"]["metadata"]["annotations"] == {"auth": "yes"}
+
+
+def test_monitors_select_the_services_and_these_the_pods() -> None:
+    found = render(
+        {"prometheus": {"enabled": True, "labels": {"release": "x"}}, "neuron": {"enabled": True}}
+    )
+    for monitor, service, owners in (
+        ("hami-node", "hami-node-metrics", ("DaemonSet/hami-node", "DaemonSet/hami-node-neuron")),
+        ("hami-node-extender", "hami-node-extender-metrics", ("Deployment/hami-node-extender",)),
+    ):
+        one = found[f"ServiceMonitor/{monitor}"]
+        assert one["metadata"]["labels"]["release"] == "x"
+        labels = found[f"Service/{service}"]["metadata"]["labels"]
+        assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        for owner in owners:
+            labels = pod_template(found, owner)["metadata"]["labels"]
+            assert found[f"Service/{service}"]["spec"]["selector"].items() <= labels.items()
+
+
+def test_node_ports_of_hamis_chart_on_request() -> None:
+    service = {"enabled": True, "type": "NodePort", "nodePort": 31992}
+    found = render({"devicePlugin": {"service": service}})
+    ports = found["Service/hami-node-metrics"]["spec"]["ports"]
+    assert [one["nodePort"] for one in ports] == [31992]
+
+
+def test_network_policies_select_every_pod_that_listens() -> None:
+    peers: list[Object] = [{"namespaceSelector": {}}]
+    found = render(
+        {"networkPolicy": {"enabled": True, "metricsFrom": peers}, "view": {"enabled": True}}
+    )
+    policies = [one["spec"] for one in found.values() if one["kind"] == "NetworkPolicy"]
+    for owner in (
+        "DaemonSet/hami-node",
+        *(f"Deployment/hami-node-{n}" for n in ("extender", "scheduler", "view")),
+    ):
+        labels = pod_template(found, owner)["metadata"]["labels"]
+        chosen = [
+            one for one in policies if one["podSelector"]["matchLabels"].items() <= labels.items()
+        ]
+        assert len(chosen) == 1
+        opened = {port["port"] for rule in chosen[0]["ingress"] for port in rule["ports"]}
+        assert opened == {port["name"] for port in container(found, owner)["ports"]}
