@@ -1,39 +1,44 @@
 # Works on the official Python images and on Debian's own python3 (with python3-venv).
+# Built by daemonset/build-image, which gives the arguments.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# Set by the tool, or by daemonset/build-image for those that don't.
+ARG BUILDPLATFORM
 
-FROM ${PYTHON_IMAGE} AS build
+# On the builder's architecture, for any: nothing of another one has to run.
+FROM --platform=${BUILDPLATFORM} ${PYTHON_IMAGE} AS build
+ARG TARGETARCH
 WORKDIR /src
-RUN python3 -m venv /opt/hami-node
-COPY requirements-runtime.lock ./
-RUN /opt/hami-node/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check \
-      -r requirements-runtime.lock
-COPY pyproject.toml README.md LICENSE daemonset/trim-kubernetes ./
+COPY pyproject.toml README.md LICENSE requirements-runtime.lock requirements-build.lock ./
+COPY daemonset/image-tree daemonset/trim-kubernetes ./daemonset/
 COPY hami_node ./hami_node
-RUN /opt/hami-node/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check \
-      --no-deps . && \
-    ./trim-kubernetes /opt/hami-node/bin/python3 /opt/hami-node/lib/python3*/site-packages
-# Byte code that is never checked against its source: the file system is read-only.
-RUN /opt/hami-node/bin/pip uninstall --yes --quiet pip setuptools 2>/dev/null; \
-    find /opt/hami-node -depth -name __pycache__ -type d -exec rm -rf {} + ; \
-    /opt/hami-node/bin/python3 -m compileall -q --invalidation-mode unchecked-hash \
-      /opt/hami-node/lib && \
-    /opt/hami-node/bin/hami-node --version
+RUN ./daemonset/image-tree "${TARGETARCH}"
 
 FROM ${PYTHON_IMAGE}
-LABEL org.opencontainers.image.title="hami-node" \
-      org.opencontainers.image.description="Share GPUs and AWS Neuron devices between containers" \
-      org.opencontainers.image.licenses="Apache-2.0"
-# The base image's own installers have no business in a daemon.
-RUN rm -rf /usr/local/lib/python3*/site-packages/* /usr/local/lib/python3*/ensurepip \
-      /usr/lib/python3*/ensurepip /usr/lib/python3/dist-packages/pip* \
-      /usr/lib/python3/dist-packages/setuptools* /usr/lib/python3/dist-packages/wheel* \
-      /usr/lib/python3/dist-packages/pkg_resources /usr/share/python-wheels \
-      /usr/local/bin/pip* /usr/bin/pip* /usr/local/bin/wheel
 COPY --from=build /opt/hami-node /opt/hami-node
 # Two arenas: threads that allocate at the same time would otherwise keep 64 MiB areas each.
 ENV PATH=/opt/hami-node/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     MALLOC_ARENA_MAX=2
+# The daemon's manifests ask for root, which kubelet's folders need; nothing else does.
+USER 65532:65532
 ENTRYPOINT ["hami-node"]
 CMD ["run"]
+ARG BASE_NAME=""
+ARG BASE_DIGEST=""
+ARG VERSION=""
+ARG REVISION=""
+ARG CREATED=""
+ARG SOURCE=""
+LABEL org.opencontainers.image.title="hami-node" \
+      org.opencontainers.image.description="Share GPUs and AWS Neuron devices between containers" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.vendor="hami-node" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.url="${SOURCE}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.documentation="${SOURCE}" \
+      org.opencontainers.image.base.name="${BASE_NAME}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}"

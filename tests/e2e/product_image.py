@@ -22,9 +22,11 @@ _BASE: Final = "localhost/python:3.11-slim-bookworm"
 _BASE_PACKAGES: Final = "python3,python3-venv,python3-pip,ca-certificates"
 _HASH_FILE: Final = IMAGE_TAR.with_suffix(".sha256")
 _CERTIFICATES: Final = "/etc/ssl/certs"
+_BUILDAH_ENV: Final = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 _INPUTS: Final = (
-    *("Dockerfile", ".dockerignore", "pyproject.toml", "requirements-runtime.lock"),
-    *("README.md", "LICENSE", "daemonset/trim-kubernetes"),
+    *("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE"),
+    *("requirements-runtime.lock", "requirements-build.lock"),
+    *("daemonset/build-image", "daemonset/image-tree", "daemonset/trim-kubernetes"),
 )
 
 
@@ -77,16 +79,31 @@ def build() -> None:
         _buildah("add", "-q", container, str(ROOTFS), "/")
         _buildah("commit", "-q", container, _BASE)
         _buildah("rm", container)
-        _buildah(
-            *("bud", "--network", "host", "--build-arg", f"PYTHON_IMAGE={_BASE}"),
-            *_build_mounts(Path(scratch)),
-            *("-t", IMAGE, str(REPOSITORY)),
-        )
+        run_build(IMAGE, STORAGE, Path(scratch), PYTHON_IMAGE=_BASE)
         fresh = Path(scratch, IMAGE_TAR.name)
         _buildah("push", "-q", IMAGE, f"docker-archive:{fresh}:{IMAGE}")
         shutil.move(fresh, IMAGE_TAR)
     shutil.rmtree(STORAGE)
     _HASH_FILE.write_text(digest)
+
+
+def run_build(image: str, storage: Path, scratch: Path, **settings: str) -> None:
+    """Run daemonset/build-image with buildah, whose images lie in `storage`.
+
+    Raises:
+        SystemExit: it failed; what it printed last is in the text.
+    """
+    tool = {"IMAGE_TOOL": " ".join(("buildah", *_where(storage)))}
+    command = (str(REPOSITORY / "daemonset/build-image"), image, "--network", "host")
+    done = subprocess.run(
+        (*command, *_build_mounts(scratch)),
+        capture_output=True,
+        text=True,
+        env=os.environ | _BUILDAH_ENV | tool | settings,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"build-image failed:\n{(done.stdout + done.stderr)[-4000:]}")
 
 
 def _build_mounts(scratch: Path) -> list[str]:
@@ -125,15 +142,30 @@ def _debian_mirror() -> str:
 
 
 def _buildah(*args: str) -> str:
-    env = dict(os.environ, BUILDAH_ISOLATION="chroot", STORAGE_DRIVER="vfs")
-    where = (f"--root={STORAGE}/root", f"--runroot={STORAGE}/run")
+    return run_buildah(STORAGE, *args)
+
+
+def run_buildah(storage: Path, *args: str) -> str:
+    """Run buildah, whose images lie in `storage`; what it printed.
+
+    Raises:
+        SystemExit: it failed; what it printed last is in the text.
+    """
     done = subprocess.run(
-        ("buildah", *where, *args), capture_output=True, text=True, env=env, check=False
+        ("buildah", *_where(storage), *args),
+        capture_output=True,
+        text=True,
+        env=os.environ | _BUILDAH_ENV,
+        check=False,
     )
     if done.returncode:
         shown = (done.stdout + done.stderr)[-4000:]
         raise SystemExit(f"buildah {args[0]} failed:\n{shown}")
     return done.stdout
+
+
+def _where(storage: Path) -> tuple[str, str]:
+    return f"--root={storage}/root", f"--runroot={storage}/run"
 
 
 def _digest() -> str:
