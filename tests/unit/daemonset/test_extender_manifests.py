@@ -30,8 +30,8 @@ EXTENDER: Final = FOLDER / "extender"
 ALL: Final = [one for path in sorted(EXTENDER.glob("*.yaml")) for one in documents(path)]
 NAME, SPACE = "hami-node-extender", "hami-system"
 LEADER = "hami-node-leader"
-SCHEDULER, CERTIFICATE = "hami-scheduler", "hami-node-certificate"
-SECRET, CLIENT_SECRET = "hami-node-extender-tls", "hami-scheduler-client-tls"
+SCHEDULER, CERTIFICATE = "hami-node-scheduler", "hami-node-certificate"
+SECRET, CLIENT_SECRET = "hami-node-extender-tls", "hami-node-scheduler-client-tls"
 AUTHORITY, WEBHOOK = "hami-node-authority", "hami-node-webhook"
 SECRETS: Final = (SECRET, CLIENT_SECRET, AUTHORITY)
 VENDOR_PROTOCOLS: Final = protocols_of(VENDORS, default_settings())
@@ -286,7 +286,7 @@ def test_kube_scheduler_asks_our_extender_about_our_resources(
     scheduler: Object, settings: Settings
 ) -> None:
     (profile,) = scheduler["profiles"]
-    assert profile["schedulerName"] == settings.scheduler_name == SCHEDULER
+    assert profile["schedulerName"] == settings.scheduler_name == "hami-scheduler"
     (extender,) = scheduler["extenders"]
     managed = extender.pop("managedResources")
     assert {entry["name"] for entry in managed} == RESOURCES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,14 +14,14 @@ from click.testing import CliRunner
 from hami_node import __version__
 from hami_node.cli.main import Programs, main
 from hami_node.config.files import read_device_config, read_node_config
-from hami_node.config.sources import ConfigSources, Settings, load
+from hami_node.config.sources import ConfigSources, Settings
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from hami_node.wire import names
-from tests.fakes.settings import settings
+from tests.fakes.settings import load, settings
 from tests.unit.daemonset.manifests import FOLDER, Object, documents, rights_of
 
 USER: Final = "system:serviceaccount:hami-system:hami-node"
@@ -56,6 +57,7 @@ def kustomizations() -> list[Path]:
 def test_every_part_of_a_kustomization_is_there(path: Path) -> None:
     (found,) = documents(path)
     parts = [*found.get("resources", ()), *found.get("components", ())]
+    parts += [file for item in found.get("configMapGenerator", ()) for file in item["files"]]
     assert parts or found["kind"] == "Component"
     parts += [item["path"] for item in found.get("patches", []) if "path" in item]
     for part in parts:
@@ -131,7 +133,6 @@ def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) 
     assert pod_spec["runtimeClassName"] == "nvidia"
     assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert pod_spec["nodeSelector"] == {"gpu": "on"}
     assert pod_spec["priorityClassName"] == "system-node-critical"
 
 
@@ -267,16 +268,27 @@ def test_image_has_the_version_of_the_package() -> None:
     assert image["newTag"] == __version__
 
 
+LOCKS = ("requirements.lock", "requirements-runtime.lock", "requirements-build.lock")
+
+
 def test_runtime_lock_holds_a_part_of_the_full_lock_and_no_addresses() -> None:
     root = FOLDER.parent
     runtime, full = (
-        {line for line in root.joinpath(name).read_text().splitlines() if "==" in line}
+        set(re.findall(r"^([^ #=\n]+==[^ ;\n]+)", root.joinpath(name).read_text(), re.MULTILINE))
         for name in ("requirements-runtime.lock", "requirements.lock")
     )
     assert runtime < full
-    for name in ("requirements-runtime.lock", "requirements.lock"):
+    for name in LOCKS:
         assert "://" not in root.joinpath(name).read_text()
     assert not any(line.startswith(("pytest", "mypy", "ruff")) for line in runtime)
+
+
+@pytest.mark.parametrize("name", LOCKS[1:])
+def test_everything_in_the_image_is_pinned_by_hash(name: str) -> None:
+    lines = (FOLDER.parent / name).read_text().replace("\\\n", "").splitlines()
+    pinned = [line for line in lines if "==" in line]
+    assert pinned
+    assert all("--hash=sha256:" in line for line in pinned)
 
 
 def test_image_is_built_from_what_the_ignore_file_lets_through() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from hami_node.vendors.nvidia.driver.location import HOST_MOUNT
 from hami_node.vendors.nvidia.node.handover.mig.caps import FOLDER as CAPS
-from tests.unit.daemonset.manifests import FOLDER, Object
+from tests.unit.daemonset.manifests import FOLDER, Object, starts_on
 from tests.unit.daemonset.test_overlays import container_of, env_of, mounts_of, pod_of, rendered
 
 VARIABLES = {"NVIDIA_MIG_CONFIG_DEVICES": "all", "NVIDIA_MIG_MONITOR_DEVICES": "all"}
@@ -100,7 +100,8 @@ def test_daemonset_beside_the_base_takes_nothing_of_it(tmp_path: Path) -> None:
     place = (found["metadata"]["name"], found["metadata"]["namespace"])
     assert place == ("hami-node-mig", "hami-system")
     spec = found["spec"]
-    assert spec["template"]["spec"]["nodeSelector"] == {"mig": "on"}
+    assert starts_on(spec["template"]["spec"], {"mig": "on", "hami-node.io/serve": "false"})
+    assert not starts_on(spec["template"]["spec"], {"nvidia.com/gpu.present": "true"})
     own = spec["selector"]["matchLabels"]
     assert own.items() <= spec["template"]["metadata"]["labels"].items()
     assert own["app"] != pod_of("")["metadata"]["labels"]["app"]

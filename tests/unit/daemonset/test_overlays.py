@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -17,11 +16,14 @@ from hami_node.cli.main import Programs, main
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.vendors.nvidia.choices import DeviceListStrategy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from tests.e2e.assets import program
 from tests.unit.daemonset.manifests import FOLDER, Object
 
 OVERLAYS = sorted(path.parent.name for path in FOLDER.glob("overlays/*/kustomization.yaml"))
 WITH_DAEMON = [
-    name for name in OVERLAYS if name not in ("cert-manager", "extender-kubernetes-1.28")
+    name
+    for name in OVERLAYS
+    if name not in ("cert-manager", "extender-kubernetes-1.28", "monitoring")
 ]
 PRIVILEGED = {"driver-root"}
 MORE_CAPABILITIES = {"mig": ["SYS_ADMIN", "MKNOD"]}
@@ -29,7 +31,7 @@ MORE_CAPABILITIES = {"mig": ["SYS_ADMIN", "MKNOD"]}
 
 @cache
 def rendered(path: Path) -> tuple[Object, ...]:
-    kubectl = shutil.which("kubectl")
+    kubectl = program("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed: overlays can't be rendered")
     done = subprocess.run(
@@ -169,7 +171,6 @@ def test_commented_lines_let_the_operator_pause_the_daemon_for_a_driver_upgrade(
     tmp_path.joinpath("kustomization.yaml").write_text(text)
     (found,) = (item for item in rendered(tmp_path) if item["kind"] == "DaemonSet")
     assert found["spec"]["template"]["spec"]["nodeSelector"] == {
-        "gpu": "on",
         "nvidia.com/gpu.deploy.client": "true",
     }
 
