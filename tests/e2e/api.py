@@ -49,9 +49,10 @@ class Api:
         """GET of something that is not JSON, such as a log."""
         return self._call("GET", path, query=query).text
 
-    def create(self, path: str, body: Json) -> Json:
-        """POST."""
-        answer: Json = self._call("POST", path, body).json()
+    def create(self, path: str, body: Json, *, is_dry_run: bool = False) -> Json:
+        """POST; `is_dry_run`: every webhook is asked, and nothing is stored."""
+        query = {"dryRun": "All"} if is_dry_run else None
+        answer: Json = self._call("POST", path, body, query=query).json()
         return answer
 
     def replace(self, path: str, body: Json) -> Json:

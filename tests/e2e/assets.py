@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -15,3 +16,8 @@ IMAGE_NEXT: Final = "localhost/hami-node:e2e-next"  # the same bytes under anoth
 REPOSITORY: Final = Path(__file__).parents[2]
 NODE_DIR: Final = Path("/var/lib/hami-e2e")  # the node's own files: limiter, driver, runtimes
 SOURCES: Final = Path(__file__).parent / "programs"
+
+
+def program(name: str) -> str | None:
+    """Where that program is: on PATH, or where `prepare` builds it; None if nowhere."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}{os.pathsep}{PROGRAMS}")

@@ -26,6 +26,7 @@ from tests.e2e.extender import Extender
 from tests.e2e.kubelet import held_slices
 from tests.e2e.pki import Authority
 from tests.e2e.pods import Pods, describe
+from tests.e2e.release import Release, remove_kustomization
 from tests.e2e.scheduler import NODE_PATH, Scheduler
 from tests.e2e.waiting import eventually
 from tests.fakes.pods import Generation
@@ -153,6 +154,30 @@ def extender(scheduling: Extender, daemon: Daemon) -> Extender:
     assert daemon
     scheduling.wait_ready()
     return scheduling
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, api: Api, installed: Daemon) -> Iterator[Release]:
+    """The chart, installed in place of the overlay, which is back after the module."""
+    remove_kustomization(cluster)
+    Extender(cluster, api).import_scheduler()
+    one = Release(cluster)
+    notes = one.install()
+    assert "is installed in the namespace hami-system" in notes
+    yield one
+    Pods(api).clear()
+    one.uninstall()
+    mark = {names.NODE_READ_BY: None}  # it stays, and says which form the node's reports have
+    api.patch(NODE_PATH, {"metadata": {"annotations": mark}})
+    installed.install()
+
+
+@pytest.fixture
+def released(release: Release, cluster: Cluster, api: Api, daemon: Daemon) -> Release:
+    """The same, with every part ready."""
+    assert daemon
+    Extender(cluster, api).wait_ready(120)
+    return release
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ class Daemon:
 
     def install(self) -> None:
         """Label the node, apply the manifests and wait until the daemon is ready."""
-        self.api.patch(f"/api/v1/nodes/{parts.NODE}", {"metadata": {"labels": {"gpu": "on"}}})
+        labels = {"hami-node.io/serve": "true"}
+        self.api.patch(f"/api/v1/nodes/{parts.NODE}", {"metadata": {"labels": labels}})
         self.cluster.kubectl("apply", "-k", str(OVERLAY))
         self.wait_ready()
 

@@ -21,6 +21,8 @@ from tests.e2e.waiting import eventually
 
 NAME: Final = "hami-node-extender"
 SCHEDULER: Final = "hami-scheduler"
+"""What stands in a pod that the webhook has reviewed."""
+_SCHEDULER: Final = "hami-node-scheduler"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 OVERLAY: Final = Path(__file__).parent / "overlay_extender"
 DEFAULT: Final = "default-scheduler"
@@ -29,7 +31,7 @@ _IMAGE: Final = "localhost/kube-scheduler:e2e"
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
 _SLICE: Final = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/hami-node-leader"
-_CALLER: Final = "hami-scheduler-client-tls"
+_CALLER: Final = f"{_SCHEDULER}-client-tls"
 _DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 
 
@@ -41,7 +43,7 @@ class Extender:
 
     def install(self) -> None:
         """Apply the manifests and wait until somebody leads and is reachable."""
-        self._import_scheduler()
+        self.import_scheduler()
         self.cluster.kubectl("apply", "-k", str(OVERLAY))
         self.wait_ready(120)
 
@@ -50,6 +52,20 @@ class Extender:
         eventually("the extender leads", lambda: self.leader() and self._is_served(), limit_s)
         eventually("kube-scheduler runs", self._is_scheduling, limit_s)
         eventually("kube-proxy leads to the webhook", self._is_reviewing, limit_s)
+
+    def wait_for_settings(self, word: str, *, is_there: bool = True) -> None:
+        """Wait until every replica's settings in force have that word, or no longer have it.
+
+        They start anew for it, and for a second nobody answers the webhook.
+        """
+
+        def are_in_force() -> bool:
+            urls = [f"http://{pod['status']['podIP']}:9395/config" for pod in self.pods()]
+            pages = [httpx.get(url, timeout=5).raise_for_status().text for url in urls]
+            return bool(pages) and all((word in page) == is_there for page in pages)
+
+        eventually(f"the extender's settings have {word}: {is_there}", are_in_force, limit_s=180)
+        self.wait_ready()
 
     def leader(self) -> Json | None:
         """The pod that holds the Lease and decides; None while there is none."""
@@ -130,7 +146,7 @@ class Extender:
                 texts.append(f"-- {name}: {error}\n")
         return "\n".join(texts)
 
-    def _import_scheduler(self) -> None:
+    def import_scheduler(self) -> None:
         """An image of the cluster's own kube-scheduler program."""
         root, tar = self.cluster.root / "scheduler-root", self.cluster.root / "scheduler.tar"
         shutil.rmtree(root, ignore_errors=True)
@@ -142,7 +158,7 @@ class Extender:
         shutil.rmtree(root)
 
     def _schedulers(self) -> list[Json]:
-        found: list[Json] = self.api.read(_PODS, labelSelector=f"app={SCHEDULER}")["items"]
+        found: list[Json] = self.api.read(_PODS, labelSelector=f"app={_SCHEDULER}")["items"]
         return found
 
     def _is_served(self) -> bool:
@@ -152,8 +168,8 @@ class Extender:
         return leader is not None and served == [leader["status"]["podIP"]]
 
     def _is_scheduling(self) -> bool:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SCHEDULER}"
-        status = self.api.read(f"{_DEPLOYMENTS}/{SCHEDULER}")["status"]
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{_SCHEDULER}"
+        status = self.api.read(f"{_DEPLOYMENTS}/{_SCHEDULER}")["status"]
         return bool(status.get("readyReplicas")) and bool(
             self.api.read(path)["spec"].get("holderIdentity")
         )

@@ -12,16 +12,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from tests.e2e import product_image
 from tests.e2e.assets import IMAGE_TAR, PROGRAMS, SOURCES
 
+ROOT: Final = Path(__file__).parents[2]
 _GO_NEEDED: Final = (1, 26, 0)
 _PROGRAMS: Final = {
     "kubernetes": (
@@ -39,7 +43,9 @@ _PROGRAMS: Final = {
         "github.com/NVIDIA/nvidia-container-toolkit",
         ("nvidia-cdi-hook", "nvidia-container-runtime"),
     ),
+    "helm": ("helm.sh/helm/v3", ("helm",)),
 }
+_SHOW_VERSION: Final = {"helm": ("version", "--short")}
 
 
 @contextmanager
@@ -79,13 +85,38 @@ def install_packages() -> None:
     missing = [p for p in wanted if not _is_installed(p)]
     if not missing:
         return
-    with step(f"installing {' '.join(missing)}"):
+    with step(f"installing {' '.join(missing)}"), _no_services():
         env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
         for command in (
             ("apt-get", "update", "-qq"),
             ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing),
         ):
             _run_quietly(command, env)
+
+
+def install_browser_driver() -> None:
+    """Install what drives the browser, into the environment that the tests run in."""
+    if find_spec("playwright") is None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        wanted = project["optional-dependencies"]["browser"]
+        with step(f"installing {' '.join(wanted)}"):
+            command = (sys.executable, "-m", "pip", "install", "--quiet", *wanted)
+            _run_quietly(command, dict(os.environ))
+
+
+@contextmanager
+def _no_services() -> Iterator[None]:
+    """Packages with a service, such as prometheus, are installed without starting it."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
 
 
 def build_programs() -> None:
@@ -132,6 +163,7 @@ def _flags(module: str, version: str) -> tuple[str, ...]:
             "-z,lazy' "
             f"-X github.com/NVIDIA/nvidia-container-toolkit/internal/info.version={version[1:]}",
         ),
+        "helm": ("-ldflags", f"-s -w -X helm.sh/helm/v3/internal/version.version={version}"),
     }[module]
 
 
@@ -144,9 +176,8 @@ def _is_module_current(module: str) -> bool:
     paths = [PROGRAMS / name for name in names]
     if not all(os.access(p, os.X_OK) for p in paths):
         return False
-    shown = subprocess.run(
-        (str(paths[0]), "--version"), capture_output=True, text=True, check=False
-    ).stdout
+    ask = (str(paths[0]), *_SHOW_VERSION.get(module, ("--version",)))
+    shown = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
     return _wanted(module, package).removeprefix("v") in shown
 
 
@@ -181,6 +212,7 @@ def main() -> None:
     """Everything, in order; each step does nothing when it was done before."""
     check_machine()
     install_packages()
+    install_browser_driver()
     build_programs()
     if not product_image.has_base():
         with step("making the base file system of the product's image (2 minutes, once)"):

@@ -37,8 +37,8 @@ def audit(cluster: Cluster, pods: Pods) -> Audit:
 def test_pod_with_lock_costs_two_requests(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
-    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
     before = daemon.annotations()[nvidia_names.NODE_HANDSHAKE]
+    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)}, is_locked=True)
     pods.wait_running("counted")
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
@@ -62,8 +62,8 @@ def _without_late_watch(made: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def test_pod_without_lock_costs_one_request(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, audit: Audit
 ) -> None:
-    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
     before = daemon.annotations()[nvidia_names.NODE_HANDSHAKE]
+    pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)})
     pods.wait_running("counted")
     time.sleep(1)  # what comes late is counted too

@@ -26,8 +26,7 @@ _GPU = nvidia_names.RESOURCE_GPU
 @pytest.fixture
 def without_daemon(api: Api, daemon: Daemon) -> Iterator[None]:
     """The node before the daemon was installed; it is back after the test."""
-    selector = {"spec": {"template": {"spec": {"nodeSelector": {"gpu": "off"}}}}}
-    api.patch(_SET, selector)
+    api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"hami-node.io/serve": "false"}}})
     eventually("the daemon is gone", lambda: _is_gone(api), limit_s=60)
     yield
     daemon.install()

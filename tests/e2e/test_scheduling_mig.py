@@ -17,7 +17,7 @@ from tests.e2e import cards, mig
 from tests.e2e.api import Api
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
-from tests.e2e.extender import DEFAULT
+from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.trouble import Trouble, make_kubelet_impatient, restart_kubelet
@@ -31,10 +31,12 @@ _PID: Final = 4242
 
 
 @pytest.fixture(scope="module")
-def divided(api: Api, changeable: Daemon) -> Iterator[Daemon]:
-    """The daemon on a node whose cards are divided."""
+def divided(api: Api, changeable: Daemon, scheduling: Extender) -> Iterator[Daemon]:
+    """The daemon on a node whose cards are divided; the extender knows their geometries."""
     with mig.divided_node(api, changeable):
+        scheduling.wait_for_settings(mig.OLD_MODEL)
         yield changeable
+    scheduling.wait_for_settings(mig.OLD_MODEL, is_there=False)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -39,6 +40,21 @@ def answering_server(body: bytes) -> Iterator[str]:
     """Answers everything with 200 and this body; its URL."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    with _serve(answer) as url:
+        yield url
+
+
+@contextmanager
+def noting_server(body: bytes, asked: list[tuple[str, Message]]) -> Iterator[str]:
+    """The same; every path and its headers are added to `asked`."""
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.append((request.path, request.headers))
         request.send_response(200)
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
