@@ -4,7 +4,7 @@ VENV   := .venv
 RUN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench soak image protos lock clean
+.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench soak image release protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
@@ -47,11 +47,12 @@ hooks: $(VENV)/.ready ## let git run the checks of `make check` before each comm
 
 e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.26 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
-	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/e2e --timeout 900
+	$(RUN)/python -m pytest -n auto tests/unit/chart tests/unit/daemonset tests/unit/monitoring  # helm, kubectl and promtool are there now
+	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/browser tests/e2e --timeout 900
 
 e2e-long: $(VENV)/.ready ## what takes too long for e2e: more seeds of the churn; needs what e2e needs
 	$(RUN)/python -m tests.e2e.prepare
-	$(RUN)/python -m pytest -m e2e_long tests/e2e --timeout 900
+	$(RUN)/python -m pytest -m e2e_long tests/browser tests/e2e --timeout 900
 
 bench: $(VENV)/.ready ## print what the budgets are measured by; needs a machine with nothing else to do
 	$(RUN)/python -m pytest -m bench -s tests/bench
@@ -62,13 +63,17 @@ soak: $(VENV)/.ready ## an hour of pods that come and go, with faults; fails if 
 image: ## build the container image; needs docker, podman or buildah, but no Python
 	./daemonset/build-image
 
+release: $(VENV)/.ready ## write VERSION into dist/: image, chart, manifests, SBOM, checksums; needs buildah, podman or docker, helm, kubectl
+	$(RUN)/python -m tests.release "$(VERSION)"
+
 protos: $(VENV)/.ready ## generate hami_node/kubelet_api from protos/
 	$(RUN)/python -m tests.protos
 
-COMPILE := $(RUN)/pip-compile --quiet --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --strip-extras --extra extender
-lock: $(VENV)/.ready ## pin every dependency: for development, and for the image; needs a package index
-	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
-	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+COMPILE := $(RUN)/pip-compile --quiet --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --strip-extras
+lock: $(VENV)/.ready ## pin every dependency: for development, and by hash for the image; needs a package index
+	$(COMPILE) --extra extender --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra extender --generate-hashes --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+	$(COMPILE) --build-deps-for wheel --only-build-deps --allow-unsafe --generate-hashes --output-file requirements-build.lock pyproject.toml
 
 clean: ## remove what was built; needs no Python
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -29,7 +29,7 @@ class SignalThread:
         self._awaited = {*numbers, _WAKE}
         self._is_over = False
         self._thread: threading.Thread | None = None
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
 
     def start(self, actions: Mapping[signal.Signals, Callable[[], None]]) -> None:
         """From now on call these actions, for signals that are waiting too."""
@@ -45,6 +45,11 @@ class SignalThread:
             self._is_over = True
             signal.pthread_kill(thread.ident, _WAKE)
             thread.join()
+
+    def hand_back(self) -> None:
+        """Finish the last action; later signals do what they did before."""
+        self.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _run(self, actions: Mapping[signal.Signals, Callable[[], None]]) -> None:
         while True:

@@ -46,6 +46,9 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
+from tests.chart_values import chart_values
+from tests.commands_page import commands
+from tests.kubectl_page import kubectl_parts
 from tests.reliability import shown
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -193,7 +196,7 @@ def extender_metrics_table() -> str:
     """The metrics of all nodes' cards, under our names and HAMi's."""
     rows = ["| metric | labels | meaning |", "|---|---|---|"]
     hami = partial(hami_series, resources=QUOTAS, parts=PARTED)
-    for text in (_of_one_card(own_series), _of_one_card(hami)):
+    for text in (of_one_card(own_series), of_one_card(hami)):
         for family in text_string_to_metric_families(text):
             labels = ", ".join(
                 f"`{label}`" for label in family.samples[0].labels if label != "zone"
@@ -210,7 +213,7 @@ INSTANCE: Final = (
 PARTED: Final = {nvidia_protocol().part_metric: nvidia_protocol().part_labels}
 
 
-def _of_one_card(write: Callable[[ClusterUse], Iterator[str]]) -> str:
+def of_one_card(write: Callable[[ClusterUse], Iterator[str]]) -> str:
     """A page of one node with a GPU, a Neuron device and a pod."""
     gpu = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100", slots=1, memory_mib=1)
     device = Device(uuid=Uuid("n1-AWSNeuron-0"), index=0, vendor=NEURON, model="", slots=2, cores=3)
@@ -286,11 +289,14 @@ def faults() -> str:
 
 
 PARTS: Final = {
+    "../daemonset/chart/README.md": {"values": chart_values},
+    "commands.md": {"commands": commands},
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
     "metrics.md": {"metrics": metrics_table, "hami-names": hami_usage_table},
     "extender.md": {"metrics": extender_metrics_table},
     "architecture.md": {"layers": layers},
     "reliability.md": {"faults": faults},
+    "kubectl-hami.md": kubectl_parts(),
     "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }
 

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from hami_node import __version__, logs
 from hami_node.cli.certify import certify
+from hami_node.cli.check_config import check_config
+from hami_node.cli.commands import HELP, Commands, ExitCode
 from hami_node.cli.inspect import inspect
 from hami_node.cli.install_limiter import install_limiter
+from hami_node.cli.migrate import migrate
 from hami_node.cli.options import IGNORED_KEY, SettingsCommand, options_of
-from hami_node.config.sources import ConfigSources, Settings, environment, load, plain
+from hami_node.cli.verify import verify
+from hami_node.cli.view import view
+from hami_node.config.sources import ConfigSources, Settings, environment, resolve
 from hami_node.errors import ConfigError, HamiError, KubeError
 from hami_node.setting_types import Role
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 
 if TYPE_CHECKING:
+    from hami_node.cluster.access import Access
     from hami_node.cluster.client import KubeClient
-    from hami_node.config.check import CheckedFile
     from hami_node.extender.http.certificate_secret import Api
+    from hami_node.migrate.seen.reading import PlainKube
     from hami_node.ports import ListingKube
+    from hami_node.verify.probe import BoundedApi
 
 log: Final = logging.getLogger(__name__)
-
-
-class ExitCode(IntEnum):
-    """The result of a command; click itself exits with 2 on wrong usage."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NO_API = 3
-    SIGNALLED = 128
-    """Plus the signal's number, as a shell has it."""
 
 
 def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
@@ -58,10 +52,12 @@ def _run_extender(settings: Settings, sources: ConfigSources) -> int:
 
 
 def _run_demo(keep: bool) -> int:
+    from hami_node.cli.extras import EXTENDER, need
     from hami_node.signals import END_SIGNALS, SignalThread
 
     ends = (*END_SIGNALS, signal.SIGHUP)
     signals = SignalThread(*ends)  # before the slow imports: an interruption is never lost
+    need(EXTENDER)  # it starts one, as a program of its own
     from hami_node.demo.cast import cast_of
     from hami_node.demo.demo import run
 
@@ -76,11 +72,11 @@ def _run_demo(keep: bool) -> int:
     return ExitCode.SIGNALLED + taken[-1] if stop.is_set() else code
 
 
-def _connect(kubeconfig: Path | None) -> KubeClient:
+def _connect(access: Access | Path | None) -> KubeClient:
     from hami_node.clock import SystemClock
     from hami_node.cluster.client import connect
 
-    return connect(kubeconfig, component="command", clock=SystemClock()).with_retries()
+    return connect(access, component="command", clock=SystemClock()).with_retries()
 
 
 def _now() -> float:
@@ -96,37 +92,23 @@ class Programs:
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
     run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
     run_demo: Callable[[bool], int] = _run_demo
-    connect: Callable[[Path | None], ListingKube] = _connect
+    connect: Callable[[Access], ListingKube] = _connect
     api: Callable[[Path | None], Api] = _connect
+    plain: Callable[[Access], PlainKube] = _connect
+    bounded: Callable[[Access], BoundedApi] = _connect
     now: Callable[[], float] = _now
     env: Callable[[], Mapping[str, str]] = environment
 
 
-class _Commands(click.Group):
-    """Turns our errors into a single line and an exit code."""
+class _Commands(Commands):
+    """The commands of `hami-node`."""
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
-        """Run the command."""
-        ctx.ensure_object(Programs)
-        try:
-            return super().invoke(ctx)
-        except KubeError as e:
-            click.echo(f"error: {e}", err=True)
-            ctx.exit(ExitCode.NO_API)
-        except HamiError as e:
-            click.echo(f"error: {e}", err=True)
-            ctx.exit(ExitCode.FAILED)
-        except KeyboardInterrupt:
-            ctx.exit(ExitCode.SIGNALLED + signal.SIGINT)
+    make_parts = Programs
 
 
 @click.group(
     cls=_Commands,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-        "token_normalize_func": lambda token: token.replace("_", "-"),
-    },
+    context_settings=HELP,
 )
 @click.version_option(__version__, "--version", prog_name="hami-node")
 def main() -> None:
@@ -139,8 +121,11 @@ def main() -> None:
     Make the extender's certificate:           hami-node certify
     See which pod holds which slice:           hami-node inspect
     See why a pod waits:                       hami-node inspect pod NAMESPACE/NAME
+    See all that as a page in the browser:     hami-node view
     Check a configuration:                     hami-node check-config device-config.yaml
+    Check an installation:                     hami-node verify
     Put the limiter on this node:              hami-node install-limiter --from DIR
+    Move from HAMi or NVIDIA's plugin:         hami-node migrate plan
 
     \b
     Exit codes: 0 success; 1 a check failed or settings were refused; 2 wrong usage;
@@ -189,14 +174,13 @@ def _run(
 
 
 def _loaded(sources: ConfigSources) -> Settings:
-    """The settings, with logging set up; exits when they are wrong."""
-    try:
-        settings = load(sources)
-    except ConfigError as e:
+    """The settings, with logging set up; names everything that is wrong with them, and exits."""
+    found = resolve(sources)
+    if found.errors:
         logs.configure(logs.LogFormat.KV, logs.LogLevel.INFO)
-        raise _refused(e) from e
-    logs.configure(settings.log_format, settings.log_level)
-    return settings
+        raise _refused(*found.errors)
+    logs.configure(found.settings.log_format, found.settings.log_level)
+    return found.settings
 
 
 def _served(
@@ -213,9 +197,10 @@ def _served(
         raise click.exceptions.Exit(code) from e
 
 
-def _refused(error: ConfigError) -> click.exceptions.Exit:
-    fields = logs.kv(source=error.source, field=error.field, value=error.value, hint=error.hint)
-    log.error("settings_refused", extra=fields)
+def _refused(*errors: ConfigError) -> click.exceptions.Exit:
+    for error in errors:
+        fields = logs.kv(source=error.source, field=error.field, value=error.value, hint=error.hint)
+        log.error("settings_refused", extra=fields)
     return click.exceptions.Exit(ExitCode.FAILED)
 
 
@@ -280,62 +265,16 @@ main.add_command(inspect)
 main.add_command(install_limiter)
 
 
-@main.command("check-config", short_help="Check configuration files, also for one node.")
-@click.argument(
-    "paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
-@click.option("--node", "node_name", metavar="NAME", help="Also show what this node would use.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-def check_config(paths: Sequence[Path], node_name: str | None, output: str) -> None:
-    """Check device-config.yaml, config.json, or ConfigMaps with these files.
-
-    Reports for each file that it is ok, or all its errors; exit code 1 for errors.
-
-    \b
-    hami-node check-config device-config.yaml config.json --node gpu-node-1
-    kubectl -n hami-system get configmap hami-node-config -o yaml > cm.yaml
-    hami-node check-config cm.yaml --node gpu-node-1
-    """
-    from hami_node.config.check import check_file, effective
-
-    files = [checked for path in paths for checked in check_file(path, SETTINGS_BLOCKS)]
-    errors = [error for file in files for error in file.found.errors]
-    found = effective(files, node_name, SETTINGS_BLOCKS) if node_name else None
-    if found is not None:
-        errors += [error for error in found.errors if str(error) not in map(str, errors)]
-    if output == "json":
-        _print_check_as_json(files, errors, plain(found.settings) if found else None)
-    else:
-        _print_check(files, errors)
-        if found is not None:
-            from hami_node.cli.tables import show_settings
-
-            origins = {name.replace("_", "-"): text for name, text in found.origins.items()}
-            show_settings(plain(found.settings), origins)
-    click.get_current_context().exit(ExitCode.FAILED if errors else ExitCode.OK)
+main.add_command(verify)
 
 
-def _print_check(files: Sequence[CheckedFile], errors: Sequence[ConfigError]) -> None:
-    for file in files:
-        if not file.found.errors:
-            click.echo(f"{file.source}: {click.style('ok', fg='green')} ({file.kind})")
-        for ignored in file.found.ignored:
-            click.echo(f"{file.source}: without effect here: {ignored.partition(': ')[2]}")
-    for error in errors:
-        click.echo(click.style("wrong: ", fg="red") + str(error))
+main.add_command(migrate)
 
 
-def _print_check_as_json(
-    files: Sequence[CheckedFile], errors: Sequence[ConfigError], settings: object
-) -> None:
-    wrong = [
-        {"source": e.source, "field": e.field, "value": e.value, "cure": e.hint} for e in errors
-    ]
-    ignored = [name for file in files for name in file.found.ignored]
-    report = {"ok": not errors, "errors": wrong, "ignored": ignored, "settings": settings}
-    click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+main.add_command(view)
+
+
+main.add_command(check_config)
 
 
 @main.command(short_help="Show daemon and extender at work on simulated cards.")

@@ -38,6 +38,7 @@ def commands(stage: Stage, program: Sequence[str]) -> tuple[Command, ...]:
             "nodes, cards and the holders of slices",
             f"{hami_node} inspect --kubeconfig {kubeconfig}",
         ),
+        ("the same in the browser", f"{hami_node} view --kubeconfig {kubeconfig}"),
         ("the same as JSON", f"{hami_node} inspect --kubeconfig {kubeconfig} -o json"),
         *_of_extender(stage),
         *_of_daemon(stage),

@@ -20,7 +20,7 @@ from hami_node.config.sources import (
 )
 from hami_node.setting_types import Blocks
 
-STOP_S: Final = 3.0
+STOP_S: Final = 6.0
 """How long a program may take to shut down before it is killed."""
 LOG_LINES: Final = 12
 

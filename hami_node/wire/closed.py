@@ -1,4 +1,4 @@
-"""Why cards of a node are closed although they work, as its daemon says."""
+"""Why cards of a node are unhealthy, or closed although they work, as its daemon says."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NODE_SIMULATED: Final = "hami-node.io/simulated"
 NODE_RESIZED: Final = "hami-node.io/resized"
 # daemon -> people: the version of the limiter that new containers get; ours
 NODE_LIMITER: Final = "hami-node.io/limiter"
-# daemon -> people: why cards are closed, by UUID, as JSON; ours
+# daemon -> people: why cards are unhealthy or closed, by UUID, as JSON; ours
 NODE_CLOSED_CARDS: Final = "hami-node.io/closed-cards"
 
 # -- Values of node annotations --------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names as wire_names
+from tests.chart_values import documented
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ROOT / "hami_node"
@@ -28,6 +29,7 @@ FOLDERS: Final = frozenset(
 """What a path in the documents begins with; it starts at the root or in hami_node/."""
 ROOMS: Final = frozenset(path.stem for path in PRODUCT.iterdir() if path.stem != "__init__")
 """What a dotted name in the documents begins with."""
+CHART_VALUES: Final = tuple(value.path for value in documented() if "." in value.path)
 
 _FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _CODE: Final = re.compile(r"`([^`\n]+)`")
@@ -82,13 +84,22 @@ def exists(path: str) -> bool:
     return not path.endswith(".py") and names_something(path.strip("/").replace("/", "."))
 
 
+def is_chart_value(dotted: str) -> bool:
+    """True for a value of the chart, a group of values, a key below one: `config.settings.x`."""
+    found = f"{dotted}."
+    return any(found.startswith(f"{one}.") or f"{one}.".startswith(found) for one in CHART_VALUES)
+
+
 def missing(text: str) -> list[str]:
     """What a page names that is not there."""
     prose = _FENCE.sub("", text)
     spans = _CODE.findall(prose)
     words = [word.strip(",;:()") for span in spans for word in span.split()]
     wrong = [word for word in words if is_path(word) and not exists(word)]
-    wrong += [word for word in words if is_dotted(word) and not names_something(word)]
+    dotted = [
+        word.partition("=")[0] for word in words if not is_chart_value(word.partition("=")[0])
+    ]
+    wrong += [word for word in dotted if is_dotted(word) and not names_something(word)]
     wrong += [path for path in re.findall(r"-k (\w[\w.-]*/[^\s`]+)", text) if not exists(path)]
     modules = re.findall(r"python -m (tests[\w.]+)", text)
     wrong += [module for module in modules if find_spec(module) is None]
@@ -105,6 +116,29 @@ def test_page_names_only_what_exists(page: Path) -> None:
 def test_links_lead_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as a git host makes them from its headings."""
+    found = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())
+    wrong = [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if anchor not in headings(page.parent / target if target else page)
+    ]
+    assert wrong == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    index = ROOT.joinpath("docs/README.md").read_text()
+    assert pages - set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == set()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +177,7 @@ def test_name_of_something_is_not_reported(text: str) -> None:
 
 
 def test_uninstalling_removes_every_annotation_of_ours_from_the_nodes() -> None:
-    text = ROOT.joinpath("docs/operations.md").read_text()
+    text = ROOT.joinpath("docs/install.md").read_text()
     (command,) = re.findall(r"kubectl annotate node --all((?: [^`\n]*\n)+)```", text)
     of_others = {wire_names.NODE_LOCK, wire_names.NODE_CORDON}
     ours = {

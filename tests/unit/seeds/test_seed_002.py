@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hami_node.clock import SystemClock
-from hami_node.config.sources import ConfigSources, load
+from hami_node.config.sources import ConfigSources
 from hami_node.engine.compat import V2_8
 from hami_node.engine.ranking import device_score, node_score
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
@@ -24,6 +24,7 @@ from hami_node.vendors.registry import SETTINGS_BLOCKS
 from hami_node.wire.grants import decode_grants, encode_grants
 from hami_node.wire.handshake import HandshakeKind, decode_handshake, encode_reported
 from tests.fakes.pods import Box
+from tests.fakes.settings import load
 from tests.unit.daemonset.manifests import FOLDER, documents
 from tests.unit.engine.cards import ask, card, device
 from tests.unit.extender.desk import Desk
