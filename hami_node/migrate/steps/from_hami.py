@@ -16,6 +16,7 @@ from hami_node.migrate.steps.steps import (
     count_pods,
     freeze_again,
     freeze_commands,
+    hand_back,
     helm,
     if_it_fails,
     install_commands,
@@ -147,9 +148,8 @@ def _canary(picture: Picture, hami: Part, name: str, *, is_done: bool) -> Step:
             "hami-node migrate check: no node served twice or by nobody",
         ),
         undo=(
-            sh("kubectl", "label", "node", name, f"{OWN_LABEL}-"),
-            sh("kubectl", "uncordon", name),
-            f"HAMi's pod is back there at once: {kubectl(hami.workload.namespace, 'get', 'pods')}",
+            *hand_back(picture, hami.workload, name),
+            f"HAMi's pod is back there: {kubectl(hami.workload.namespace, 'get', 'pods')}",
         ),
         gap="For some seconds the node offers no cards: leave its kubelet alone meanwhile.",
         nodes=(name,),
@@ -173,7 +173,7 @@ def _waves(
         ),
         see=(if_it_fails(picture), count_pods(picture), "hami-node migrate check"),
         undo=(
-            f"each node: kubectl label node NODE {OWN_LABEL}-; kubectl uncordon NODE",
+            *(f"each node: {command}" for command in hand_back(picture, hami.workload, "NODE")),
             f"{kubectl(hami.workload.namespace, 'get', hami.workload.shown)}: READY grows again",
         ),
         gap="As before, node by node.",

@@ -139,6 +139,23 @@ def wait_and_uncordon(picture: Picture, node: str) -> str:
     return f"{tries} && kubectl uncordon {name}"
 
 
+def hand_back(picture: Picture, plugin: Workload, node: str) -> tuple[str, ...]:
+    """Take our label off a node, and let the other plugin register after ours has ended.
+
+    When the older of two plugins of a resource ends, kubelet drops the newer one, which may not
+    notice: the node would offer nothing.
+    """
+    on_node = ("--field-selector", f"spec.nodeName={node}")
+    ours = ("wait", "--for=delete", "pod", "-l", _selector(picture), *on_node, "--timeout=60s")
+    labels = ",".join(f"{key}={value}" for key, value in plugin.selector.items())
+    return (
+        sh("kubectl", "label", "node", node, f"{OWN_LABEL}-"),
+        kubectl(own_namespace(picture), *ours),
+        kubectl(plugin.namespace, "delete", "pod", "-l", labels, *on_node),
+        sh("kubectl", "uncordon", node),
+    )
+
+
 def if_it_fails(picture: Picture) -> str:
     """What to do where our pod does not become Ready."""
     described = kubectl(own_namespace(picture), "describe", "pods", "-l", _selector(picture))
