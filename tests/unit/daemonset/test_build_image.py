@@ -64,15 +64,18 @@ def test_base_by_digest_is_told_in_the_labels(tool: Path) -> None:
 
 def test_two_platforms_are_one_list_and_one_archive(tool: Path, tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
-    build, push = calls(
+    *builds, push = calls(
         tool,
         *("example.org/hami-node:1", "--network", "host"),
         PLATFORMS="linux/amd64,linux/arm64",
         ARCHIVE=str(archive),
     )
-    assert build[build.index("--manifest") + 1] == "example.org/hami-node:1"
-    assert build[build.index("--network") + 1] == "host"
-    assert "--tag" not in build
+    platforms = [build[build.index("--platform") + 1] for build in builds]
+    assert platforms == ["linux/amd64", "linux/arm64"], "in the order of the list, always"
+    for build in builds:
+        assert build[build.index("--manifest") + 1] == "example.org/hami-node:1"
+        assert build[build.index("--network") + 1] == "host"
+        assert "--tag" not in build
     assert push == [
         "manifest",
         "push",
