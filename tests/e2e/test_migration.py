@@ -23,7 +23,7 @@ from tests.e2e.foreign_install import (
     remove,
     serve_as_hami,
 )
-from tests.e2e.kubelet import held_slices
+from tests.e2e.kubelet import healthy_slices, held_slices
 from tests.e2e.paper_nodes import PaperNodes
 from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
@@ -83,6 +83,7 @@ def before(daemon: Daemon, pods: Pods, api: Api, cluster: Cluster) -> Iterator[N
     assert pods
     _label(api, {_SERVE: None})
     eventually("the daemon is gone", lambda: not _own_pods(api), limit_s=60)
+    eventually("kubelet has noticed", lambda: not healthy_slices(), limit_s=60)
     yield
     pods.clear()
     remove(cluster, api)
@@ -143,7 +144,7 @@ def test_node_is_handed_over_and_back_while_its_pods_run(
 ) -> None:
     hami = install_hami(cluster, api, *_PLUGIN_ONLY)
     registered_as_hami(api)
-    eventually("HAMi offers slices", lambda: daemon.allocatable(_GPU) == _SLICES, limit_s=90)
+    _wait_for_slices()
     held = _serve(api, pods, scheduler, "earlier", 3)
     assert migration.problems() == []
     steps = migration.plan()
@@ -164,8 +165,8 @@ def test_node_is_handed_over_and_back_while_its_pods_run(
     held = pods.incarnations()
     migration.run(steps["Canary"]["undo"])  # back
     eventually("HAMi serves again", hami.is_ready, limit_s=90)
-    eventually("HAMi offers slices", lambda: daemon.allocatable(_GPU) == _SLICES, limit_s=60)
     eventually("ours is gone", lambda: not _own_pods(api), limit_s=60)
+    _wait_for_slices()
     _serve(api, pods, scheduler, "later", 5)
     assert pods.inside("later", "c0").env["SERVED_BY"] == "stand-in"
     assert _runs_on(pods, held)
@@ -263,6 +264,11 @@ def _end_as_kubelet(api: Api, node: str) -> None:
     for pod in api.read(space, fieldSelector=f"spec.nodeName={node}")["items"]:
         if "deletionTimestamp" in pod["metadata"]:
             api.delete(f"{space}/{pod['metadata']['name']}", 0)
+
+
+def _wait_for_slices() -> None:
+    """Until kubelet itself may hand them out: the node object says so seconds later."""
+    eventually("HAMi offers slices", lambda: healthy_slices().total() == _SLICES, limit_s=90)
 
 
 def _own_pods(api: Api) -> list[str]:
