@@ -105,7 +105,6 @@ def verify(
     could be checked.
     """
     from hami_node.clock import Deadline, SystemClock
-    from hami_node.verify.probe import ProbeOrder
     from hami_node.verify.read.reading import Reader
     from hami_node.verify.verify import check_all, read_subject
 
@@ -120,18 +119,25 @@ def verify(
     )
     findings, code = list(check_all(subject)), None
     if probe_image is not None:
-        import secrets
-
-        order = ProbeOrder(
-            name=f"hami-node-probe-{secrets.token_hex(4)}",
-            namespace=given["probe_namespace"],
-            image="" if probe_image == _OWN_IMAGE else probe_image,
-            node=node_name or "",
-        )
+        order = _order(probe_image, given["probe_namespace"], node_name or "")
         probed, code = _probed(subject, order, api, timeout_s)
         findings += probed
     _show(findings, output)
     click.get_current_context().exit(_code_of(findings) if code is None else code)
+
+
+def _order(image: str, namespace: str, node: str) -> ProbeOrder:
+    """The pod that is tried, under a name that no other has."""
+    import secrets
+
+    from hami_node.verify.probe import ProbeOrder
+
+    return ProbeOrder(
+        name=f"hami-node-probe-{secrets.token_hex(4)}",
+        namespace=namespace,
+        image="" if image == _OWN_IMAGE else image,
+        node=node,
+    )
 
 
 def _probed(

@@ -101,16 +101,13 @@ class Parts:
         probes = self._build_probes(died)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
-        self.server = self._build_server(None)
-        self.webhook_server: ExtenderServer | None = None
-        if settings.webhook_bind != "off":
-            self.server = self._build_server(DECISIONS)
-            self.webhook_server = self._build_webhook_server()
+        has_own_port = settings.webhook_bind != "off"
+        self.server = self._build_server(DECISIONS if has_own_port else None)
+        self.webhook_server = self._build_webhook_server() if has_own_port else None
         self.endpoint = self._build_endpoint()
         self.metrics_server = self._build_metrics_server(probes)
-        self.probe_server: ProbeServer | None = None
-        if settings.probe_address != "off":
-            self.probe_server = ProbeServer(settings.probe_address, probes)
+        is_probed = settings.probe_address != "off"
+        self.probe_server = ProbeServer(settings.probe_address, probes) if is_probed else None
 
     def _build_resizer(self) -> Resizer:
         outlets = ResizeOutlets(

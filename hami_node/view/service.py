@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import NODES, PODS, QUOTAS
+from hami_node.cluster.kinds import NODES, PODS, QUOTAS, WatchedKind
 from hami_node.cluster.watching.watch_health import OF_FEW, WatchTimes
 from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.engine.place import PodRequest
@@ -83,6 +83,9 @@ class ViewOptions:
     limits: ServerLimits = LIMITS
 
 
+_Watched = TypeVar("_Watched", Pod, Node, ResourceQuota)
+
+
 class ViewServer:
     """Serves between `start` and `close`."""
 
@@ -109,16 +112,9 @@ class ViewServer:
         self._problems = tuple(problems)
         self.stop = threading.Event()
         self.threads = GuardedThreads(self.stop)
-        times = options.times
-        self._pods: ResourceWatch[Pod] = ResourceWatch(
-            kube, PODS, clock=clock, from_cache=False, times=times
-        )
-        self._nodes: ResourceWatch[Node] = ResourceWatch(
-            kube, NODES, clock=clock, from_cache=False, times=times
-        )
-        self._quotas: ResourceWatch[ResourceQuota] = ResourceWatch(
-            kube, QUOTAS, clock=clock, from_cache=False, times=times
-        )
+        self._pods: ResourceWatch[Pod] = self._watch(kube, PODS)
+        self._nodes: ResourceWatch[Node] = self._watch(kube, NODES)
+        self._quotas: ResourceWatch[ResourceQuota] = self._watch(kube, QUOTAS)
         self.picture = LivePicture(basis, clock)
         for watch in (self._pods, self._nodes, self._quotas):
             watch.cache.follow(self.picture.note)
@@ -142,6 +138,10 @@ class ViewServer:
         )
         self._server: BoundedServer | None = None
         self.port = 0
+
+    def _watch(self, kube: KubeClient, kind: WatchedKind[_Watched]) -> ResourceWatch[_Watched]:
+        times = self._options.times
+        return ResourceWatch(kube, kind, clock=self._clock, from_cache=False, times=times)
 
     @property
     def url(self) -> str:

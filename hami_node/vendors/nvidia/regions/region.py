@@ -133,8 +133,8 @@ def decode(
             counting in after another one has moved its slot.
         tail: `tail_bytes` of what follows the slots.
         running: PIDs on the node of processes that the driver knows; () where it was not asked.
-        noted: `Region.noted` of readings just before: living processes set their notes of each
-            other to 0 every 0.12 s, and then ask the driver, which takes its time.
+        noted: `Region.noted` of readings just before: living processes set each other's notes to 0
+            every 0.12 s, then ask the driver, which takes its time.
 
     Raises:
         RegionError: a part is too short.
