@@ -33,6 +33,10 @@ MADE: Final[list[str]] = []
 """Instances that somebody else has made."""
 SLOTS: Final = 7 * cards.COUNT
 """The most instances that such cards can hold at once."""
+HALVES: Final = 2 * (cards.COUNT - 1)
+"""So many pods find room in whatever order they come, none asking for more than half a card: no
+instance is on both halves. Of more, some may wait: a small instance keeps a large one out of its
+half, and is never moved. `BY_TEMPLATE` has no large ones."""
 
 
 @contextmanager

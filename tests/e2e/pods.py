@@ -220,7 +220,13 @@ def describe(status: Json) -> str:
         for c in status.get("containerStatuses", [])
         if "waiting" in c.get("state", {})
     ]
-    parts = (status.get("phase"), status.get("reason"), status.get("message"), *waiting)
+    unscheduled = [
+        f"{c.get('reason')} {c.get('message', '')}"
+        for c in status.get("conditions", [])
+        if (c["type"], c["status"]) == ("PodScheduled", "False")
+    ]
+    known = (status.get("phase"), status.get("reason"), status.get("message"))
+    parts = (*known, *unscheduled, *waiting)
     return " | ".join(str(p) for p in parts if p)
 
 

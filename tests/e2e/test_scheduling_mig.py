@@ -236,11 +236,13 @@ def test_kills_at_random_moments_leave_no_instance_and_lose_none(
         box = RealContainer(name="c0", cards=1, memory_mib=memory_mib)
         pods.create(f"churn-{number:02d}", box, scheduler=DEFAULT)
         if number % 3 == 2:
-            pods.remove_by_force(f"churn-{seed.randrange(number // 3 * 3, number + 1):02d}")
+            for victim in seed.sample(range(number - 2, number + 1), 2):
+                pods.remove_by_force(f"churn-{victim:02d}")
         time.sleep(_EVERY_S)
     for thread in trouble.threads:
         thread.join()
     assert not trouble.errors
+    assert len(pods.all()) < mig.HALVES  # the foreign instance is on one
     daemon.wait_ready(120)
     eventually("no pod waits", lambda: _no_pod_waits(pods), limit_s=180)
     mig.wait_agreed(pods, foreign, limit_s=120)

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.engine.card_rules import Taken
+from hami_node.engine.compat import V2_10
+from hami_node.engine.fleet.fleet import Fleet, Placed
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.engine.usage import Charge, DeviceUsage, charged
-from hami_node.model import Grant
+from hami_node.model import ContainerKind, Grant
 from hami_node.vendors.nvidia.cards import (
     NVIDIA,
 )
@@ -36,8 +39,10 @@ from tests.fakes.mig_cards import A100_40
 from tests.unit.engine.cards import (
     A100_PROFILES,
     A100_TEMPLATES,
+    ask,
     instance,
     mig_card,
+    profile,
     template,
     template_card,
 )
@@ -85,6 +90,23 @@ def test_profiles_give_placements_in_order(asks: list[int], expected: str) -> No
 def test_profiles_charge_their_own_memory_and_cores() -> None:
     _, card = _sequence(mig_card(), [1000, 9000])
     assert (card.slots_used, card.memory_used_mib, card.cores_used) == (2, 14720, 44)
+
+
+@given(
+    asks=st.lists(st.sampled_from([4000, 9000, 15000, 19000]), max_size=6),
+    profiles=st.permutations([*A100_PROFILES, profile("1g.10gb", 9856, 15, 2, 0, 2, 4, 6)]),
+)
+def test_as_many_pods_as_there_are_halves_of_cards_fit_in_any_order(
+    asks: list[int], profiles: list[MigProfile]
+) -> None:
+    layout = MigLayout(profiles=tuple(profiles))
+    fleet = Fleet(Rules(compat=V2_10))
+    fleet.set_node("n", [mig_card(index, detail=layout).device for index in range(3)])
+    for number, memory_mib in enumerate(asks):
+        container = ContainerAsks(kind=ContainerKind.APP, asks=(ask(1, memory_mib),))
+        found = fleet.place(PodRequest(namespace="team", containers=(container,)))
+        assert isinstance(found, Placed)
+        fleet.add_pod(f"p{number}", "team", "n", found.grants)
 
 
 def test_larger_profile_serves_when_the_smaller_has_no_placement_left() -> None:
