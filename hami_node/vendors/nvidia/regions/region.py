@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -140,8 +140,7 @@ def decode(
         RegionError: a part is too short.
     """
     count = slot_count(tail)
-    sizes = (layout.slots, count * layout.slot_bytes, layout.tail_bytes)
-    _refuse_short(zip((head, slots, tail), sizes, strict=True))
+    _refuse_short(layout, head, slots, tail)
     numbers = struct.unpack_from(f"<{2 * DEVICES}Q", head, layout.memory_limit_at(0))
     known = struct.unpack_from("<Q", head, layout.num)[0]
     devices = known if 0 < known <= DEVICES else DEVICES
@@ -174,8 +173,9 @@ def _uuids(head: bytes, layout: Layout, known: int) -> tuple[str, ...]:
     return tuple(_uuid(head, layout, i) for i in range(known if known <= DEVICES else 0))
 
 
-def _refuse_short(parts: Iterable[tuple[bytes, int]]) -> None:
-    if any(len(part) < size for part, size in parts):
+def _refuse_short(layout: Layout, head: bytes, slots: bytes, tail: bytes) -> None:
+    wanted = (layout.slots, slot_count(tail) * layout.slot_bytes, layout.tail_bytes)
+    if any(len(part) < size for part, size in zip((head, slots, tail), wanted, strict=True)):
         raise RegionError("truncated", "became shorter while it was read")
 
 
