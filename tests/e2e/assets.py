@@ -9,7 +9,6 @@ from typing import Final
 
 PROGRAMS: Final = Path(os.environ.get("HAMI_E2E_ASSETS") or "~/.cache/hami-e2e/bin").expanduser()
 ROOTFS: Final = PROGRAMS / "python-rootfs"
-STORAGE: Final = PROGRAMS / "image-storage"
 IMAGE_TAR: Final = PROGRAMS / "hami-node.tar"
 IMAGE: Final = "localhost/hami-node:e2e"
 IMAGE_NEXT: Final = "localhost/hami-node:e2e-next"  # the same bytes under another name

@@ -13,15 +13,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.assets import IMAGE, IMAGE_TAR, REPOSITORY, ROOTFS, STORAGE
+from tests.e2e.assets import IMAGE, IMAGE_TAR, PROGRAMS, REPOSITORY, ROOTFS
 
 _BASE: Final = "localhost/python:3.11-slim-bookworm"
 _BASE_PACKAGES: Final = "python3,python3-venv,python3-pip,ca-certificates"
 _HASH_FILE: Final = IMAGE_TAR.with_suffix(".sha256")
 _CERTIFICATES: Final = "/etc/ssl/certs"
+_STORAGE_PREFIX: Final = "image-storage"
 _BUILDAH_ENV: Final = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 _INPUTS: Final = (
     *("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE"),
@@ -72,19 +75,37 @@ def build() -> None:
         SystemExit: buildah failed; what it printed last is in the text.
     """
     digest = _digest()
-    shutil.rmtree(STORAGE, ignore_errors=True)
-    STORAGE.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        container = _buildah("from", "scratch").strip()
-        _buildah("add", "-q", container, str(ROOTFS), "/")
-        _buildah("commit", "-q", container, _BASE)
-        _buildah("rm", container)
-        run_build(IMAGE, STORAGE, Path(scratch), PYTHON_IMAGE=_BASE)
+    with _storage() as storage, tempfile.TemporaryDirectory() as scratch:
+        container = run_buildah(storage, "from", "scratch").strip()
+        run_buildah(storage, "add", "-q", container, str(ROOTFS), "/")
+        run_buildah(storage, "commit", "-q", container, _BASE)
+        run_buildah(storage, "rm", container)
+        run_build(IMAGE, storage, Path(scratch), PYTHON_IMAGE=_BASE)
         fresh = Path(scratch, IMAGE_TAR.name)
-        _buildah("push", "-q", IMAGE, f"docker-archive:{fresh}:{IMAGE}")
+        run_buildah(storage, "push", "-q", IMAGE, f"docker-archive:{fresh}:{IMAGE}")
         shutil.move(fresh, IMAGE_TAR)
-    shutil.rmtree(STORAGE)
     _HASH_FILE.write_text(digest)
+
+
+@contextmanager
+def _storage() -> Iterator[Path]:
+    """A folder for buildah that no build used before; those of interrupted builds are removed."""
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    for left in PROGRAMS.glob(f"{_STORAGE_PREFIX}*"):
+        _remove(left)
+    storage = Path(tempfile.mkdtemp(prefix=f"{_STORAGE_PREFIX}-", dir=PROGRAMS))
+    try:
+        yield storage
+    finally:
+        _remove(storage)
+
+
+def _remove(storage: Path) -> None:
+    """Unmount what buildah left mounted there, newest first, and remove what can be removed."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in reversed([m for m in mounts if Path(m).is_relative_to(storage)]):
+        subprocess.run(("umount", "--lazy", mount), check=False)
+    shutil.rmtree(storage, ignore_errors=True)
 
 
 def run_build(image: str, storage: Path, scratch: Path, **settings: str) -> None:
@@ -139,10 +160,6 @@ def _debian_mirror() -> str:
         if "-" not in codename and component == "main":
             return uri
     raise SystemExit("apt has no source for Debian's main packages: add one to its sources")
-
-
-def _buildah(*args: str) -> str:
-    return run_buildah(STORAGE, *args)
 
 
 def run_buildah(storage: Path, *args: str) -> str:
