@@ -101,11 +101,22 @@ def _storage() -> Iterator[Path]:
 
 
 def _remove(storage: Path) -> None:
-    """Unmount what buildah left mounted there, newest first, and remove what can be removed."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in reversed([m for m in mounts if Path(m).is_relative_to(storage)]):
+    """Unmount what buildah left mounted there, newest first; then remove it.
+
+    It stays where something can't be unmounted: folders of this machine are mounted into builds,
+    and nothing may be removed through those.
+    """
+    for mount in reversed(_mounts_in(storage)):
         subprocess.run(("umount", "--lazy", mount), check=False)
-    shutil.rmtree(storage, ignore_errors=True)
+    if not _mounts_in(storage):
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+def _mounts_in(folder: Path) -> list[Path]:
+    """What is mounted there, in the order in which it was; spaces are escaped in the file."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    mounts = [Path(line.split()[1].replace(r"\040", " ")) for line in lines]
+    return [mount for mount in mounts if mount.is_relative_to(folder)]
 
 
 def run_build(image: str, storage: Path, scratch: Path, **settings: str) -> None:
