@@ -65,7 +65,8 @@ class EventStream:
                 await asyncio.sleep(self._pause_s)
                 continue
             try:
-                await asyncio.wait_for(woken.wait(), self._beat_s)
+                async with asyncio.timeout(self._beat_s):  # 3.11's `wait_for` may lose a cancel
+                    await woken.wait()
             except TimeoutError:
                 await _write(send, "event: beat\ndata:\n\n")
         await send({"type": "http.response.body", "body": b""})
