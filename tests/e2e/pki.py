@@ -62,6 +62,10 @@ class Authority:
         )
         return self._sign(name, f"/CN={name}", extensions)
 
+    def issue_client(self, name: str) -> tuple[Path, Path]:
+        """A client pair that names its holder: certificate and key file."""
+        return self._sign(name, f"/CN={name}", "extendedKeyUsage=clientAuth\n")
+
     def write_tokens(self, users: tuple[User, ...]) -> Path:
         """The API server's token file."""
         path = self.folder / "tokens.csv"
