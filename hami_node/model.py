@@ -313,6 +313,11 @@ class Node:
         return version_number(self.resource_version)
 
 
+VERSION_DIGITS: Final = 20
+"""etcd counts in 64 bits."""
+
+
 def version_number(resource_version: str) -> int:
     """A resourceVersion as a number that grows; 0 for any other text."""
-    return int(resource_version) if resource_version.isdecimal() else 0
+    is_number = resource_version.isdecimal() and len(resource_version) <= VERSION_DIGITS
+    return int(resource_version) if is_number else 0

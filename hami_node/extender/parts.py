@@ -23,6 +23,7 @@ from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
+from hami_node.extender.leading.echoes import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
@@ -44,8 +45,8 @@ from hami_node.wire.quotas import ResourceQuota
 
 TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
 """kube-scheduler allows a call 30 s in total."""
-LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.5, read_s=2.0, total_s=3.0)
-"""Well below the time in which the Lease has to be renewed."""
+LEASE_TIMEOUTS: Final = Timeouts(connect_s=0.7, read_s=1.0, total_s=1.0)
+"""Less than half of the time in which the Lease has to be renewed: one call may hang."""
 ATTEMPTS: Final = 2
 DECISIONS: Final = ("/filter", "/bind", "/healthz", "/readyz", "/metrics", "/version")
 """What is served beside a port for the webhook alone."""
@@ -94,7 +95,7 @@ class Parts:
         self._waiting = WaitingPods(self.view.pod, clock)
         self._follow()
         self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
-        self.readiness = Readiness(self.view, self.quotas, self._election(), self._begin_term)
+        self.readiness = self._build_readiness()
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
@@ -108,6 +109,23 @@ class Parts:
         self.metrics_server = self._build_metrics_server(probes)
         is_probed = settings.probe_address != "off"
         self.probe_server = ProbeServer(settings.probe_address, probes) if is_probed else None
+
+    def _build_readiness(self) -> Readiness:
+        settings = self._settings
+        echoes = Echoes(
+            self.lease_kube.with_retries(ATTEMPTS),
+            self.view,
+            settings.lease_namespace,
+            settings.replica_name,
+        )
+        return Readiness(
+            self.view,
+            self.quotas,
+            self._election(),
+            self._clock,
+            self._begin_term,
+            (echoes.on_pod, echoes.on_node),
+        )
 
     def _build_resizer(self) -> Resizer:
         outlets = ResizeOutlets(

@@ -83,6 +83,7 @@ class Extender:
         leader = parts.readiness.leader
         if leader is not None:
             threads.start("leader", lambda: leader.run(self._end_of_lead))
+            threads.start("catching-up", lambda: parts.readiness.catching_up.run(stop))
         endpoint = parts.endpoint
         if endpoint is not None:
             threads.start("endpoint", lambda: endpoint.run(stop))

@@ -20,6 +20,10 @@ NODE_IDENTITY: Final = "hami-node.io/allocate-identity"
 NODE_CLEAR_ERRORS: Final = "hami-node.io/clear-card-errors"
 # extender -> daemon: `hami-node` where our extender reads the node's cards; ours
 NODE_READ_BY: Final = "hami-node.io/read-by"
+# extender -> extender: since when the leader leads, on its own pod and that pod's node; ours
+NODE_LEADING_SINCE: Final = "hami-node.io/leading-since"
+# extender -> extender: the leader that is about to release its Lease, on the Lease; ours
+LEASE_LEAVING: Final = "hami-node.io/leaving"
 # daemon -> people: how containers get their cards here, or why they can't; ours
 NODE_HAND_OVER: Final = "hami-node.io/hand-over"
 # daemon -> people: the cards of this node are simulated; ours

@@ -1,4 +1,4 @@
-"""Two replicas as processes, of which the leader is frozen."""
+"""Two replicas as processes, of which the leader is frozen, or dies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def created(api: FaultyApiServer, name: str) -> Json:
 @shows(
     "E10",
     fault="the leader is frozen (SIGSTOP) while another replica leads, and wakes up",
-    happens="it decides again only after it has listed everything again; nothing is over-committed",
+    happens="it decides again only with what the other has stored; nothing is over-committed",
 )
 def test_leader_that_was_frozen_decides_only_with_a_fresh_picture(
     api: FaultyApiServer, tmp_path: Path
@@ -121,19 +122,107 @@ def test_leader_that_was_frozen_decides_only_with_a_fresh_picture(
         second.signal(signal.SIGTERM)
         assert second.process.wait(LIMIT_S) == 0
         first.signal(signal.SIGCONT)
-        answers = []
-
-        def is_decided() -> bool:
-            answers.append(first.filter(latest))
-            return answers[-1] != "?"
-
-        eventually(is_decided, LIMIT_S)
-        assert answers[-1] == ""  # the card is taken by what the other replica bound
+        assert decided(first, latest) == ""  # the card is taken by what the other replica bound
         assert first.bind(early) != ""
         assert [_node(api, name) for name in ("early", "late", "latest")] == ["", "n0", ""]
     finally:
         for replica in replicas:
             replica.kill()
+
+
+def with_pods(api: FaultyApiServer, *names_of_replicas: str) -> None:
+    """The replicas are pods, on the node."""
+    for name in names_of_replicas:
+        metadata = {"name": name, "namespace": "hami-system"}
+        spec = {"nodeName": "n0", "containers": [{"name": "extender"}]}
+        body = {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+        api.create("pods", body)
+
+
+def decided(replica: Replica, pod: Json) -> str:
+    """The first answer to /filter of a replica that is about to lead."""
+    answers: list[str] = []
+
+    def is_decided() -> bool:
+        answers.append(replica.filter(pod))
+        return answers[-1] != "?"
+
+    eventually(is_decided, LIMIT_S)
+    return answers[-1]
+
+
+def lists_of(api: FaultyApiServer) -> int:
+    """How often nodes or pods were listed."""
+    return sum(len(api.requests(verb="list", resource=kind)) for kind in ("nodes", "pods"))
+
+
+def test_new_leader_lists_neither_nodes_nor_pods(api: FaultyApiServer, tmp_path: Path) -> None:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    early, late = created(api, "early"), created(api, "late")
+    with_pods(api, "first", "second")
+    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    try:
+        eventually(lambda: first.filter(early) == "n0", LIMIT_S)
+        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        eventually(lambda: second.bind(early) == "?", LIMIT_S)
+        eventually(lambda: lists_of(api) == 4, LIMIT_S)
+        assert first.bind(early) == ""
+        first.kill()
+        assert decided(second, late) == "", "the card is taken by what the other replica bound"
+        assert lists_of(api) == 4
+        marked = api.read("nodes", "n0")["metadata"]["annotations"][names.NODE_LEADING_SINCE]
+        for name, is_last in (("first", False), ("second", True)):
+            found = api.read("pods", name, "hami-system")["metadata"]["annotations"]
+            assert (found[names.NODE_LEADING_SINCE] == marked) is is_last
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+@shows(
+    "E10",
+    fault="the last binding of a leader that died arrives after the next leader's term has begun",
+    happens="its cards are not given to another pod before or after",
+)
+def test_last_binding_of_the_former_leader_arrives_late(
+    api: FaultyApiServer, tmp_path: Path
+) -> None:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    early, late = created(api, "early"), created(api, "late")
+    with_pods(api, "first", "second")
+    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    try:
+        eventually(lambda: first.filter(early) == "n0", LIMIT_S)
+        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        eventually(lambda: second.bind(late) == "?", LIMIT_S)
+        first.kill()
+        reserved = api.read("pods", "early", "default")
+        api.faults.add("patch", "pods", 503, 1000)  # so that nobody can take it back meanwhile
+        assert decided(second, late) == "", "the binding that names this version may still arrive"
+        assert _bind(api, reserved) == 201
+        api.faults.clear()
+        eventually(lambda: second.bind(early) == "", LIMIT_S)
+        assert second.filter(late) == ""
+        assert [_node(api, name) for name in ("early", "late")] == ["n0", ""]
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+def _bind(api: FaultyApiServer, pod: Json) -> int:
+    """The request that the former leader had sent; the status of the response."""
+    meta = {key: pod["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": meta,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n0"},
+    }
+    path = f"/api/v1/namespaces/default/pods/{meta['name']}/binding"
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=LIMIT_S)
+    with closing(connection):
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        return connection.getresponse().status
 
 
 def _node(api: FaultyApiServer, name: str) -> str:

@@ -53,6 +53,10 @@ class ObjectCache(Generic[T]):
                 self._sorted = tuple(self._objects[key] for key in sorted(self._objects))
             return self._sorted
 
+    def __len__(self) -> int:
+        """How many objects there are."""
+        return len(self._objects)
+
     def find(self, namespace: str, name: str) -> T | None:
         """The object with this name, or None."""
         with self._lock:

@@ -85,6 +85,7 @@ class ResourceWatch(Generic[T]):
         self._list_from = "" if self._is_paged else _FROM_CACHE
         self._version = ""
         self._failed_lists = self._quiet_watches = 0
+        self._lists_begun = self._lists_taken = 0
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._bad: set[Key] = set()
         self._synced = threading.Event()
@@ -109,6 +110,28 @@ class ResourceWatch(Generic[T]):
     def version(self) -> int:
         """`cache` has every change up to this resourceVersion; 0 when that is unknown."""
         return version_number(self._version)
+
+    def size(self) -> int:
+        """How many objects are in the cache."""
+        return len(self.cache)
+
+    def lists_begun(self) -> int:
+        """How many lists were begun; each asks for what is there at that moment."""
+        return self._lists_begun
+
+    def last_list(self) -> int:
+        """The number, from 1, of the list that `cache` was made from; 0 before the first."""
+        return self._lists_taken
+
+    def newest_version(self) -> int:
+        """Ask for the version of these objects that is stored now; 0 when that is unknown.
+
+        Raises:
+            KubeError: the API server does not say.
+        """
+        query: Query = (*self._selector, ("limit", "1"))
+        page = self._sender.list_page(self._kind.path, self._kind.resource, query)
+        return version_number(read_list(page).resource_version)
 
     def relist(self) -> None:
         """List again before anything else; not synced until that is done."""
@@ -171,6 +194,7 @@ class ResourceWatch(Generic[T]):
 
     def _list(self, stop: threading.Event) -> None:
         found: dict[Key, T] = {}
+        self._lists_begun += 1
         query: Query = self._selector
         if self._is_paged:
             query = (*query, ("limit", str(PAGE_LIMIT)))
@@ -188,6 +212,7 @@ class ResourceWatch(Generic[T]):
         self._bad &= found.keys()
         self.cache.replace(found)
         self._advance(version)
+        self._lists_taken = self._lists_begun
         self._failed_lists = self._quiet_watches = 0
         self._health.touch()
         with self._lock:  # a `relist` meanwhile must not be taken for done

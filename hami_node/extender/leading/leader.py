@@ -21,11 +21,14 @@ from typing import Final, Protocol
 from hami_node.errors import Conflict, HamiError, KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.ports import Clock
+from hami_node.wire import names
 
 log: Final = logging.getLogger(__name__)
 
 MAX_FOREIGN_DURATION_S: Final = 120.0
 """A record that claims to be valid for longer is an error that must not stop the scheduler."""
+LEAVING_POLL_S: Final = 0.05
+"""How often a Lease is read that its holder has said it is about to release."""
 MAX_TRANSITIONS: Final = 2**31 - 1
 RELEASE_ATTEMPTS: Final = 3
 
@@ -50,11 +53,20 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Seconds. The difference of the first two is the tolerance for slow clocks and calls."""
+    """Seconds. The difference of the first two is the tolerance for slow clocks and calls.
 
-    duration_s: float = 8.0
-    renew_deadline_s: float = 6.0
-    retry_s: float = 1.5
+    A dead leader is replaced after `duration_s` and up to 1.2 times `retry_s`: short, because a new
+    term costs little. A hung renewal is survived, if it ends within a second.
+    """
+
+    duration_s: float = 3.0
+    renew_deadline_s: float = 2.4
+    retry_s: float = 0.5
+
+    @property
+    def notice_s(self) -> float:
+        """After so long every replica knows that the leader leaves, if it can know."""
+        return 2.5 * self.retry_s
 
     def __post_init__(self) -> None:
         """Refuse times with which two replicas could lead."""
@@ -63,7 +75,11 @@ class LeaseTimes:
 
 
 class Leader:
-    """Acquires and renews the Lease. `run` is a thread's body; the rest may be called anywhere."""
+    """Acquires and renews the Lease. `run` is a thread's body; the rest may be called anywhere.
+
+    Attributes:
+        may_take: False while this replica could not decide: then another may take the Lease.
+    """
 
     def __init__(
         self,
@@ -94,6 +110,8 @@ class Leader:
         self._kube, self._namespace, self._name = kube, namespace, name
         self._identity, self._clock, self._times = identity, clock, times or LeaseTimes()
         self._on_change, self._jitter = on_change, jitter
+        self.may_take: Callable[[], bool] = lambda: True
+        self._is_leaving = False
         # Written by run's thread only, each atomically, so that readers need no lock. `_lead` is
         # the term and the time of its last renewal.
         self._lead: tuple[int, float] | None = None
@@ -125,6 +143,11 @@ class Leader:
     def holder(self) -> str:
         """The holder when the Lease was last seen; "" for nobody."""
         return self._holder
+
+    def leave(self) -> float:
+        """Tell the others with the next renewals to be quick; seconds until they know."""
+        self._is_leaving = True
+        return self._times.notice_s
 
     def run(self, stop: threading.Event) -> None:
         """Take part until stopped, then release the Lease. Only `stop` ends it."""
@@ -182,11 +205,14 @@ class Leader:
             return self._times.retry_s
         self._lead = None
         self._observe(spec)
-        return self._take_after(self._seen_time_left(), lease)
+        wait_s = self._take_after(self._seen_time_left(), lease)
+        return min(wait_s, LEAVING_POLL_S) if _is_left(lease) else wait_s
 
     def _take_after(self, left_s: float, lease: Json | None) -> float:
-        if left_s > 0:
+        if left_s > 0 or self._is_leaving or not self.may_take():
             polled_s = self._times.retry_s * (1 + self._jitter() / 5)
+            if left_s <= 0:
+                return polled_s
             return min(polled_s, left_s + self._times.retry_s * self._jitter() / 10)
         self._take(lease)
         return self._times.retry_s
@@ -266,11 +292,17 @@ class Leader:
 
     def _document(self, lease: Json | None, spec: Json) -> Json:
         meta: object = {"namespace": self._namespace, "name": self._name}
+        leaving = {names.LEASE_LEAVING: self._identity} if self._is_leaving else {}
         if lease is not None:
             meta = lease.get("metadata")
             if not isinstance(meta, Mapping) or not meta.get("resourceVersion"):
                 # Without it an update would overwrite a faster replica.
                 raise KubeError("the API server sent a Lease without a resourceVersion")
+            notes = meta.get("annotations")
+            kept = dict(notes) if isinstance(notes, Mapping) else {}
+            kept.pop(names.LEASE_LEAVING, None)
+            if kept != notes or leaving:
+                meta = {**meta, "annotations": kept | leaving}
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -318,6 +350,14 @@ def _holder_of(spec: Json) -> str:
     """The holder in the record; a value that is not a string counts as a holder too."""
     holder = spec.get("holderIdentity")
     return "" if holder is None else str(holder)
+
+
+def _is_left(lease: Json) -> bool:
+    """True if its holder has said that it is about to release it."""
+    meta = lease.get("metadata")
+    notes = meta.get("annotations") if isinstance(meta, Mapping) else None
+    holder = _holder_of(_spec_of(lease))
+    return isinstance(notes, Mapping) and bool(holder) and notes.get(names.LEASE_LEAVING) == holder
 
 
 def _micro_time(unix_s: float) -> str:

@@ -9,8 +9,9 @@ from typing import Final
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.errors import NotLeading
+from hami_node.extender.leading.catching_up import CatchingUp, Source, Touch
 from hami_node.extender.leading.leader import Leader
-from hami_node.ports import Fence
+from hami_node.ports import Clock, Fence
 from hami_node.wire.quotas import ResourceQuota
 
 SILENCE_LIMIT_S: Final = 180.0
@@ -21,6 +22,9 @@ UNLISTED: Final = "nodes, pods and quotas have not been listed yet"
 MakeLeader = Callable[[Callable[[bool], None]], Leader]
 """Builds the election; its argument is called when this replica starts or stops leading."""
 
+Touches = tuple[Touch | None, Touch | None]
+"""Make something pass on the watches of pods and of nodes."""
+
 
 class Readiness:
     """Answers from any thread. Decisions begin once the state is `settled`.
@@ -28,6 +32,7 @@ class Readiness:
     Attributes:
         leader: the election; None where replicas are not elected.
         settled: set once the state has caught up with the first lists.
+        catching_up: what a new leader does before it decides.
         begun: set whenever a term has begun.
     """
 
@@ -36,7 +41,9 @@ class Readiness:
         view: WatchedCluster,
         quotas: ResourceWatch[ResourceQuota],
         make_leader: MakeLeader | None,
+        clock: Clock,
         on_term: Callable[[], None] = lambda: None,
+        touches: Touches = (None, None),
     ) -> None:
         """Check these watches.
 
@@ -44,17 +51,26 @@ class Readiness:
             view: nodes and pods.
             quotas: the quotas of all namespaces.
             make_leader: makes the election; None where this replica always decides.
-            on_term: called when a term begins: everything has been listed again, and nothing has
-                been decided yet.
+            clock: for the waits of a new leader.
+            on_term: called when a term begins: the watches show all that the leader before has
+                stored, and nothing has been decided yet.
+            touches: see `catching_up`.
         """
         self._view, self._quotas, self._on_term = view, quotas, on_term
         self._lock = threading.Lock()
-        self._fresh_term = self._awaited_term = 0
+        self._fresh_term = 0
         self.begun = threading.Event()
-        for cache in (view.pod_watch.cache, view.node_watch.cache, quotas.cache):
-            cache.subscribe(self._listed)
         self.settled = threading.Event()
+        touch_pod, touch_node = touches
+        sources = (
+            Source(view.pod_watch, touch_pod),
+            Source(view.node_watch, touch_node),
+            Source(quotas),
+        )
+        self.catching_up = CatchingUp(sources, clock, self._begin)
         self.leader = make_leader(self._lead_changed) if make_leader else None
+        if self.leader is not None:  # one that has to list everything first leaves it to others
+            self.leader.may_take = self.settled.is_set
 
     def is_listed(self) -> bool:
         """True once nodes, pods and quotas have been listed."""
@@ -121,23 +137,17 @@ class Readiness:
         return "" if term == self._fresh_term else "this replica became the leader only just now"
 
     def _lead_changed(self, is_leading: bool) -> None:
-        """Our watch may not show the previous leader's last decisions yet: list again."""
-        if not is_leading or self.leader is None:
-            return
-        term = self.leader.term()
-        for watch in (self._view.pod_watch, self._view.node_watch, self._quotas):
-            watch.relist()
-        with self._lock:
-            self._awaited_term = term
-        self._listed()
+        """Our watches may not show the previous leader's last decisions yet."""
+        if is_leading and self.leader is not None:
+            self.catching_up.begin(self.leader.term())
+        else:
+            self.catching_up.end()
 
-    def _listed(self) -> None:
-        """A watch has changed something: with the last of the new lists the term begins."""
-        if not self._awaited_term or not self.is_listed():
-            return
+    def _begin(self, term: int) -> None:
+        """The watches have caught up with the Lease of this term."""
         with self._lock:
-            if not self._awaited_term or not self.is_listed():
+            if self.leader is None or self.leader.term() != term:
                 return
             self._on_term()
-            self._fresh_term, self._awaited_term = self._awaited_term, 0
+            self._fresh_term = term
         self.begun.set()

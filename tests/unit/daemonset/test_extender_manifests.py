@@ -413,9 +413,12 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     assert all(key.startswith(tuple(prefixes)) or key in keys for key in RESERVATION_KEYS)
     assert allowed_by(pods[1]["expression"]) == ([], [names.POD_NODE] * 2)
     prefixes, keys = allowed_by(policies["nodes"]["spec"]["validations"][0]["expression"])
-    assert (prefixes, keys) == (["hami.io/"] * 2, [names.NODE_READ_BY] * 2)
+    assert (prefixes, keys) == (
+        ["hami.io/"] * 2,
+        [names.NODE_READ_BY, names.NODE_LEADING_SINCE] * 2,
+    )
     handshakes = [vendor.keys.handshake for vendor in VENDOR_PROTOCOLS]
-    written = (names.NODE_LOCK, names.NODE_READ_BY, *handshakes)
+    written = (names.NODE_LOCK, names.NODE_READ_BY, names.NODE_LEADING_SINCE, *handshakes)
     for key in filter(None, written):
         assert key.startswith(tuple(prefixes)) or key in keys
     bindings = policies["pods/binding"]["spec"]["validations"]

@@ -21,7 +21,7 @@ from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.leases import NAME, NAMESPACE, Hooks, StoreLeases
 from tests.fakes.waiting import eventually
 
-TIMES = LeaseTimes()
+TIMES = LeaseTimes(duration_s=8.0, renew_deadline_s=6.0, retry_s=1.5)
 
 
 @dataclass
