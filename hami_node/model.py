@@ -245,7 +245,8 @@ class Container:
 class Pod:
     """The parts of a pod that the product reads. `containers` has init containers first.
 
-    `has_containers` is true once the container runtime has made one of them.
+    `has_containers` is true once the container runtime has made one of them. `owner` is the uid of
+    its controller, "" without one; `refusal` kubelet's message where it could not admit the pod.
     """
 
     uid: str
@@ -261,6 +262,8 @@ class Pod:
     creation_time: str = ""
     is_being_deleted: bool = False
     has_containers: bool = False
+    owner: str = ""
+    refusal: str = ""
 
     @property
     def has_started(self) -> bool:

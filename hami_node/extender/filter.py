@@ -133,7 +133,7 @@ class PodFilter:
         return FilterAnswer(error=why)
 
     def _nowhere(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:
-        found = self._placer.why_nowhere(request, args.candidates)
+        found = self._placer.why_nowhere(args.pod, request, args.candidates)
         if isinstance(found, Refused):
             return self._refused(args, found.why)
         self._out.on_result("nowhere")

@@ -73,15 +73,18 @@ class PodPlacer:
             return answer
         return self._written(pod, answer, fence)
 
-    def why_nowhere(self, request: PodRequest, nodes: Collection[str]) -> Explained | Refused:
+    def why_nowhere(
+        self, pod: Pod, request: PodRequest, nodes: Collection[str]
+    ) -> Explained | Refused:
         """Why none of these nodes can take the pod."""
         state = self._state
+        closed = state.backed_off(pod)
         rejections = state.explain(request, nodes)
         if isinstance(rejections, Refused):
             return rejections
         return explained(
             request,
-            rejections,
+            {**rejections, **{name: closed[name] for name in nodes if name in closed}},
             state.cards_of,
             state.largest_mib,
             state.why_not_offered,

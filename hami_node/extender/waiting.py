@@ -100,6 +100,7 @@ def held_up(
             locked_nodes=len(locks),
             oldest_lock_s=max(clock.now() - min(taken_s), 0.0) if taken_s else 0.0,
             silent_nodes=state.silent_nodes(),
+            backed_off=state.back_offs(),
         )
 
     return read

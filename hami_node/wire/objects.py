@@ -16,6 +16,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import NO_CONDITIONS, Container, ContainerKind, Node, Pod
+from hami_node.text import cut
 
 T = TypeVar("T")
 
@@ -27,9 +28,16 @@ _KEPT_ENV: Final = ("CUDA_", "LIBCUDA_", "GPU_")
 _OF_KUBELET: Final = frozenset(
     ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 )
+_NOT_ADMITTED: Final = "UnexpectedAdmissionError"
+_MAX_REFUSAL: Final = 300
 _KEPT_INSIDE: Final = ("_GPU_", "_DEVICE", "_OVERSUBSCRIBE", "_REDIRECT", "LD_PRELOAD")
 """Variables with such a name are kept without their value as well: that they are set decides."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class _Owner(msgspec.Struct):
+    uid: str | None = None
+    controller: bool | None = None
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -41,6 +49,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
     annotations: dict[str, str | None] | None = None
     labels: dict[str, str | None] | None = None
+    owner_references: list[_Owner] | None = None
 
 
 _Quantities = dict[str, str | int | float | None] | None
@@ -97,6 +106,8 @@ class _ContainerStatus(msgspec.Struct):
 
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
@@ -191,7 +202,20 @@ def _pod_of(raw: _Pod) -> Pod:
         creation_time=metadata.creation_timestamp or "",
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_containers=any(item.container_id for item in statuses),
+        owner=_controller_of(metadata.owner_references),
+        refusal=_refusal_of(status),
     )
+
+
+def _controller_of(owners: Iterable[_Owner] | None) -> str:
+    return next((sys.intern(item.uid) for item in owners or () if item.controller and item.uid), "")
+
+
+def _refusal_of(status: _PodStatus) -> str:
+    """Kubelet's message about a pod that it could not give what it had promised."""
+    if status.phase != "Failed" or status.reason != _NOT_ADMITTED:
+        return ""
+    return cut(status.message or status.reason, _MAX_REFUSAL)
 
 
 def _exit_codes(statuses: Iterable[_ContainerStatus]) -> Iterable[tuple[str, int | None]]:

@@ -20,6 +20,7 @@ from hami_node.engine.usage import Charge, DeviceUsage
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.counted_pod import is_overfull, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
+from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.metrics.cluster_use import ClusterUse
@@ -42,12 +43,14 @@ class ClusterState:
         self._fleet = Fleet(rules.engine, QuotaBook(factor))
         self._nodes = NodeBook(self._fleet, rules.vendors, rules.node_labels)
         self._pods = PodBook(self._fleet, rules.vendors, clock, unbound_s)
+        self._back_off = NodeBackOff(rules.vendors, clock)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
     def node_changed(self, before: Node | None, after: Node | None) -> None:
         """Apply a change of one node."""
         with self._lock:
+            self._back_off.node_changed(before, after)
             if after is not None:
                 self._nodes.put(after)
             elif before is not None:
@@ -68,6 +71,7 @@ class ClusterState:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """Apply a change of one pod from the watch."""
         with self._lock:
+            self._back_off.pod_changed(before, after)
             if after is not None:
                 self._pods.put(after)
             elif before is not None:
@@ -95,6 +99,7 @@ class ClusterState:
         """
         with self._lock:
             self._pods.sweep(present, version)
+            self._back_off.sweep()
 
     def leftovers(self) -> tuple[Pod, ...]:
         """Pods that carry a reservation which no longer counts, or whose binding is in doubt."""
@@ -129,12 +134,14 @@ class ClusterState:
             if (counted.is_binding and not is_binding) or counted.is_doubtful:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
+            candidates = self._back_off.open_to(pod, candidates, self._fleet.nodes)
             answer = self._fleet.place(request, candidates)
             if not isinstance(answer, Placed):
                 self._pods.call_ended(counted)
                 return answer
             self._last_token += 1
             self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
+            self._back_off.sent(pod, answer.node)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
@@ -267,6 +274,16 @@ class ClusterState:
         """Why each node can't take the pod; nodes that can are left out."""
         with self._lock:
             return self._fleet.explain(request, candidates)
+
+    def backed_off(self, pod: Pod) -> Mapping[str, Rejection]:
+        """Why the pod may not be sent to some nodes now, whatever room they have."""
+        with self._lock:
+            return self._back_off.rejections(pod)
+
+    def back_offs(self) -> Mapping[tuple[str, str], int]:
+        """How many nodes are backed off, by fault and to how many."""
+        with self._lock:
+            return self._back_off.counts()
 
     # -- queries ---------------------------------------------------------------------------------
     def latest(self, uid: str) -> Pod | None:
