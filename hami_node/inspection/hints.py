@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,7 +35,10 @@ class _Trial:
 
 
 def hints_of(
-    picture: Picture, request: PodRequest, annotations: Mapping[str, str]
+    picture: Picture,
+    request: PodRequest,
+    annotations: Mapping[str, str],
+    closed: Container[str] = (),
 ) -> tuple[str, ...]:
     """Single changes that make a refused pod fit, as sentences; whether waiting helps comes last.
 
@@ -43,12 +46,15 @@ def hints_of(
         picture: the cluster without the pod.
         request: what the pod requests.
         annotations: the pod's annotations.
+        closed: nodes that get no such pods now.
     """
     basis = picture.basis
     trial = _Trial(
         fleet=picture.fleet,
         empty=picture.empty or fleet_of(basis, picture.offers, {}),
-        nodes=tuple(name for name in picture.offers if picture.is_ready(name)),
+        nodes=tuple(
+            name for name in picture.offers if picture.is_ready(name) and name not in closed
+        ),
     )
     return (
         *(hint for vendor in basis.vendors for hint in _smaller(picture, request, trial, vendor)),
