@@ -246,7 +246,8 @@ class Pod:
     """The parts of a pod that the product reads. `containers` has init containers first.
 
     `has_containers` is true once the container runtime has made one of them. `owner` is the uid of
-    its controller, "" without one; `refusal` kubelet's message where it could not admit the pod.
+    its controller, "" without one; `refusal` kubelet's message where it could not admit the pod;
+    `nominated_node` the node on which kube-scheduler makes room for it, "" for none.
     """
 
     uid: str
@@ -264,6 +265,9 @@ class Pod:
     has_containers: bool = False
     owner: str = ""
     refusal: str = ""
+    priority: int = 0
+    never_preempts: bool = False
+    nominated_node: str = ""
 
     @property
     def has_started(self) -> bool:

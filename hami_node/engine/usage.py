@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import MappingProxyType
@@ -294,12 +294,12 @@ class NodeUsage:
         """What one pod takes; () for a pod that holds nothing."""
         return self._pods.get(key, ())
 
-    def without(self, key: str) -> Mapping[Uuid, DeviceUsage]:
-        """The cards with what all pods but this one hold."""
+    def without(self, *keys: str) -> Mapping[Uuid, DeviceUsage]:
+        """The cards with what all pods but these hold."""
         cards = dict(self._cards)
-        for charge in self.charges(key):
-            if charge.uuid in cards:
-                cards[charge.uuid] = self._fresh(cards[charge.uuid].device, leave_out=key)
+        for uuid in {charge.uuid for key in keys for charge in self.charges(key)}:
+            if uuid in cards:
+                cards[uuid] = self._fresh(cards[uuid].device, leave_out=keys)
         return cards
 
     def add(self, key: str, grants: PodGrants) -> None:
@@ -337,10 +337,10 @@ class NodeUsage:
         """Take a new inventory; the grants stay with their cards."""
         self._cards = {device.uuid: self._fresh(device) for device in devices}
 
-    def _fresh(self, device: Device, leave_out: str = "") -> DeviceUsage:
+    def _fresh(self, device: Device, leave_out: Collection[str] = ()) -> DeviceUsage:
         # Summed from scratch, over the few charges on the card: masks can't be subtracted.
         card = DeviceUsage(device=device)
         for key, charge in self._charges.get(device.uuid, {}).items():
-            if key != leave_out:
+            if key not in leave_out:
                 card = charged(card, charge)
         return card

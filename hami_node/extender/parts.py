@@ -27,6 +27,8 @@ from hami_node.extender.leading.echoes import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
+from hami_node.extender.preemption.preempt import PodPreemption
+from hami_node.extender.preemption.victims import SearchParts
 from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
@@ -48,7 +50,9 @@ TIMEOUTS: Final = Timeouts(connect_s=3.0, read_s=6.0, total_s=8.0)
 LEASE_TIMEOUTS: Final = Timeouts(connect_s=0.7, read_s=1.0, total_s=1.0)
 """Less than half of the time in which the Lease has to be renewed: one call may hang."""
 ATTEMPTS: Final = 2
-DECISIONS: Final = ("/filter", "/bind", "/healthz", "/readyz", "/metrics", "/version")
+PAUSE_S: Final = 0.001
+"""In which a search for victims lets other decisions have the state."""
+DECISIONS: Final = ("/filter", "/bind", "/preempt", "/healthz", "/readyz", "/metrics", "/version")
 """What is served beside a port for the webhook alone."""
 EVENT_LIMITS: Final = EventLimits(
     queue_size=256, burst=10, remembered=8192, urgent_per_minute=120, routine_per_minute=240
@@ -266,11 +270,21 @@ class Parts:
         return Endpoints(
             filter=pod_filter.answer,
             bind=binder.answer,
+            preempt=self._build_preemption().answer,
             webhook=webhook.review,
             live=probes.live,
             ready=probes.ready,
             metrics=metrics.exposition,
         )
+
+    def _build_preemption(self) -> PodPreemption:
+        parts = SearchParts(
+            state=self.state,
+            clock=self._clock,
+            pause=lambda: self._stop.wait(PAUSE_S),
+            protected=lambda: lambda _: True,
+        )
+        return PodPreemption(parts, self._outlets("preempt"))
 
     def _build_lock(self) -> BindLock:
         expiry_s = self._settings.node_lock_timeout_s

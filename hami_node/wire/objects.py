@@ -80,6 +80,8 @@ class _Container(msgspec.Struct, rename="camel"):
 class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: str | None = None
     scheduler_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
     init_containers: list[_Container] | None = None
     containers: list[_Container] | None = None
 
@@ -108,6 +110,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str | None = None
     reason: str | None = None
     message: str | None = None
+    nominated_node_name: str | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
@@ -204,6 +207,9 @@ def _pod_of(raw: _Pod) -> Pod:
         has_containers=any(item.container_id for item in statuses),
         owner=_controller_of(metadata.owner_references),
         refusal=_refusal_of(status),
+        priority=spec.priority or 0,
+        never_preempts=spec.preemption_policy == "Never",
+        nominated_node=sys.intern(status.nominated_node_name or ""),
     )
 
 

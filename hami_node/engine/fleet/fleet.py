@@ -8,7 +8,7 @@ first that fits are looked at.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
@@ -18,7 +18,7 @@ from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
 from hami_node.engine.fleet.summaries import Needs, NodeSummary, needs
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, place_on, plan
-from hami_node.engine.quota import QuotaBook
+from hami_node.engine.quota import Quota, QuotaBook
 from hami_node.engine.ranking import SPREAD
 from hami_node.engine.usage import Charge, PodGrants, collapse
 from hami_node.model import NO_SCORES, Device, PairScores, Uuid
@@ -124,6 +124,23 @@ class Fleet:
     def quota_charges(self, key: str) -> tuple[Charge, ...]:
         """What a pod takes of its namespace's quota, card by card."""
         return self._pods[key][2] if key in self._pods else ()
+
+    def quota_without(self, namespace: str, keys: Iterable[str]) -> Quota | None:
+        """The namespace's quota as it is once these pods are gone; None when nothing limits it."""
+        quota = self.quotas.quota(namespace)
+        if quota is None:
+            return None
+        gone = [
+            charge
+            for _, owner, charges in (self._pods[key] for key in keys if key in self._pods)
+            for charge in charges
+            if owner == namespace and rules_of(charge.vendor).has_quota
+        ]
+        return replace(
+            quota,
+            memory_used_mib=quota.memory_used_mib - sum(charge.memory_mib for charge in gone),
+            cores_used=quota.cores_used - sum(charge.cores for charge in gone),
+        )
 
     def remove_pod(self, key: str) -> None:
         """Remove a pod's grants; does nothing for an unknown pod."""

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER: Final = msgspec.json.Encoder()
-_NULL: Final = b"null"
+NULL: Final = b"null"
+"""A member that is absent is one that is null."""
 
 
 class _NodeList(msgspec.Struct):
@@ -92,17 +93,11 @@ def decode_filter_args(body: bytes) -> FilterArgs:
     Raises:
         WireError: not such an object; the text names the member.
     """
-    members = _members(body)
-    pod_raw = members.get("pod", _NULL)
-    if pod_raw == _NULL:
-        raise WireError("Pod", "", "is missing")
-    pod = decode_pod(pod_raw)
-    if not (pod.name and pod.namespace and pod.uid):
-        raise WireError("Pod", pod.key, "has no name, namespace or uid")
-    check_pod(pod)
-    names = _decoded(members.get("nodenames", _NULL), list[str], "NodeNames")
+    members = members_of(body)
+    pod = pod_of(members)
+    names = decoded(members.get("nodenames", NULL), list[str], "NodeNames")
     check_count("NodeNames", names or (), MAX_NODES)
-    listed = _decoded(members.get("nodes", _NULL), _NodeList, "Nodes")
+    listed = decoded(members.get("nodes", NULL), _NodeList, "Nodes")
     nodes = None
     if listed is not None:
         check_count("Nodes", listed.items or (), MAX_NODES)
@@ -118,11 +113,11 @@ def decode_bind_args(body: bytes) -> BindArgs:
     Raises:
         WireError: not such an object; the text names the member.
     """
-    members = _members(body)
+    members = members_of(body)
     wanted = {"podname": "PodName", "podnamespace": "PodNamespace", "poduid": "PodUID"}
     found: dict[str, str] = {}
     for key, shown in {**wanted, "node": "Node"}.items():
-        value = _decoded(members.get(key, _NULL), str, shown)
+        value = decoded(members.get(key, NULL), str, shown)
         if not value:
             raise WireError(shown, "", "is missing")
         found[key] = value
@@ -153,6 +148,18 @@ def encode_error(error: str) -> bytes:
     return _ENCODER.encode({"Error": error})
 
 
+def pod_of(members: Mapping[str, bytes]) -> Pod:
+    """The pod that a call is about. Raises WireError for one that none can be."""
+    raw = members.get("pod", NULL)
+    if raw == NULL:
+        raise WireError("Pod", "", "is missing")
+    pod = decode_pod(raw)
+    if not (pod.name and pod.namespace and pod.uid):
+        raise WireError("Pod", pod.key, "has no name, namespace or uid")
+    check_pod(pod)
+    return pod
+
+
 def _given(raw: msgspec.Raw) -> GivenNode:
     """One whole node; it may be returned as received, so its unread fields are checked here."""
     text = bytes(raw)
@@ -165,15 +172,17 @@ def _given(raw: msgspec.Raw) -> GivenNode:
     return GivenNode(node=node, raw=raw)
 
 
-def _members(body: bytes) -> dict[str, bytes]:
+def members_of(body: bytes) -> dict[str, bytes]:
+    """The members of a body by name in lower case, not decoded. Raises WireError."""
     try:
         return {key.lower(): bytes(raw) for key, raw in _MEMBERS.decode(body).items()}
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
         raise WireError("body", body[:80].decode("utf-8", "replace"), str(e)) from e
 
 
-def _decoded(raw: bytes, kind: type[T], member: str) -> T | None:
+def decoded(raw: bytes, kind: type[T], member: str) -> T | None:
+    """One member; None for null. Raises WireError, which names the member."""
     try:
-        return None if raw == _NULL else msgspec.json.decode(raw, type=kind)
+        return None if raw == NULL else msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
         raise WireError(member, raw[:80].decode("utf-8", "replace"), str(e)) from e

@@ -41,12 +41,14 @@ OnRequest = Callable[[str, int, float], None]
 class Endpoints:
     """What the server serves. The functions may block; they are called in threads.
 
-    `filter`, `bind` and `webhook` take a body and return JSON; WireError is answered with 400,
-    NotLeading with 503. `metrics` takes an Accept header and returns body and content type.
+    `filter`, `bind`, `preempt` and `webhook` take a body and return JSON; WireError is answered
+    with 400, NotLeading with 503. `metrics` takes an Accept header and returns body and content
+    type.
     """
 
     filter: Work
     bind: Work
+    preempt: Work
     webhook: Work
     live: Mapping[str, Check]
     ready: Mapping[str, Check]
@@ -83,6 +85,7 @@ class ServerLimits:
     filter_workers: int = 4
     bind_workers: int = 128
     webhook_workers: int = 4
+    preempt_workers: int = 2
     max_connections: int = 512
     unread_answer_s: float = 30.0
     certificate_check_s: float = 5.0
@@ -116,6 +119,7 @@ class Routes:
         posts = {
             "/filter": (endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
             "/bind": (endpoints.bind, limits.bind_body_bytes, limits.bind_workers),
+            "/preempt": (endpoints.preempt, limits.filter_body_bytes, limits.preempt_workers),
             "/webhook": (endpoints.webhook, limits.webhook_body_bytes, limits.webhook_workers),
         }
         gets: dict[str, Callable[[Request], Response]] = {

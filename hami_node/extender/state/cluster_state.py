@@ -17,6 +17,8 @@ from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import Charge, DeviceUsage
+from hami_node.extender.preemption.books import Books
+from hami_node.extender.preemption.kept_rooms import KeptRooms
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.counted_pod import is_overfull, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
@@ -44,6 +46,8 @@ class ClusterState:
         self._nodes = NodeBook(self._fleet, rules.vendors, rules.node_labels)
         self._pods = PodBook(self._fleet, rules.vendors, clock, unbound_s)
         self._back_off = NodeBackOff(rules.vendors, clock)
+        kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
+        self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -74,8 +78,10 @@ class ClusterState:
             self._back_off.pod_changed(before, after)
             if after is not None:
                 self._pods.put(after)
+                self.books.kept.hear(after)
             elif before is not None:
                 self._pods.remove(before.uid)
+                self.books.kept.forget(before.uid)
 
     def learned(self, pod: Pod) -> None:
         """Apply a pod from a response of the API server; it may have been deleted since."""
@@ -135,7 +141,7 @@ class ClusterState:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
             candidates = self._back_off.open_to(pod, candidates, self._fleet.nodes)
-            answer = self._fleet.place(request, candidates)
+            answer = self.books.place(pod, request, candidates)
             if not isinstance(answer, Placed):
                 self._pods.call_ended(counted)
                 return answer

@@ -103,6 +103,12 @@ class PodBook:
             if counted.node and (nodes is None or counted.node in nodes)
         ]
 
+    def leaving(self, node: str) -> frozenset[str]:
+        """The pods of a node that are being deleted: their cards will be free without more."""
+        state = self._fleet.nodes.get(node)
+        found = ((uid, self._pods.get(uid)) for uid in (() if state is None else state.usage.pods))
+        return frozenset(uid for uid, item in found if item and item.pod.is_being_deleted)
+
     def leftovers(self) -> tuple[Pod, ...]:
         """Unbound pods that carry a reservation which does not count, or may have been bound."""
         vendors = self._vendors

@@ -30,7 +30,7 @@ FILTER_KEYS: Final = {
     "FailedAndUnresolvableNodes",
     "Error",
 }
-ROUTES: Final = ("/filter", "/bind", "/webhook")
+ROUTES: Final = ("/filter", "/bind", "/preempt", "/webhook")
 DEEP: Final = 10_000
 BIND_BYTES: Final = 64 * 2**10
 Headers = Mapping[str, str]
@@ -92,6 +92,16 @@ def filter_args(pod: Json, node_names: object = NODES) -> Json:
     return {"Pod": pod, "Nodes": None, "NodeNames": node_names}
 
 
+def preempt_args(pod: Json, *victims: str) -> Json:
+    """A call about one node; without victims no answer names it."""
+    proposed = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": 0}
+    return {
+        "Pod": pod,
+        "NodeNameToVictims": None,
+        "NodeNameToMetaVictims": {"n0": proposed},
+    }
+
+
 def bind_args(pod: Json, node: str = "n0") -> Json:
     metadata = pod["metadata"]
     return {
@@ -105,7 +115,12 @@ def bind_args(pod: Json, node: str = "n0") -> Json:
 def bodies(rig: ExtenderRig) -> dict[str, Json]:
     """A good call of each kind, about the pod that would fit."""
     small = rig.api.read("pods", "small", "default")
-    return {"/filter": filter_args(small), "/bind": bind_args(small), "/webhook": review_of(small)}
+    return {
+        "/filter": filter_args(small),
+        "/bind": bind_args(small),
+        "/preempt": preempt_args(small),
+        "/webhook": review_of(small),
+    }
 
 
 def refusal(rig: ExtenderRig, path: str, body: bytes | object) -> str:
@@ -144,6 +159,8 @@ def check_shape(path: str, status: int, answer: Any) -> None:
     elif path == "/bind":
         assert list(answer) == ["Error"]
         assert isinstance(answer["Error"], str)
+    elif path == "/preempt":
+        assert list(answer) == ["NodeNameToMetaVictims"]
     else:
         check_review_answer(answer)
 

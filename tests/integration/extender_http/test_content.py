@@ -279,7 +279,7 @@ def test_wrong_method_is_405(rig: ExtenderRig, method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/Filter", "/filter/", "//filter", "/filter/../bind", "/%66ilterx", "/preempt"]
+    "path", ["/", "/Filter", "/filter/", "//filter", "/filter/../bind", "/%66ilterx", "/prioritize"]
 )
 def test_wrong_path_is_404(rig: ExtenderRig, path: str) -> None:
     status, answer = exchange(rig, "POST", path, b"{}")

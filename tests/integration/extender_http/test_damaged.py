@@ -38,7 +38,7 @@ JSON: Final = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=10,
 )
-PATHS: Final = st.sampled_from(["/filter", "/bind", "/webhook"])
+PATHS: Final = st.sampled_from(["/filter", "/bind", "/preempt", "/webhook"])
 VALUES: Final[st.SearchStrategy[Any]] = (
     st.sampled_from(
         [None, True, 0, -1, 1.5, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", "1", "x",

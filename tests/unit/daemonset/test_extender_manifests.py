@@ -300,6 +300,7 @@ def test_kube_scheduler_asks_our_extender_about_our_resources(
     assert extender == {
         "urlPrefix": f"https://{LEADER}.{SPACE}.svc:443",
         "filterVerb": "filter",
+        "preemptVerb": "preempt",
         "bindVerb": "bind",
         "nodeCacheCapable": True,
         "weight": 1,

@@ -19,6 +19,7 @@ profiles:
 extenders:
   - urlPrefix: https://{{ include "hami-node.name" . }}-leader.{{ .Release.Namespace }}.svc:443
     filterVerb: filter
+    preemptVerb: preempt
     bindVerb: bind
     nodeCacheCapable: true
     weight: 1

@@ -43,6 +43,7 @@ def no_pages(_accept: str) -> tuple[bytes, str]:
 ECHO = Endpoints(
     filter=lambda body: b'{"filter": %d}' % len(body),
     bind=lambda body: b'{"bind": %d}' % len(body),
+    preempt=lambda body: b'{"preempt": %d}' % len(body),
     webhook=lambda body: b'{"webhook": %d}' % len(body),
     live={},
     ready={},

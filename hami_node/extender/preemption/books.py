@@ -1,0 +1,37 @@
+"""What decisions look at while room is kept for some pods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.kept import place_beside
+from hami_node.engine.place import PodRequest, Refused
+from hami_node.extender.preemption.kept_rooms import KeptRooms
+from hami_node.extender.state.pod_book import PodBook
+from hami_node.model import Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The state's parts; to be used only while its lock is held."""
+
+    lock: AbstractContextManager[object]
+    fleet: Fleet
+    pods: PodBook
+    kept: KeptRooms
+
+    @contextmanager
+    def held(self) -> Iterator[Books]:
+        """With the state's lock: one decision at a time."""
+        with self.lock:
+            yield self
+
+    def place(
+        self, pod: Pod, request: PodRequest, candidates: Collection[str] | None
+    ) -> Placed | NoNode | Refused:
+        """Choose node and cards, and take no room that is kept for others; nothing is charged."""
+        kept = self.kept.against(pod.uid, pod.priority)
+        return place_beside(self.fleet, request, candidates, kept)

@@ -1,0 +1,345 @@
+"""Preemption by cards, through real HTTP: who is evicted, and for whom the room is kept."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+
+from hami_node.simulate.store import Json
+from tests.fakes.pods import Box
+from tests.fakes.waiting import eventually
+from tests.integration.extender_http.calls import bind_args, exchange, filter_args, post
+from tests.integration.extender_rig import (
+    CARDS,
+    LIMIT_S,
+    MEMORY_MIB,
+    SLOTS,
+    ExtenderRig,
+    pod_manifest,
+)
+
+WHOLE: Final = Box(memory_mib=MEMORY_MIB)
+SHARE: Final = Box(memory_mib=MEMORY_MIB // SLOTS)
+LOW: Final = 10
+HIGH: Final = 1000
+
+
+@pytest.fixture
+def rig() -> Iterator[ExtenderRig]:
+    rig = ExtenderRig().start()
+    rig.write_node("n0", has_identity=True)
+    rig.settle()
+    yield rig
+    rig.close()
+
+
+def _create(
+    rig: ExtenderRig,
+    name: str,
+    *boxes: Box,
+    priority: int = LOW,
+    annotations: Mapping[str, str] | None = None,
+    **spec: object,
+) -> Json:
+    body = pod_manifest(name, boxes or (WHOLE,), annotations or {})
+    body["spec"] |= {"priority": priority, **spec}
+    return rig.api.create("pods", body)
+
+
+def _run(rig: ExtenderRig, name: str, *boxes: Box, node: str = "n0", priority: int = LOW) -> str:
+    """A pod that is placed and bound; its uid."""
+    pod = _create(rig, name, *boxes, priority=priority)
+    assert _filter(rig, pod, node) == [node]
+    assert post(rig, "/bind", bind_args(pod, node)) == (200, {"Error": ""})
+    return str(pod["metadata"]["uid"])
+
+
+def _fill(rig: ExtenderRig, node: str = "n0", cards: int = CARDS, **given: int) -> list[str]:
+    """Whole-card pods on that many cards; their uids."""
+    uids = [_run(rig, f"{node}-full{number}", node=node, **given) for number in range(cards)]
+    rig.settle()
+    return uids
+
+
+def _filter(rig: ExtenderRig, pod: Json, *nodes: str) -> list[str]:
+    status, answer = post(rig, "/filter", filter_args(pod, list(nodes)))
+    assert (status, answer["Error"]) == (200, ""), answer
+    return list(answer["NodeNames"] or ())
+
+
+def _preempt(
+    rig: ExtenderRig, pod: Json, victims: Mapping[str, Iterable[str]], violations: int = 0
+) -> dict[str, list[str]]:
+    """The victims left by node, as kube-scheduler with cached nodes asks for them."""
+    proposed = {
+        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+        for node, uids in victims.items()
+    }
+    body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": proposed}
+    status, answer = exchange(rig, "POST", "/preempt", _json(body))
+    assert status == 200, answer
+    assert list(answer) == ["NodeNameToMetaVictims"]
+    found = answer["NodeNameToMetaVictims"]
+    assert all(each["NumPDBViolations"] == violations for each in found.values())
+    assert all(each["Pods"] for each in found.values()), "kube-scheduler refuses a node without"
+    return {node: [pod["UID"] for pod in each["Pods"]] for node, each in found.items()}
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
+def _nominate(rig: ExtenderRig, name: str, node: str | None) -> Json:
+    def change(body: Json) -> None:
+        body["status"]["nominatedNodeName"] = node
+
+    rig.edit(name, change)
+    rig.settle()
+    return rig.api.read("pods", name, "default")
+
+
+def _evict(rig: ExtenderRig, uid: str) -> None:
+    [name] = [pod.name for pod in rig.pods() if pod.uid == uid]
+    rig.delete(name)
+    rig.settle()
+
+
+# -- who is evicted -------------------------------------------------------------------------------
+def test_a_victim_that_frees_a_card_is_confirmed(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    assert _filter(rig, urgent, "n0") == []
+    assert _preempt(rig, urgent, {"n0": full[:1]}) == {"n0": full[:1]}
+
+
+def test_a_node_where_no_eviction_helps_is_left_out(rig: ExtenderRig) -> None:
+    rig.write_node("n1", has_identity=True)
+    rig.settle()
+    full, other = _fill(rig), _fill(rig, "n1")
+    large = _create(rig, "large", Box(memory_mib=MEMORY_MIB + 1), priority=HIGH)
+    assert _preempt(rig, large, {"n0": full[:1], "n1": other[:1]}) == {}
+    named = {"nvidia.com/use-gpuuuid": "GPU-n1-0"}
+    urgent = _create(rig, "urgent", priority=HIGH, annotations=named)
+    owner = [uid for uid in other if rig.state.charges()[uid][1][0].uuid == "GPU-n1-0"]
+    assert _preempt(rig, urgent, {"n0": full[:1], "n1": owner}) == {"n1": owner}
+
+
+def test_pods_of_the_same_or_a_higher_priority_are_never_evicted(rig: ExtenderRig) -> None:
+    full = _fill(rig, priority=HIGH)
+    for priority in (HIGH - 1, HIGH):
+        pod = _create(rig, f"not-urgent-{priority}", priority=priority)
+        assert _preempt(rig, pod, {"n0": full[:1]}) == {}
+
+
+def test_victims_without_cards_stay_as_proposed(rig: ExtenderRig) -> None:
+    """kube-scheduler needs them for CPU, of which the extender knows nothing."""
+    plain = _create(rig, "plain", Box(cards=0))["metadata"]["uid"]
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    assert _preempt(rig, urgent, {"n0": [plain, full[0]]}) == {"n0": [plain, full[0]]}
+    assert _preempt(rig, urgent, {"n0": [plain]}) == {}
+
+
+def test_a_pod_without_cards_gets_what_was_proposed(rig: ExtenderRig) -> None:
+    pod = _create(rig, "plain", Box(cards=0), priority=HIGH)
+    proposed = {"n0": ["a", "b"], "elsewhere": ["c"]}
+    assert _preempt(rig, pod, proposed, violations=1) == proposed
+
+
+def test_a_pod_that_never_preempts_evicts_nobody(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    pod = _create(rig, "urgent", priority=HIGH, preemptionPolicy="Never")
+    assert _preempt(rig, pod, {"n0": full[:1]}) == {}
+
+
+def test_room_of_a_terminating_pod_comes_anyway(rig: ExtenderRig) -> None:
+    _fill(rig, cards=CARDS - 1)
+    uids = [_run(rig, f"share{number}", SHARE) for number in range(SLOTS)]
+
+    def end(body: Json) -> None:
+        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    for number in range(SLOTS - 1):
+        rig.edit(f"share{number}", end)
+    rig.settle()
+    urgent = _create(rig, "urgent", priority=HIGH)
+    assert _preempt(rig, urgent, {"n0": uids[-1:]}) == {"n0": uids[-1:]}
+
+
+def test_whole_victims_are_answered_by_uid(rig: ExtenderRig) -> None:
+    """As kube-scheduler without nodeCacheCapable asks."""
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    victim = next(pod for pod in rig.api.list("pods") if pod["metadata"]["uid"] == full[0])
+    body = {
+        "Pod": urgent,
+        "NodeNameToVictims": {"n0": {"Pods": [victim], "NumPDBViolations": 0}},
+        "NodeNameToMetaVictims": None,
+    }
+    status, answer = exchange(rig, "POST", "/preempt", _json(body))
+    victims = {"Pods": [{"UID": full[0]}], "NumPDBViolations": 0}
+    assert (status, answer) == (200, {"NodeNameToMetaVictims": {"n0": victims}})
+
+
+def test_the_least_important_victims_come_first_of_many_nodes(rig: ExtenderRig) -> None:
+    names = [f"n{number}" for number in range(12)]
+    proposed = {}
+    for number, name in enumerate(names):
+        if number:
+            rig.write_node(name, has_identity=True)
+            rig.settle()
+        proposed[name] = _fill(rig, name, priority=LOW + number)[:1]
+    urgent = _create(rig, "urgent", priority=HIGH)
+    answered = _preempt(rig, urgent, dict(reversed(proposed.items())))
+    assert list(answered) == names[: len(answered)]
+    assert 1 <= len(answered) < len(names), "room is kept on all of them"
+
+
+# -- for whom the room is kept --------------------------------------------------------------------
+def test_the_room_is_the_nominated_pods_until_it_is_bound(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    _preempt(rig, urgent, {"n0": full[:1]})
+    rivals = [_create(rig, f"rival{p}", priority=p) for p in (LOW, HIGH)]
+    _evict(rig, full[0])
+    assert [_filter(rig, rival, "n0") for rival in rivals] == [[], []]
+    urgent = _nominate(rig, "urgent", "n0")
+    assert [_filter(rig, rival, "n0") for rival in rivals] == [[], []]
+    assert _filter(rig, urgent, "n0") == ["n0"]
+    assert [_filter(rig, rival, "n0") for rival in rivals] == [[], []]
+    assert post(rig, "/bind", bind_args(urgent, "n0")) == (200, {"Error": ""})
+    rig.settle()
+    _evict(rig, full[1])
+    assert _filter(rig, rivals[0], "n0") == ["n0"], "nothing is kept any more"
+    assert rig.wrongs() == []
+
+
+def test_a_pod_of_a_higher_priority_may_take_the_room(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    _preempt(rig, urgent, {"n0": full[:1]})
+    _evict(rig, full[0])
+    assert _filter(rig, _create(rig, "more-urgent", priority=HIGH + 1), "n0") == ["n0"]
+
+
+def test_room_beside_what_is_kept_is_given(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", Box(memory_mib=MEMORY_MIB // 2), priority=HIGH)
+    _preempt(rig, urgent, {"n0": full[:1]})
+    _nominate(rig, "urgent", "n0")
+    _evict(rig, full[0])
+    assert _filter(rig, _create(rig, "large"), "n0") == []
+    small = _create(rig, "small", Box(memory_mib=MEMORY_MIB // 2))
+    assert _filter(rig, small, "n0") == ["n0"]
+    assert _filter(rig, urgent, "n0") == ["n0"]
+    assert rig.wrongs() == []
+
+
+@pytest.mark.parametrize("end", ["deleted", "cleared", "elsewhere", "never nominated"])
+def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> None:
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    _preempt(rig, urgent, {"n0": full[:1]})
+    if end != "never nominated":
+        _nominate(rig, "urgent", "n0")
+    _evict(rig, full[0])
+    rival = _create(rig, "rival")
+    assert _filter(rig, rival, "n0") == []
+    if end == "deleted":
+        rig.delete("urgent")
+        rig.settle()
+    elif end == "never nominated":
+        rig.clock.shift(31.0)
+    else:
+        _nominate(rig, "urgent", None if end == "cleared" else "n7")
+    assert _filter(rig, rival, "n0") == ["n0"]
+
+
+def test_a_nomination_of_the_leader_before_keeps_its_room(rig: ExtenderRig) -> None:
+    """Only the pod's status tells of it: the answer was another replica's."""
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    urgent = _nominate(rig, "urgent", "n0")
+    _evict(rig, full[0])
+    rival = _create(rig, "rival")
+    assert _filter(rig, rival, "n0") == []
+    assert _filter(rig, urgent, "n0") == ["n0"]
+
+
+def test_a_nomination_that_nobody_follows_blocks_nothing_for_ever(rig: ExtenderRig) -> None:
+    _fill(rig, cards=CARDS - 1)
+    _create(rig, "urgent", priority=HIGH)
+    _nominate(rig, "urgent", "n0")
+    rival = _create(rig, "rival")
+    assert _filter(rig, rival, "n0") == []
+    rig.pass_time(601.0)
+    assert _filter(rig, rival, "n0") == ["n0"]
+
+
+def test_no_rival_gets_the_room_whenever_it_asks(rig: ExtenderRig) -> None:
+    """Rivals ask without a pause, from before the answer until the pod is bound."""
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    rivals = [_create(rig, f"rival{number}") for number in range(3)]
+    over = threading.Event()
+
+    def ask(rival: Json) -> int:
+        asked = 0
+        while not over.is_set():
+            assert _filter(rig, rival, "n0") == []
+            asked += 1
+        return asked
+
+    with ThreadPoolExecutor(len(rivals)) as pool:
+        asking = [pool.submit(ask, rival) for rival in rivals]
+        try:
+            assert _preempt(rig, urgent, {"n0": full[:1]}) == {"n0": full[:1]}
+            _evict(rig, full[0])
+            urgent = _nominate(rig, "urgent", "n0")
+            assert _filter(rig, urgent, "n0") == ["n0"]
+            assert post(rig, "/bind", bind_args(urgent, "n0")) == (200, {"Error": ""})
+            rig.settle()
+        finally:
+            over.set()
+        assert all(each.result() for each in asking)
+    assert rig.wrongs() == []
+
+
+# -- bad input -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "body"),
+        (b"[]", "body"),
+        ({}, "Pod"),
+        ({"Pod": {"metadata": {"name": "x"}}}, "Pod"),
+        ({"NodeNameToMetaVictims": []}, "NodeNameToMetaVictims"),
+        ({"NodeNameToMetaVictims": {"n0": {"Pods": [{}]}}}, "n0"),
+        ({"NodeNameToMetaVictims": {"n0": {"Pods": ["x"]}}}, "NodeNameToMetaVictims"),
+        ({"NodeNameToMetaVictims": {"n0": {"NumPDBViolations": "1"}}}, "NodeNameToMetaVictims"),
+        ({"NodeNameToVictims": {"n0": {"Pods": [[]]}}}, "pod"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_refused_with_a_reason(
+    rig: ExtenderRig, body: bytes | dict[str, object], why: str
+) -> None:
+    if isinstance(body, dict) and body and "Pod" not in body:
+        body["Pod"] = _create(rig, "urgent", priority=HIGH)
+    raw = body if isinstance(body, bytes) else _json(body)
+    status, answer = exchange(rig, "POST", "/preempt", raw)
+    assert status == 400
+    assert why in answer["Error"]
+
+
+def test_nodes_and_victims_that_nobody_knows_are_left_out(rig: ExtenderRig) -> None:
+    urgent = _create(rig, "urgent", Box(memory_mib=1), priority=HIGH)
+    assert _preempt(rig, urgent, {"no-such": ["x"]}) == {}
+    assert _preempt(rig, urgent, {}) == {}
+    assert _preempt(rig, urgent, {"n0": []}) == {}
+    eventually(lambda: _filter(rig, urgent, "n0") == ["n0"], LIMIT_S)

@@ -1,0 +1,243 @@
+"""Who has to leave a node for a pod: enough by the exact engine, never more than necessary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import pytest
+
+from hami_node.engine.compat import V2_8, V2_10, Compat
+from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet.eviction import Cleared, Holder, Look, Trial, fewest
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.kept import place_beside
+from hami_node.engine.place import (
+    ContainerAsks,
+    Plan,
+    PodRequest,
+    Rules,
+    place_on,
+    plan,
+)
+from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.usage import PodGrants
+from hami_node.model import Ask, ContainerKind, PodWishes, Uuid, UuidWish
+from tests.unit.engine.cards import ask, device, grant, wishes_for
+from tests.unit.engine.draws import Draw
+
+MIB = 8192
+"""A card of these tests."""
+SEEDS = 300
+
+
+def _request(*asks: Ask, wishes: PodWishes | None = None, namespace: str = "team") -> PodRequest:
+    return PodRequest(
+        namespace=namespace,
+        containers=(ContainerAsks(kind=ContainerKind.APP, asks=asks),),
+        wishes=wishes or PodWishes(),
+    )
+
+
+def _held(uuid: str, memory_mib: int) -> PodGrants:
+    return PodGrants(containers=((grant(uuid, memory_mib, 0),),))
+
+
+def _fleet(cards: int = 2, quotas: QuotaBook | None = None) -> Fleet:
+    fleet = Fleet(Rules(), quotas)
+    fleet.set_node(
+        "n", [device(i, uuid=Uuid(f"GPU-{i}"), slots=4, memory_mib=MIB) for i in range(cards)]
+    )
+    return fleet
+
+
+def _chosen(
+    fleet: Fleet, request: PodRequest, *pods: tuple[str, int], gone: Iterable[str] = ()
+) -> list[str] | None:
+    holders = [Holder(key=key, priority=priority) for key, priority in pods]
+    look = Look(gone=frozenset(gone))
+    found = fewest(Trial(fleet, request), "n", look, holders)
+    return None if found is None else [holder.key for holder in found.holders]
+
+
+def test_nobody_goes_where_the_pod_fits_anyway() -> None:
+    fleet = _fleet()
+    fleet.add_pod("a", "team", "n", _held("GPU-0", MIB))
+    assert _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), ("a", 0)) == []
+
+
+def test_nobody_goes_where_no_end_helps() -> None:
+    fleet = _fleet()
+    for number in range(2):
+        fleet.add_pod(f"p{number}", "team", "n", _held(f"GPU-{number}", MIB))
+    asked = _request(ask(memory_mib=2 * MIB, cores=0))
+    assert _chosen(fleet, asked, ("p0", 0), ("p1", 0)) is None
+    elsewhere = _request(ask(memory_mib=1, cores=0), wishes=wishes_for(use_types=("h200",)))
+    assert _chosen(fleet, elsewhere, ("p0", 0), ("p1", 0)) is None
+    assert _chosen(fleet, asked) is None
+
+
+def test_one_large_pod_goes_rather_than_several_small_ones() -> None:
+    fleet = _fleet()
+    for number in range(4):
+        fleet.add_pod(f"small{number}", "team", "n", _held("GPU-0", MIB // 4))
+    fleet.add_pod("large", "team", "n", _held("GPU-1", MIB))
+    pods = [*((f"small{number}", 5) for number in range(4)), ("large", 5)]
+    assert _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), *pods) == ["large"]
+
+
+def test_less_important_pods_go_first_however_many() -> None:
+    fleet = _fleet()
+    for number in range(4):
+        fleet.add_pod(f"small{number}", "team", "n", _held("GPU-0", MIB // 4))
+    fleet.add_pod("large", "team", "n", _held("GPU-1", MIB))
+    pods = [*((f"small{number}", 5) for number in range(4)), ("large", 6)]
+    chosen = _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), *pods)
+    assert chosen is not None
+    assert set(chosen) == {f"small{number}" for number in range(4)}
+
+
+def test_two_cards_are_cleared_where_they_cost_least() -> None:
+    fleet = _fleet(cards=3)
+    fleet.add_pod("a", "team", "n", _held("GPU-0", MIB))
+    for number in range(2):
+        fleet.add_pod(f"b{number}", "team", "n", _held("GPU-1", MIB // 2))
+    fleet.add_pod("c", "team", "n", _held("GPU-2", MIB))
+    asked = _request(ask(2, memory_mib=MIB, cores=0))
+    assert _chosen(fleet, asked, ("a", 0), ("b0", 0), ("b1", 0), ("c", 0)) == ["a", "c"]
+
+
+def test_room_of_pods_that_go_anyway_counts() -> None:
+    fleet = _fleet(cards=1)
+    fleet.add_pod("leaving", "team", "n", _held("GPU-0", MIB // 2))
+    fleet.add_pod("staying", "team", "n", _held("GPU-0", MIB // 2))
+    asked = _request(ask(memory_mib=MIB, cores=0))
+    assert _chosen(fleet, asked, ("staying", 0), gone=("leaving",)) == ["staying"]
+    half = _request(ask(memory_mib=MIB // 2, cores=0))
+    assert _chosen(fleet, half, ("staying", 0), gone=("leaving",)) == []
+
+
+def test_quota_is_freed_by_pods_of_the_same_namespace_only() -> None:
+    quotas = QuotaBook()
+    quotas.set_limits("team", "q", Limits(memory_mib=MIB))
+    fleet = _fleet(cards=2, quotas=quotas)
+    fleet.add_pod("own", "team", "n", _held("GPU-0", MIB))
+    fleet.add_pod("other", "else", "n", _held("GPU-1", MIB))
+    asked = _request(ask(memory_mib=MIB, cores=0))
+    assert _chosen(fleet, asked, ("other", 0)) is None
+    assert _chosen(fleet, asked, ("other", 0), ("own", 0)) == ["own"]
+
+
+def test_cards_that_the_pod_names_are_cleared_and_no_others() -> None:
+    fleet = _fleet()
+    for number in range(2):
+        fleet.add_pod(f"p{number}", "team", "n", _held(f"GPU-{number}", MIB))
+    wishes = wishes_for(uuids=UuidWish(use=frozenset({"GPU-1"})))
+    asked = _request(ask(memory_mib=MIB, cores=0), wishes=wishes)
+    assert _chosen(fleet, asked, ("p0", 0), ("p1", 3)) == ["p1"]
+
+
+# -- against the exact engine ---------------------------------------------------------------------
+class _Drawn:
+    """A random node full of pods, and a pod that wants to get there."""
+
+    def __init__(self, seed: int, compat: Compat) -> None:
+        self.draw = Draw(seed)
+        self.limits = Limits(memory_mib=self.draw.pick(None, 20000, 60000))
+        self.rules = Rules(compat=compat)
+        self.devices = [each for part in range(2) for each in self.draw.devices(part)]
+        self.cordoned = frozenset({Uuid("0-1")}) if self.draw.number(3) == 0 else frozenset()
+        self.pods: dict[str, tuple[str, PodGrants]] = {}
+        fleet = self.fleet()
+        for number in range(12):
+            request = self.draw.request()
+            answer = NoNode() if request.is_empty else fleet.place(request)
+            if isinstance(answer, Placed):
+                self.pods[f"p{number}"] = (request.namespace, answer.grants)
+                fleet.add_pod(f"p{number}", request.namespace, "n", answer.grants)
+        self.request = self.draw.request()
+        self.holders = sorted(
+            (
+                Holder(key=key, priority=self.draw.number(3))
+                for key in self.pods
+                if self.draw.number(4)
+            ),
+            key=lambda holder: holder.priority,
+        )
+
+    def fleet(self, gone: Iterable[str] = ()) -> Fleet:
+        """Built anew without these pods."""
+        quotas, left_out = QuotaBook(), set(gone)
+        quotas.set_limits("team", "q", self.limits)
+        fleet = Fleet(self.rules, quotas)
+        fleet.set_node("n", self.devices, cordoned=self.cordoned)
+        for key, (namespace, grants) in self.pods.items():
+            if key not in left_out:
+                fleet.add_pod(key, namespace, "n", grants)
+        return fleet
+
+    def fits(self, gone: Iterable[str]) -> bool:
+        fleet = self.fleet(gone)
+        ready = plan(self.request, self.rules, fleet.quotas.quota(self.request.namespace))
+        assert isinstance(ready, Plan)
+        return not isinstance(place_on(fleet.nodes["n"].offer(), ready), Rejection)
+
+    def check(self, found: Cleared | None) -> None:
+        if found is None:
+            assert not self.fits(holder.key for holder in self.holders)
+            return
+        keys = [holder.key for holder in found.holders]
+        assert set(found.holders) <= set(self.holders)
+        assert self.fits(keys)
+        for size in range(len(keys)) if len(keys) <= 5 else ():
+            assert not any(self.fits(some) for some in combinations(keys, size)), keys
+        if found.holders:
+            most = max(holder.priority for holder in found.holders)
+            assert not self.fits(item.key for item in self.holders if item.priority < most)
+
+
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+def test_the_chosen_make_room_and_no_part_of_them_does(compat: Compat) -> None:
+    sizes = []
+    for seed in range(SEEDS):
+        drawn = _Drawn(seed, compat)
+        if drawn.request.is_empty or not drawn.devices:
+            continue
+        fleet = drawn.fleet()
+        before = fleet.nodes["n"].usage.cards
+        found = fewest(Trial(fleet, drawn.request), "n", Look(), drawn.holders)
+        drawn.check(found)
+        assert fleet.nodes["n"].usage.cards == before
+        sizes.append(-1 if found is None else len(found.holders))
+    assert {-1, 0, 1} <= set(sizes)
+    assert max(sizes) > 1
+
+
+# -- beside what is kept --------------------------------------------------------------------------
+def _two() -> Fleet:
+    fleet = Fleet(Rules())
+    for name in "ab":
+        fleet.set_node(name, [device(0, uuid=Uuid(f"{name}-0"), slots=4, memory_mib=MIB)])
+    return fleet
+
+
+def _place(fleet: Fleet, memory_mib: int, *nodes: str, **kept: int) -> str | None:
+    rooms = {name: (_held(f"{name}-0", mib),) for name, mib in kept.items()}
+    asked = _request(ask(memory_mib=memory_mib, cores=0))
+    answer = place_beside(fleet, asked, nodes or None, rooms)
+    return answer.node if isinstance(answer, Placed) else None
+
+
+def test_what_is_kept_is_not_given_away() -> None:
+    fleet = _two()
+    assert _place(fleet, MIB) == "a"
+    assert _place(fleet, MIB, a=MIB) == "b"
+    assert _place(fleet, MIB, "a", a=MIB) is None
+    assert _place(fleet, MIB, a=MIB, b=1) is None
+
+
+def test_the_rest_of_a_kept_node_is_given() -> None:
+    fleet = _two()
+    assert _place(fleet, MIB // 2, a=MIB // 2, b=MIB) == "a"
+    assert _place(fleet, MIB // 2, a=MIB, b=MIB // 2) == "b"
+    assert _place(fleet, MIB // 2 + 1, a=MIB // 2, b=MIB // 2) is None
