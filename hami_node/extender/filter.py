@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
-from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import KubeError, NotFound, NotLeading, WireError
 from hami_node.extender.http.messages import (
@@ -18,12 +16,12 @@ from hami_node.extender.http.messages import (
     encode_filter_answer,
 )
 from hami_node.extender.placing import NotStored, PodPlacer
+from hami_node.extender.simulating import simulated
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import Pod
 from hami_node.ports import EventNote, Fence
-from hami_node.vendors.offer import offer_of
 from hami_node.vendors.request import request_of
 
 SUCCEEDED: Final = "FilteringSucceed"
@@ -93,7 +91,8 @@ class PodFilter:
             self._out.on_result("untouched")
             return _as_given(args)
         if args.node_names is None and args.nodes is not None:
-            return self._simulated(args, request)
+            self._out.on_result("simulated")
+            return simulated(self._state, args, request)
         if why := self._unsettled(args.pod):
             return self._not_now(why)
         return self._placed(args, request, fence)
@@ -147,44 +146,6 @@ class PodFilter:
         self._out.on_wait(args.pod, REFUSED)
         self._notify(args.pod, FAILED, why)
         return FilterAnswer(unresolvable=dict.fromkeys(args.candidates, why))
-
-    def _simulated(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:
-        """Callers that send whole nodes only simulate: nothing is reserved or written.
-
-        Source: HAMi 2.10 scheduler.go:1156-1199.
-        """
-        rules = self._state.rules
-        fleet = Fleet(rules.engine)
-        nodes = args.nodes or ()
-        given = {item.node.name: item.raw for item in nodes}
-        for item in nodes:
-            node = replace(item.node, is_unschedulable=False)  # the caller has judged that
-            offer = offer_of(node, rules.vendors, node_labels=rules.node_labels)
-            if offer.devices:
-                fleet.set_node(
-                    item.node.name,
-                    offer.devices,
-                    cordoned=offer.cordoned,
-                    pair_scores=offer.pair_scores,
-                )
-        answer = fleet.place(request, tuple(given))
-        rejections = fleet.explain(request, tuple(given))
-        self._out.on_result("simulated")
-        if isinstance(answer, Refused) or isinstance(rejections, Refused):
-            why = answer.why if isinstance(answer, Refused) else "the pod can't be served"
-            return FilterAnswer(nodes=(), unresolvable=dict.fromkeys(given, why))
-        chosen: tuple[msgspec.Raw, ...] = ()
-        if isinstance(answer, Placed):
-            chosen = (given[answer.node],)
-        return FilterAnswer(
-            nodes=chosen,
-            failed={name: item.text() for name, item in rejections.items() if not item.never},
-            unresolvable={
-                name: f"{item.text()}: {item.never}"
-                for name, item in rejections.items()
-                if item.never
-            },
-        )
 
     def _notify(self, pod: Pod, reason: str, message: str) -> None:
         note = EventNote(

@@ -25,6 +25,7 @@ from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
 from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
+from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
@@ -290,6 +291,11 @@ class ClusterState:
         """How many nodes are backed off, by fault and to how many."""
         with self._lock:
             return self._back_off.counts()
+
+    def snapshot(self, pod: Pod, nodes: Collection[str]) -> Snapshot:
+        """What a decision about the pod would look at, of these nodes."""
+        with self._lock:
+            return snapshot_of(self._fleet, self._nodes.nodes, pod, nodes)
 
     # -- queries ---------------------------------------------------------------------------------
     def latest(self, uid: str) -> Pod | None:

@@ -1,0 +1,58 @@
+"""Some nodes as they are at one moment, without a pod that may hold something there already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.fleet.fleet import Fleet
+from hami_node.engine.place import NodeOffer
+from hami_node.engine.quota import Quota
+from hami_node.model import Node, Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a decision about a pod would look at.
+
+    Attributes:
+        uids: of the nodes that are known, by name.
+        offers: their cards with what other pods hold; a node that offers none is left out.
+        quota: of the pod's namespace, without what the pod holds; None without one.
+    """
+
+    uids: Mapping[str, str]
+    offers: Mapping[str, NodeOffer]
+    quota: Quota | None
+
+
+def snapshot_of(
+    fleet: Fleet, nodes: Mapping[str, Node], pod: Pod, names: Collection[str]
+) -> Snapshot:
+    """Take it. The cards of a node are replaced, not changed, so that nothing is copied."""
+    offers = {
+        name: state.offer()
+        for name in names
+        if (state := fleet.nodes.get(name)) is not None and state.is_registered
+    }
+    own = fleet.node_of(pod.uid)
+    if own in offers:
+        offers[own] = replace(offers[own], cards=fleet.nodes[own].usage.without(pod.uid))
+    return Snapshot(
+        uids={name: nodes[name].uid for name in names if name in nodes},
+        offers=offers,
+        quota=_quota(fleet, pod),
+    )
+
+
+def _quota(fleet: Fleet, pod: Pod) -> Quota | None:
+    quota = fleet.quotas.quota(pod.namespace)
+    if quota is None:
+        return None
+    own = [item for item in fleet.quota_charges(pod.uid) if rules_of(item.vendor).has_quota]
+    return replace(
+        quota,
+        memory_used_mib=quota.memory_used_mib - sum(item.memory_mib for item in own),
+        cores_used=quota.cores_used - sum(item.cores for item in own),
+    )
