@@ -69,15 +69,15 @@ class QuotaTally:
 
     def admits(self, uuid: Uuid, memory_mib: int, cores: int) -> bool:
         """True while the namespace stays within its limits when this card is taken too."""
-        quota = self.quota
         taken = self.with_take(Take(uuid=uuid, memory_mib=memory_mib, cores=cores))
-        memory, core = taken.total()
-        return not (
-            self._exceeds(
-                quota.memory_used_mib + memory, quota.memory_limit_mib, quota.memory_factor
-            )
-            or self._exceeds(quota.cores_used + core, quota.core_limit, 1)
-        )
+        return not self.exceeds(*taken.total())
+
+    def exceeds(self, memory_mib: int, cores: int) -> bool:
+        """True if the namespace would be beyond its limits with a pod that takes so much."""
+        quota = self.quota
+        return self._is_beyond(
+            quota.memory_used_mib + memory_mib, quota.memory_limit_mib, quota.memory_factor
+        ) or self._is_beyond(quota.cores_used + cores, quota.core_limit, 1)
 
     def total(self) -> tuple[int, int]:
         """(memory in MiB, cores in percent) that the pod takes at its peak, over all cards."""
@@ -89,7 +89,7 @@ class QuotaTally:
             cores += max(init[1], app[1])
         return memory, cores
 
-    def _exceeds(self, wanted: int, limit: int | None, factor: int) -> bool:
+    def _is_beyond(self, wanted: int, limit: int | None, factor: int) -> bool:
         if limit is None or (limit == 0 and not self.zero_is_limit):
             return False
         return wanted > limit * factor

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from hami_node.engine.card_rules import filters_after_numa, rules_of
 from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection, first_failing
-from hami_node.engine.fleet.node_state import KIND_FIELDS, Catalogue, NodeState
+from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NOBODY
 from hami_node.engine.place import Plan, place_on
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Ask, Device, Uuid
 
 FEW_KEPT: Final = 1_000
@@ -70,18 +70,24 @@ class _Limits(NamedTuple):
 
 
 class Explainer:
-    """Answers for one request, node by node; `known` has those that are still valid.
+    """What is known of one request: answers for groups of nodes, and for nodes it names cards of.
 
-    What it learned about card states stays valid whatever else changes in the fleet, so the next
-    attempt of the same pod only looks at nodes that changed.
+    All of it stays valid whatever changes in the fleet: a node that changes is in another group
+    afterwards. So the next attempt of an equal pod only looks at nodes that changed.
+
+    Attributes:
+        refused: groups that can't take the pod, for which the reasons may be unknown.
+        answers: why groups can't take the pod; None for those that can.
     """
 
     def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
         """Analyse the request once."""
+        self.refused: set[int] = set()
+        self.answers: dict[int, Rejection | None] = {}
         self._plan = ready
         self._catalogue = catalogue
-        self.known: dict[str, Rejection | None] = {}
-        self._full_answers: dict[tuple[int, ...], Rejection | None] = {}
+        self._named: dict[str, tuple[int, Rejection | None]] = {}
+        self._equal: dict[Hashable, Rejection] = {}
         self._counted: dict[tuple[Answer, ...], Rejection | None] = {}
         self._cards: dict[int, Answer] = {}
         self._sorts: dict[int, _Limits] = {}
@@ -89,36 +95,92 @@ class Explainer:
         self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
         self._ask = _counted_ask(ready, asks[0]) if asks else None
 
+    @property
+    def size(self) -> int:
+        """How much it remembers, in answers."""
+        return (
+            len(self.refused)
+            + len(self.answers)
+            + len(self._named)
+            + len(self._cards)
+            + len(self._counted)
+        )
+
+    def place(self, node: NodeState, *, is_named: bool) -> PodGrants | Rejection:
+        """Place the pod on the node, unless it is known that it does not fit.
+
+        `is_named`: the request names a card of the node, so no other node can be equal to it.
+        """
+        known = self._known(node, is_named=is_named)
+        if known is not None:
+            return known
+        answer = place_on(node.offer(), self._plan)
+        if isinstance(answer, Rejection):
+            return self._refuse(node, answer, is_named=is_named)
+        return answer
+
     def rejection(self, node: NodeState, *, is_named: bool) -> Rejection | None:
         """Find out why the node can't take the pod, or None when it can.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
         """
-        rejection = self._look(node) if is_named else self._alike_nodes(node)
-        self.known[node.name] = rejection
-        return rejection
-
-    def forget(self, name: str) -> None:
-        """The node changed or was removed."""
-        self.known.pop(name, None)
-
-    def _alike_nodes(self, node: NodeState) -> Rejection | None:
-        if self._ask is not None and not node.has_divided:
-            profile = self._profile(node.states, self._ask)
-            if profile not in self._counted:
-                self._make_room(self._counted)
-                self._counted[profile] = self._count(profile, self._ask)
-            rejection = self._counted[profile]
-            if rejection is not None or self._is_single:
-                return rejection
-        if node.states not in self._full_answers:
-            self._make_room(self._full_answers)
-            self._full_answers[node.states] = self._look(node)
-        return self._full_answers[node.states]
-
-    def _look(self, node: NodeState) -> Rejection | None:
+        if is_named:
+            if self._is_known(node):
+                return self._named[node.name][1]
+        elif node.group in self.answers:
+            return self.answers[node.group]
+        elif (rejection := self._by_cards(node)) is not False:
+            self.answers[node.group] = rejection
+            return rejection
         answer = place_on(node.offer(), self._plan)
-        return answer if isinstance(answer, Rejection) else None
+        if isinstance(answer, Rejection):
+            return self._refuse(node, answer, is_named=is_named)
+        if is_named:
+            self._named[node.name] = (node.version, None)
+        else:
+            self.answers[node.group] = None
+        return None
+
+    def tidy(self) -> None:
+        """Forget groups that no longer exist, once they are most of what is remembered."""
+        groups = self._catalogue.groups
+        most = 2 * len(groups) + FEW_KEPT
+        if len(self.refused) > most:
+            self.refused.intersection_update(groups)
+        if len(self.answers) > most:
+            self.answers = {key: why for key, why in self.answers.items() if key in groups}
+        if len(self._named) > most:
+            self._named.clear()
+
+    def _is_known(self, node: NodeState) -> bool:
+        known = self._named.get(node.name)
+        return known is not None and known[0] == node.version
+
+    def _known(self, node: NodeState, *, is_named: bool) -> Rejection | None:
+        if not is_named:
+            return self.answers.get(node.group)
+        return self._named[node.name][1] if self._is_known(node) else None
+
+    def _refuse(self, node: NodeState, why: Rejection, *, is_named: bool) -> Rejection:
+        # Equal rejections are one object: they are grouped by it, and it takes less memory.
+        key = (why.whole, why.total, why.never, frozenset(why.counts.items()))
+        why = self._equal.setdefault(key, why)
+        if is_named:
+            self._named[node.name] = (node.version, why)
+        else:
+            self.answers[node.group] = why
+        return why
+
+    def _by_cards(self, node: NodeState) -> Rejection | Literal[False] | None:
+        """The answer as far as it follows from each card by itself; False where it does not."""
+        if self._ask is None or node.has_divided:
+            return False
+        profile = self._profile(node.states, self._ask)
+        if profile not in self._counted:
+            self._make_room(self._counted)
+            self._counted[profile] = self._count(profile, self._ask)
+        rejection = self._counted[profile]
+        return rejection if rejection is not None or self._is_single else False
 
     def _count(self, profile: tuple[Answer, ...], ask: Ask) -> Rejection | None:
         """Why cards with these answers can't serve the first ask; None where they may."""
@@ -140,29 +202,27 @@ class Explainer:
             return tuple([known[state] for state in states])
         except KeyError:
             self._make_room(known)
-            self._learn(ask)
+            for state in states:
+                if state not in known:
+                    known[state] = self._learned(self._catalogue.cards[state], ask)
             return tuple([known[state] for state in states])
 
-    def _learn(self, ask: Ask) -> None:
-        """Find the answers for all states, once for those that no filter can distinguish."""
-        known, sorts = self._cards, self._sorts
-        for state, found in self._catalogue.cards.items():
-            if state in known:
-                continue
-            sort, memory_used_mib, cores_used, card, is_cordoned = found
-            if sort not in sorts:
-                sorts[sort] = _Limits.of(card.device, ask)
-            limits = sorts[sort]
-            outcome = (
-                4 * (memory_used_mib > limits.memory_used_mib)
-                + 2 * (cores_used > limits.cores_used)
-                + (cores_used >= limits.cores)
-            )
-            answer = limits.answers[outcome]
-            if answer is None:
-                answer = limits.is_asked and self._filter(card, ask, is_cordoned=is_cordoned)
-                limits.answers[outcome] = answer
-            known[state] = answer
+    def _learned(self, state: CardState, ask: Ask) -> Answer:
+        """The answer for one state; the filters are asked once for those that they can't tell."""
+        sort, memory_used_mib, cores_used, card, is_cordoned = state
+        limits = self._sorts.get(sort)
+        if limits is None:
+            limits = self._sorts[sort] = _Limits.of(card.device, ask)
+        outcome = (
+            4 * (memory_used_mib > limits.memory_used_mib)
+            + 2 * (cores_used > limits.cores_used)
+            + (cores_used >= limits.cores)
+        )
+        answer = limits.answers[outcome]
+        if answer is None:
+            answer = limits.is_asked and self._filter(card, ask, is_cordoned=is_cordoned)
+            limits.answers[outcome] = answer
+        return answer
 
     def _make_room(self, answers: dict[K, V]) -> None:
         """Start over when most of the answers are about states that no longer exist."""

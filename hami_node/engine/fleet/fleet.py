@@ -13,11 +13,12 @@ from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
-from hami_node.engine.fleet.explain import Explainer
+from hami_node.engine.fleet.memory import Memory
+from hami_node.engine.fleet.needs import Needs, needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
-from hami_node.engine.fleet.summaries import Needs, NodeSummary, needs
-from hami_node.engine.place import Plan, PodRequest, Refused, Rules, place_on, plan
+from hami_node.engine.fleet.summaries import NodeSummary
+from hami_node.engine.place import Plan, PodRequest, Refused, Rules, plan
 from hami_node.engine.quota import Quota, QuotaBook
 from hami_node.engine.ranking import SPREAD
 from hami_node.engine.usage import Charge, PodGrants, collapse
@@ -25,9 +26,6 @@ from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
 FEW: Final = 8
 """If fewer than one node in this many may be chosen, only those are looked at."""
-
-EXPLAINERS: Final = 8
-"""Requests whose reasons are remembered: a pod that fits nowhere is tried again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +52,8 @@ class Fleet:
         self._pods: dict[str, tuple[str, str, tuple[Charge, ...]]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
         self._catalogue = Catalogue()
-        self._explainers: dict[Plan, Explainer] = {}
-        self._lost_kinds = 0
+        self._memory = Memory(self._catalogue)
+        self._changes = 0
         self._stale: dict[str, None] = {}
         self._binpack = NodeOrder(is_fullest_first=True)
         self._spread = NodeOrder(is_fullest_first=False)
@@ -163,74 +161,83 @@ class Fleet:
                 removed before.
             candidates: the nodes to choose from; None means all.
         """
-        ready = plan(request, self.rules, self.quotas.quota(request.namespace))
+        ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
-        self.catch_up()
         wanted = needs(ready, self._catalogue.kinds)
         if wanted.impossible:
             return NoNode()
-        for name in self._tried(ready, wanted, candidates):
-            answer = place_on(self._nodes[name].offer(), ready)
-            if not isinstance(answer, Rejection):
-                return Placed(node=name, grants=answer)
+        known, named = self._memory.of(ready), self._named(request)
+        # a node with a card that the request names is not like the others of its group
+        refused = set[int]() if named else known.refused
+        try:
+            for name in self._tried(ready, wanted, candidates, refused):
+                state, is_named = self._nodes[name], name in named
+                answer = known.place(state, is_named=is_named)
+                if not isinstance(answer, Rejection):
+                    return Placed(node=name, grants=answer)
+                if not named:
+                    refused.add(state.group)
+        finally:
+            self._memory.shrink(ready)
         return NoNode()
 
     def explain(
         self, request: PodRequest, candidates: Iterable[str] | None = None
     ) -> dict[str, Rejection] | Refused:
         """Why each of these nodes can't take the pod; nodes that can are left out."""
+        ready = self._ready(request)
+        if isinstance(ready, Refused):
+            return ready
+        explainer, named = self._memory.of(ready), self._named(request)
+        known, found = explainer.answers, dict[str, Rejection]()
+        unknown = Rejection(whole=Reason.NOT_REGISTERED)
+        nodes = self._nodes
+        for name in nodes if candidates is None else candidates:
+            state = nodes.get(name)
+            if state is None or not state.kinds:
+                found[name] = unknown
+                continue
+            if state.group in known and name not in named:
+                rejection = known[state.group]
+            else:
+                rejection = explainer.rejection(state, is_named=name in named)
+            if rejection is not None:
+                found[name] = rejection
+        self._memory.shrink(ready)
+        return found
+
+    def _ready(self, request: PodRequest) -> Plan | Refused:
+        """The request ready for nodes that are summed up."""
         ready = plan(request, self.rules, self.quotas.quota(request.namespace))
         if isinstance(ready, Refused):
             return ready
         self.catch_up()
-        explainer = self._explainer(ready)
-        named = self._named(request)
-        known, found = explainer.known, dict[str, Rejection]()
-        unknown = Rejection(whole=Reason.NOT_REGISTERED)
-        for name in self._nodes if candidates is None else candidates:
-            if name in known:
-                rejection = known[name]
-            else:
-                state = self._nodes.get(name)
-                if state is None or not state.is_registered:
-                    rejection = unknown
-                else:
-                    rejection = explainer.rejection(state, is_named=name in named)
-            if rejection is not None:
-                found[name] = rejection
-        return found
-
-    def _explainer(self, ready: Plan) -> Explainer:
-        """The explainer of an earlier attempt of an equal pod, or a new one."""
-        if self._lost_kinds != self._catalogue.lost_kinds:
-            self._explainers.clear()
-            self._lost_kinds = self._catalogue.lost_kinds
-        explainer = self._explainers.pop(ready, None) or Explainer(ready, self._catalogue)
-        self._explainers[ready] = explainer
-        while len(self._explainers) > EXPLAINERS:
-            del self._explainers[next(iter(self._explainers))]
-        return explainer
+        return settled(ready, self._catalogue.kinds)
 
     def _tried(
-        self, ready: Plan, wanted: Needs, candidates: Collection[str] | None
+        self, ready: Plan, wanted: Needs, candidates: Collection[str] | None, refused: set[int]
     ) -> Iterator[str]:
         order = self._order(ready)
         owners = self._owners_wished(ready.request)
         if owners is not None:
             candidates = owners if candidates is None else owners.intersection(candidates)
         if candidates is None:
-            return order.walk(wanted)
+            return order.walk(wanted, refused)
         if len(candidates) * FEW < len(self._nodes):
-            return self._few(order, wanted, candidates)
+            return self._few(order, wanted, candidates, refused)
         allowed = frozenset(candidates)
-        return (name for name in order.walk(wanted) if name in allowed)
+        return (name for name in order.walk(wanted, refused) if name in allowed)
 
-    def _few(self, order: NodeOrder, wanted: Needs, names: Collection[str]) -> Iterator[str]:
+    def _few(
+        self, order: NodeOrder, wanted: Needs, names: Collection[str], refused: set[int]
+    ) -> Iterator[str]:
         summaries = [
             (order.key(name, state.summary.score), state.summary)
             for name in set(names)
-            if (state := self._nodes.get(name)) is not None and state.summary is not None
+            if (state := self._nodes.get(name)) is not None
+            and state.summary is not None
+            and state.group not in refused
         ]
         for (_, name), summary in sorted(summaries, key=lambda entry: entry[0]):
             if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
@@ -266,8 +273,8 @@ class Fleet:
         return state
 
     def _touch(self, state: NodeState) -> None:
-        for explainer in self._explainers.values():
-            explainer.forget(state.name)
+        self._changes += 1
+        state.version = self._changes
         if state.is_registered:
             self._stale[state.name] = None
 
@@ -288,8 +295,8 @@ class Fleet:
 
     def _leave(self, state: NodeState) -> None:
         """Take a state out of every index."""
-        for explainer in self._explainers.values():
-            explainer.forget(state.name)
+        self._changes += 1
+        state.version = self._changes
         if state.summary is not None:
             self._unsort(state.name, state.summary)
         self._catalogue.expel(state)

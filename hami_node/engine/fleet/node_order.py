@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hami_node.engine.fleet.summaries import Bounds, Needs, NodeSummary
+from hami_node.engine.fleet.needs import Needs
+from hami_node.engine.fleet.summaries import Bounds, NodeSummary
 
 SHELF_SIZE = 64
 """Nodes per shelf: skipping a shelf costs as much as looking at one node of it."""
@@ -25,10 +26,7 @@ class _Shelf:
 
     def joined(self) -> Bounds:
         if self.bounds is None:
-            bounds = self.summaries[0].bounds
-            for summary in self.summaries[1:]:
-                bounds = bounds.joined(summary.bounds)
-            self.bounds = bounds
+            self.bounds = Bounds.joined([summary.bounds for summary in self.summaries])
         return self.bounds
 
 
@@ -76,14 +74,23 @@ class NodeOrder:
             del self._shelves[index]
             del self._lasts[index]
 
-    def walk(self, needs: Needs) -> Iterator[str]:
-        """Names of the nodes that may fit, in the order in which they are tried."""
+    def walk(self, needs: Needs, refused: set[int] | None = None) -> Iterator[str]:
+        """Names of the nodes that may fit, in the order in which they are tried.
+
+        Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
+        added to it.
+        """
+        refused = set() if refused is None else refused
         for shelf in self._shelves:
             if not needs.may_fit(shelf.joined()):
                 continue
             for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):
+                if summary.group in refused:
+                    continue
                 if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
                     yield name
+                else:
+                    refused.add(summary.group)
 
     def _split(self, index: int) -> None:
         shelf = self._shelves[index]

@@ -15,6 +15,9 @@ from hami_node.engine.place import NodeOffer
 from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
+NO_NUMBER: Final = -1
+"""Nothing is numbered with it."""
+
 
 @dataclass(slots=True)
 class NodeState:
@@ -24,8 +27,11 @@ class NodeState:
         summary: None while the node waits to be summed up.
         kinds: number of each card's kind.
         has_divided: a card is divided into parts.
-        states: number of each card's state, in order of registration. Nodes with the same states
-            give the same answer to every request that names no card.
+        states: number of each card's state, in order of registration.
+        links: number of the links between its cards.
+        group: number of all nodes with the same states and links. They give the same answer to
+            every request that names no card; no number ever means another group.
+        version: differs after every change, and from that of every other node.
     """
 
     name: str
@@ -35,6 +41,9 @@ class NodeState:
     summary: NodeSummary | None = None
     kinds: dict[Uuid, int] = field(default_factory=dict)
     states: tuple[int, ...] = ()
+    links: int = NO_NUMBER
+    group: int = NO_NUMBER
+    version: int = NO_NUMBER
     has_divided: bool = False
 
     @property
@@ -109,6 +118,9 @@ class Catalogue:
         self._kinds = Interner(reuses=True)
         self._states = Interner(reuses=False)
         self._sorts = Interner(reuses=False)
+        self._links = Interner(reuses=False)
+        self._groups = Interner(reuses=False)
+        self._summaries: dict[int, NodeSummary] = {}
         self._devices: dict[int, Device] = {}
         self._cards: dict[int, CardState] = {}
         self.lost_kinds = 0
@@ -123,8 +135,14 @@ class Catalogue:
         """Every state that some card is in. To be read, not changed."""
         return self._cards
 
+    @property
+    def groups(self) -> Mapping[int, NodeSummary]:
+        """Every group of equal nodes, summed up. To be read, not changed."""
+        return self._summaries
+
     def enroll(self, node: NodeState) -> None:
-        """Register the kinds of a node's present cards."""
+        """Register the kinds of a node's present cards and their links."""
+        node.links = self._links.acquire(_links_of(node))
         for device in (card.device for card in node.usage.cards.values()):
             plain = _plain(device)
             kind = node.kinds[device.uuid] = self._kinds.acquire(plain)
@@ -140,20 +158,36 @@ class Catalogue:
         node.kinds = {}
         self._forget(node.states)
         node.states = ()
+        if node.links != NO_NUMBER:
+            self._links.release(node.links)
+        if node.group != NO_NUMBER:
+            self._leave_group(node.group)
+        node.links = node.group = NO_NUMBER
         node.has_divided = False
         node.summary = None
 
     def refresh(self, node: NodeState) -> NodeSummary:
         """Sum the node up as it is now."""
-        former = node.states
-        node.states = tuple(
-            self._state(node, card, position)
-            for position, card in enumerate(node.usage.cards.values())
-        )
-        self._forget(former)
         cards = node.usage.cards.values()
-        node.summary = summarise(cards, node.cordoned, lambda device: node.kinds[device.uuid])
-        return node.summary
+        former, former_group = node.states, node.group
+        node.states = tuple(
+            [self._state(node, card, position) for position, card in enumerate(cards)]
+        )
+        group = node.group = self._groups.acquire((node.links, node.states))
+        summary = self._summaries.get(group)
+        if summary is None:
+            kinds = node.kinds
+            summary = summarise(cards, node.cordoned, lambda device: kinds[device.uuid], group)
+            self._summaries[group] = summary
+        self._forget(former)
+        if former_group != NO_NUMBER:
+            self._leave_group(former_group)
+        node.summary = summary
+        return summary
+
+    def _leave_group(self, group: int) -> None:
+        if self._groups.release(group):
+            del self._summaries[group]
 
     def _state(self, node: NodeState, card: DeviceUsage, position: int) -> int:
         device = card.device
@@ -195,3 +229,17 @@ class Catalogue:
 def _plain(device: Device) -> Device:
     """The device without identity, position and health."""
     return replace(device, **_NOT_OF_KIND)
+
+
+def _links_of(node: NodeState) -> tuple[tuple[int, int, int], ...]:
+    """The links between a node's cards, by their positions."""
+    if not node.pair_scores:
+        return ()
+    positions = {uuid: position for position, uuid in enumerate(node.usage.cards)}
+    links = (
+        (position, positions[other], score)
+        for uuid, position in positions.items()
+        for other, score in node.pair_scores.get(uuid, {}).items()
+        if other in positions
+    )
+    return tuple(sorted(links))

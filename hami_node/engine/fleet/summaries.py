@@ -1,43 +1,34 @@
-"""A node in a few numbers, and what a request needs of them.
-
-Nodes where a pod can't fit are passed over. Everything here is a necessary condition:
-`place.place_on` decides, this only saves work.
-"""
+"""A node in a few numbers, and the bounds of many nodes: what `needs` compares a request with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from hami_node.engine.card_rules import rules_of
-from hami_node.engine.filters import (
-    FitContext,
-    first_failing,
-    has_type,
-    is_within_quota,
-    needs_idle_card,
-)
-from hami_node.engine.place import Plan
-from hami_node.engine.ranking import MUTEX, has_word, node_score
+from hami_node.engine.ranking import node_score
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Device, Uuid
+from hami_node.model import Device, Uuid
 
 NOBODY: Final = Uuid("")
 """The UUID of any card that no list names."""
 
-KIND_FILTERS: Final = (has_type, is_within_quota)
-"""Filters with the same answer for all unnamed cards of a kind: they read nothing else of it."""
-
 
 class Room(NamedTuple):
-    """What is free on a card that may take another container."""
+    """What is free on a card that may take another container.
+
+    `numa` tells the NUMA groups of a node apart; a card of unknown NUMA node is a group of its own.
+    """
 
     memory_mib: int
     cores: int
     is_idle: bool
     kind: int
+    slots: int = 1
+    numa: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +41,10 @@ class Bounds:
         idle: number of unused cards.
         kinds: bit set of the kinds of its cards.
         has_divided: some card is divided into parts; it may serve several cards of an ask.
+        total_mib: free memory of all its cards.
+        total_slots: free slots of all its cards.
+        in_numa: number of cards in its largest NUMA group.
+        idle_in_numa: number of unused cards in the NUMA group that has most.
     """
 
     memory_mib: tuple[int, ...] = ()
@@ -57,165 +52,93 @@ class Bounds:
     idle: int = 0
     kinds: int = 0
     has_divided: bool = False
+    total_mib: int = 0
+    total_slots: int = 0
+    in_numa: int = 0
+    idle_in_numa: int = 0
 
-    def joined(self, other: Bounds) -> Bounds:
-        """The bounds of both nodes as one group."""
-        return Bounds(
-            memory_mib=_longest(self.memory_mib, other.memory_mib),
-            cores=_longest(self.cores, other.cores),
-            idle=max(self.idle, other.idle),
-            kinds=self.kinds | other.kinds,
-            has_divided=self.has_divided or other.has_divided,
+    @classmethod
+    def joined(cls, group: Sequence[Bounds]) -> Bounds:
+        """The bounds of all these nodes as one group."""
+        kinds = 0
+        for bounds in group:
+            kinds |= bounds.kinds
+        return cls(
+            memory_mib=_largest([bounds.memory_mib for bounds in group]),
+            cores=_largest([bounds.cores for bounds in group]),
+            idle=max(bounds.idle for bounds in group),
+            kinds=kinds,
+            has_divided=any(bounds.has_divided for bounds in group),
+            total_mib=max(bounds.total_mib for bounds in group),
+            total_slots=max(bounds.total_slots for bounds in group),
+            in_numa=max(bounds.in_numa for bounds in group),
+            idle_in_numa=max(bounds.idle_in_numa for bounds in group),
         )
 
 
-def _longest(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    if len(first) == len(other):
-        return tuple(map(max, first, other))
-    return tuple(max(pair) for pair in zip_longest(first, other, fillvalue=0))
+def _largest(columns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(max, zip_longest(*columns, fillvalue=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """One node in numbers: its score, its bounds and the room on each card that has some."""
+    """One node in numbers: its score, its bounds and the room on each card that has some.
+
+    `group` is the number of all nodes that are equal to this one, see `Catalogue`.
+    """
 
     score: float
     bounds: Bounds
     rooms: tuple[Room, ...]
+    group: int = 0
 
 
 def summarise(
-    cards: Iterable[DeviceUsage], cordoned: frozenset[Uuid], kind_of: Callable[[Device], int]
+    cards: Iterable[DeviceUsage],
+    cordoned: frozenset[Uuid],
+    kind_of: Callable[[Device], int],
+    group: int = 0,
 ) -> NodeSummary:
     """Sum a node up. `kind_of` numbers devices that differ in nothing but identity."""
     cards = tuple(cards)
     rooms = []
     has_divided = False
-    for card in cards:
+    for position, card in enumerate(cards):
         device = card.device
         rules = rules_of(device.vendor)
         has_divided = has_divided or rules.is_divided(device)
         is_open = device.healthy and not card.contradiction and device.uuid not in cordoned
         if not is_open or card.slots_used >= device.slots:
             continue
-        cores, is_idle = rules.free_cores(card), card.slots_used == 0
-        rooms.append(Room(card.memory_free_mib, cores, is_idle, kind_of(device)))
+        rooms.append(
+            Room(
+                memory_mib=card.memory_free_mib,
+                cores=rules.free_cores(card),
+                is_idle=card.slots_used == 0,
+                kind=kind_of(device),
+                slots=card.slots_free,
+                numa=-1 - position if device.numa is None else device.numa,
+            )
+        )
+    return NodeSummary(
+        score=node_score(cards), bounds=_bounds(rooms, has_divided), rooms=tuple(rooms), group=group
+    )
+
+
+def _bounds(rooms: Sequence[Room], has_divided: bool) -> Bounds:
     kinds = 0
     for room in rooms:
         kinds |= 1 << room.kind
-    bounds = Bounds(
+    in_numa = Counter(room.numa for room in rooms)
+    idle_in_numa = Counter(room.numa for room in rooms if room.is_idle)
+    return Bounds(
         memory_mib=tuple(sorted((room.memory_mib for room in rooms), reverse=True)),
         cores=tuple(sorted((room.cores for room in rooms), reverse=True)),
         idle=sum(room.is_idle for room in rooms),
         kinds=kinds,
         has_divided=has_divided,
+        total_mib=sum(room.memory_mib for room in rooms if room.memory_mib > 0),
+        total_slots=sum(room.slots for room in rooms),
+        in_numa=max(in_numa.values(), default=0),
+        idle_in_numa=max(idle_in_numa.values(), default=0),
     )
-    return NodeSummary(score=node_score(cards), bounds=bounds, rooms=tuple(rooms))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What one ask needs at least.
-
-    Attributes:
-        memory_mib: on the kind of card where it is least.
-        memory_by_kind: on each kind of card that is not excluded.
-        kinds: bit set of those kinds.
-        idle_kinds: bit set of the kinds of which only unused cards will do.
-    """
-
-    count: int
-    memory_mib: int
-    memory_by_kind: Mapping[int, int]
-    kinds: int
-    cores: int
-    idle_kinds: int
-
-    @property
-    def needs_idle(self) -> bool:
-        """Only unused cards will do, of whichever kind."""
-        return self.idle_kinds == self.kinds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What a pod needs at least; `impossible` when no card of any kind can serve it."""
-
-    asks: tuple[Need, ...]
-    impossible: bool
-
-    def may_fit(self, bounds: Bounds) -> bool:
-        """False when nothing within these bounds can serve the pod."""
-        for need in self.asks:
-            if not need.kinds & bounds.kinds:
-                return False
-            if bounds.has_divided:
-                continue
-            count = need.count
-            if (
-                len(bounds.memory_mib) < count
-                or bounds.memory_mib[count - 1] < need.memory_mib
-                or bounds.cores[count - 1] < need.cores
-                or (need.needs_idle and bounds.idle < count)
-            ):
-                return False
-        return True
-
-    def has_rooms(self, node: NodeSummary) -> bool:
-        """False when too few cards of the node have all that one ask needs."""
-        if node.bounds.has_divided:
-            return True
-        return all(_counts(node.rooms, need) for need in self.asks)
-
-
-def _counts(rooms: tuple[Room, ...], need: Need) -> bool:
-    left = need.count
-    wanted, cores, idle_kinds = need.memory_by_kind, need.cores, need.idle_kinds
-    for memory_mib, free_cores, is_idle, kind in rooms:
-        memory = wanted.get(kind)
-        if memory is None or memory > memory_mib or cores > free_cores:
-            continue
-        if not is_idle and idle_kinds >> kind & 1:
-            continue
-        left -= 1
-        if not left:
-            return True
-    return False
-
-
-def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
-    """Work out what a pod needs; `kinds` has one device for each kind that the fleet has."""
-    asks = tuple(
-        _need(ready, ask, kinds) for container in ready.request.containers for ask in container.asks
-    )
-    return Needs(asks=asks, impossible=any(not need.kinds for need in asks))
-
-
-def _need(ready: Plan, ask: Ask, kinds: Mapping[int, Device]) -> Need:
-    # Init containers are compared with the quota individually, the others at least alone.
-    quota = None if ready.quota is None else ready.quota.at(is_init=True)
-    ctx = ready.context(ask, frozenset(), quota)
-    rules = rules_of(ask.vendor)
-    least = [
-        (kind, rules.least(ask, device))
-        for kind, device in kinds.items()
-        if _may_serve(device, ctx)
-    ]
-    bits = idle_bits = 0
-    is_mutex = has_word(ready.policy, MUTEX)
-    for kind, _ in least:
-        bits |= 1 << kind
-        if is_mutex or needs_idle_card(kinds[kind], ctx):
-            idle_bits |= 1 << kind
-    return Need(
-        count=min((item.count for _, item in least), default=ask.count),
-        memory_mib=min((item.memory_mib for _, item in least), default=0),
-        memory_by_kind={kind: item.memory_mib for kind, item in least},
-        kinds=bits,
-        cores=min((item.cores for _, item in least), default=1),
-        idle_kinds=idle_bits,
-    )
-
-
-def _may_serve(device: Device, ctx: FitContext) -> bool:
-    return first_failing(DeviceUsage(device=device), ctx, KIND_FILTERS) is None

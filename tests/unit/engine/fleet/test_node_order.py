@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from hami_node.engine.fleet.needs import Need, Needs
 from hami_node.engine.fleet.node_order import SHELF_SIZE, NodeOrder
-from hami_node.engine.fleet.summaries import Bounds, Need, Needs, NodeSummary, Room
+from hami_node.engine.fleet.summaries import Bounds, NodeSummary, Room
 
 ANY = Needs(asks=(), impossible=False)
 
@@ -17,6 +18,7 @@ def _summary(score: float, memory_mib: int = 100) -> NodeSummary:
         score=score,
         bounds=Bounds(memory_mib=(memory_mib,), cores=(100,), idle=1, kinds=1),
         rooms=(Room(memory_mib, 100, True, 0),),
+        group=memory_mib,
     )
 
 

@@ -15,8 +15,8 @@ from hami_node.engine.card_rules import PLAIN_RULES, CardRules
 from hami_node.engine.compat import V2_8, V2_10
 from hami_node.engine.filters import FILTERS, Filter, FitContext, context
 from hami_node.engine.fleet.explain import CARD_FIELDS, CONTEXT_FIELDS
+from hami_node.engine.fleet.needs import KIND_FILTERS
 from hami_node.engine.fleet.node_state import KIND_FIELDS, STATE_FIELDS
-from hami_node.engine.fleet.summaries import KIND_FILTERS
 from hami_node.engine.quota import Quota, QuotaTally
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import CardWishes, Device, Uuid, UuidWish
