@@ -7,6 +7,7 @@ extender may do, and how kube-scheduler asks it, is read from the manifests.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import ssl
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any, Final
 import yaml
 
 from tests.bench.fleet.client import FleetClient
-from tests.bench.fleet.processes import Running, free_port, launched, wait_for
+from tests.bench.fleet.processes import Running, free_port, is_good, launched, wait_for
 from tests.e2e import parts
 from tests.e2e.assets import REPOSITORY, program
 from tests.e2e.pki import Authority, User, write_json
@@ -37,6 +38,7 @@ EXTENDER: Final = User(
 )
 _USERS: Final = (parts.ADMIN, parts.SCHEDULER, EXTENDER)
 _CALLER: Final = "hami-node-scheduler"
+_DOCKERFILE: Final = REPOSITORY / "Dockerfile"
 _MANIFESTS: Final = REPOSITORY / "daemonset" / "extender"
 _RIGHTS: Final = ("rbac.yaml", "own-fields-only.yaml", "reservation-keys.yaml")
 """Applied as they are: the API server checks what it checks in an installation."""
@@ -167,11 +169,7 @@ class ControlPlane:
         running = self.launch("kube-scheduler", command)
         ready = f"https://127.0.0.1:{port}/readyz"
         context = ssl._create_unverified_context()  # noqa: S323 - it signs for itself
-
-        def is_ready() -> bool:
-            return bool(urllib.request.urlopen(ready, context=context).status == 200)
-
-        wait_for("kube-scheduler", is_ready, _START_S, running)
+        wait_for("kube-scheduler", lambda: is_good(ready, context), _START_S, running)
         return running
 
     def caller_context(self) -> ssl.SSLContext:
@@ -233,11 +231,12 @@ class ControlPlane:
 
 
 def extender_env() -> dict[str, str]:
-    """What the manifests set for the extender's process, such as limits of its memory."""
+    """What image and manifests set for the extender's process."""
+    image = re.findall(r"^\s*(?:ENV )?(MALLOC_\w+)=(\S+)", _DOCKERFILE.read_text(), re.MULTILINE)
     found = yaml.safe_load_all((_MANIFESTS / "deployment.yaml").read_text())
     deployment = next(item for item in found if item["kind"] == "Deployment")
     env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {item["name"]: item["value"] for item in env if "value" in item}
+    return {**dict(image), **{item["name"]: item["value"] for item in env if "value" in item}}
 
 
 def scheduler_manifest() -> dict[str, Any]:

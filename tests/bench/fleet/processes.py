@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -87,6 +89,16 @@ class Running:
                 break
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # what the process itself left in its group
+
+
+def is_good(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a page is served with 200.
+
+    Raises:
+        OSError: it is not served, or with an error.
+    """
+    with urllib.request.urlopen(url, timeout=30, context=context) as answer:  # noqa: S310 - ours
+        return bool(answer.status == 200)
 
 
 def field_mib(status: str, name: str) -> float:

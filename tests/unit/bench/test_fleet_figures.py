@@ -109,6 +109,10 @@ def test_kube_scheduler_asks_as_the_manifests_say_but_without_limits_of_its_clie
     assert config["profiles"] == manifest["profiles"]
 
 
+def test_extender_is_measured_with_the_environment_of_the_image() -> None:
+    assert plane.extender_env()["MALLOC_ARENA_MAX"] == "2"
+
+
 def test_plain_pods_and_ours_differ_by_the_cards_only() -> None:
     plain, ours = pod_body("a", has_cards=False), pod_body("a", has_cards=True)
     limits = [pod["spec"]["containers"][0]["resources"].pop("limits") for pod in (plain, ours)]
