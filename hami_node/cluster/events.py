@@ -65,8 +65,10 @@ class EventWriter:
         self._waiting = EventQueue(self._limits.queue_size, per_minute, clock.monotonic())
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # put() is safe anywhere
         self._lock = threading.Lock()
-        self._last_s: OrderedDict[EventNote, float] = OrderedDict()
-        self._budgets: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
+        # By hash: thousands are remembered, and a text has up to a KiB. Two Events with one hash
+        # would cost one of them.
+        self._last_s: OrderedDict[int, float] = OrderedDict()
+        self._budgets: OrderedDict[int, tuple[float, float]] = OrderedDict()
 
     def emit(self, note: EventNote) -> bool:
         """Queue an Event; never waits. False when it is left out, or another to make room."""
@@ -76,7 +78,7 @@ class EventWriter:
             now_s = self._clock.monotonic()
             left_out = self._waiting.put(note, now_s)
             if left_out is not None:
-                self._last_s.pop(left_out, None)  # may come again
+                self._last_s.pop(hash(left_out), None)  # may come again
             if left_out is not note:
                 self._remember(note, now_s)
         if self._bell.empty():
@@ -111,18 +113,19 @@ class EventWriter:
             self._bell.get(timeout=None if wait_s is None else min(wait_s, _LOOK_S))
 
     def _remember(self, note: EventNote, now_s: float) -> None:
-        self._last_s[note] = now_s
-        self._last_s.move_to_end(note)
+        key = hash(note)
+        self._last_s[key] = now_s
+        self._last_s.move_to_end(key)
         while len(self._last_s) > self._limits.remembered:
             self._last_s.popitem(last=False)
 
     def _is_allowed(self, note: EventNote) -> bool:
         """False for an Event that repeats another, or whose object has had too many."""
         now_s = self._clock.monotonic()
-        last_s = self._last_s.get(note)
+        last_s = self._last_s.get(hash(note))
         if last_s is not None and now_s - last_s < self._limits.repeat_after_s:
             return False
-        about = (note.kind, note.namespace, note.name)
+        about = hash((note.kind, note.namespace, note.name))
         left, since_s = self._budgets.pop(about, (float(self._limits.burst), now_s))
         left = min(float(self._limits.burst), left + (now_s - since_s) / self._limits.refill_s)
         self._budgets[about] = (left - 1.0 if left >= 1.0 else left, now_s)

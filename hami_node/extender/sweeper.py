@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from contextlib import suppress
 from typing import Final
 
+from hami_node import memory
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
 from hami_node.extender.leading.readiness import Readiness
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
 TERM_CHECK_S: Final = 0.25
+GIVE_BACK_S: Final = 180.0
+"""Between two times at which freed memory goes back to the system: it takes milliseconds."""
 CLEARING_S: Final = 5.0
 """No leftover is cleared later in a sweep: a call that hangs takes many seconds."""
 
@@ -45,23 +47,31 @@ class Sweeper:
         self._handshakes, self._readiness = handshakes, readiness
         self._clock, self._scheduler_name = clock, scheduler_name
         self._tried: frozenset[str] = frozenset()
+        self._gave_back_s = clock.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Wait for the first lists and catch up with them; then sweep until stopped."""
-        while not self._readiness.is_listed():
-            if stop.wait(SYNC_CHECK_S):
-                return
-        if self._readiness.leader is None:  # the process before this one had the only term
-            self._state.begin_term(self._scheduler_name)
-        self._state.catch_up()
-        gc.collect()
-        gc.freeze()  # collecting all pods of a large cluster would stall decisions
+        with memory.collecting_seldom():
+            while not self._readiness.is_listed():
+                if stop.wait(SYNC_CHECK_S):
+                    return
+            if self._readiness.leader is None:  # the process before this one had the only term
+                self._state.begin_term(self._scheduler_name)
+            self._state.catch_up()
+        memory.settle()
         self._readiness.settled.set()
         log.info("synced", extra=kv(nodes=len(self._view.nodes()), pods=len(self._view.pods())))
         while not stop.is_set():
             self.sweep()
             self._handshakes.look()
+            self._give_back()
             self._rest(stop)
+
+    def _give_back(self) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._gave_back_s >= GIVE_BACK_S:
+            self._gave_back_s = now_s
+            memory.give_back()
 
     def _rest(self, stop: threading.Event) -> None:
         """Until the next sweep: soon after a term begins, for the cards of void reservations."""

@@ -27,7 +27,7 @@ from hami_node.wire.resize import decode_request
 
 log = logging.getLogger(__name__)
 
-MAX_GONE: Final = 20_000
+MAX_GONE: Final = 8_192
 """Deleted or ended pods that are remembered: a response about such a pod may arrive late."""
 MAX_SEEN: Final = 256
 """Grants of one bound pod that are remembered although its annotations no longer name them, if the

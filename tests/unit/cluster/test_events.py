@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -74,6 +75,19 @@ def test_memory_of_events_is_as_large_as_told(kube: KubeClient, clock: FakeClock
     assert not any(writer.emit(note) for note in notes[:3])
     assert writer.emit(notes[3])
     assert writer.emit(notes[0])
+
+
+def test_remembered_events_do_not_keep_their_texts(kube: KubeClient, clock: FakeClock) -> None:
+    writer = EventWriter(kube, clock, EventLimits(queue_size=1, remembered=1000))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(1000):
+            writer.emit(replace(NOTE, name=f"p{number}", message=f"{number} " * 1000))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1000 * 1000
 
 
 @pytest.mark.parametrize(

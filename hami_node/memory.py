@@ -1,0 +1,42 @@
+"""The process's own memory: many objects at once, and what was freed goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_MANY: Final = (100_000, 50, 100)
+"""Thresholds of the garbage collector while nearly everything that is made also stays."""
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """While a large list is read: by default the collector would look at all of it again and again.
+
+    Garbage is still found, only later.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(*_MANY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def settle() -> None:
+    """What is there now stays for long: no later collection looks at it."""
+    gc.collect()
+    gc.freeze()  # collecting all pods of a large cluster would stall decisions
+    give_back()
+
+
+def give_back() -> bool:
+    """Return freed memory to the system, which glibc keeps; True if there was some.
+
+    Other C libraries return it themselves.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return bool(trim(0)) if trim is not None else False

@@ -1,0 +1,33 @@
+"""Memory: the collector looks seldom while much is read, and freed memory is given back."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from hami_node import memory
+
+
+def test_collector_looks_seldom_while_much_is_read_and_as_usual_afterwards() -> None:
+    usual = gc.get_threshold()
+    with memory.collecting_seldom():
+        assert gc.get_threshold() > usual
+        assert gc.isenabled(), "a cluster that never answers must not keep garbage for ever"
+    assert gc.get_threshold() == usual
+
+
+def test_what_is_there_is_not_looked_at_again_once_settled() -> None:
+    try:
+        memory.settle()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_memory_is_given_back_without_an_error_whatever_the_c_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert isinstance(memory.give_back(), bool)
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
+    assert memory.give_back() is False
