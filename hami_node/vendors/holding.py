@@ -13,7 +13,7 @@ from hami_node.engine.usage import PodGrants
 from hami_node.model import ContainerGrants, ContainerKind, Pod
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of, counts_of
+from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of
 
 UNBOUND_S: Final = 300.0
 """A reservation that stays unbound for this long is void, unless the settings change it."""
@@ -94,7 +94,7 @@ def _slots_of(
     """Grants by container; where that is unclear, as written if the pod is bound."""
     if not pod.annotations.get(vendor.keys.grants.allocated):
         return ()
-    if not counts_of(pod, vendor.counted_in(pod)):
+    if not vendor.counts_in(pod):
         is_holder = pod.node_name and _asks_unknown(pod, vendors)
         return vendor.written_on(pod) if is_holder else ()
     held = vendor.held_by(pod)

@@ -147,6 +147,10 @@ class VendorProtocol:
         """The resource whose count kubelet allocates for the pod's containers."""
         return next((name for name in self.counted if counts_of(pod, name)), self.counted[0])
 
+    def counts_in(self, pod: Pod) -> Mapping[str, int]:
+        """How many of that resource each of the pod's containers requests, by its name."""
+        return next(filter(None, (counts_of(pod, name) for name in self.counted)), {})
+
     # -- fixed shares ------------------------------------------------------------------------------
     def is_fixed(self, resource: str) -> bool:
         """True for a resource of which each device ID is a share of one card, or a part of it.
@@ -266,7 +270,7 @@ class VendorProtocol:
         A pod that requests no card holds none, whatever its annotations contain.
         """
         text = pod.annotations.get(self.keys.grants.allocated)
-        counts = counts_of(pod, self.counted_in(pod))
+        counts = self.counts_in(pod)
         if not text or not counts:
             return HeldGrants(problem="" if not counts else NO_RESERVATION)
         keys = self.keys.grants
@@ -276,8 +280,9 @@ class VendorProtocol:
             return HeldGrants(problem=f"its reservation can't be read ({e})")
         slots = self.with_parts(pod, written)
         try:
-            waiting_text = pod.annotations.get(keys.to_allocate, "")
-            waiting = decode_grants(waiting_text, keys.to_allocate, keys.vendor)
+            left = pod.annotations.get(keys.to_allocate, "")
+            is_same = left == text  # it is not served yet
+            waiting = written if is_same else decode_grants(left, keys.to_allocate, keys.vendor)
         except WireError as e:
             problem = f"its reservation can't be read ({e})"
         else:

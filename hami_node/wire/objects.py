@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -17,6 +18,7 @@ import msgspec
 from hami_node.errors import WireError
 from hami_node.model import NO_CONDITIONS, Container, ContainerKind, Node, Pod
 from hami_node.text import cut
+from hami_node.wire import names
 
 T = TypeVar("T")
 
@@ -33,6 +35,10 @@ _MAX_REFUSAL: Final = 300
 _KEPT_INSIDE: Final = ("_GPU_", "_DEVICE", "_OVERSUBSCRIBE", "_REDIRECT", "LD_PRELOAD")
 """Variables with such a name are kept without their value as well: that they are set decides."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_MOST_SHARED: Final = 16
+"""Larger mappings are seldom equal, and would keep memory that nobody uses."""
+_REPEATED: Final = frozenset((names.POD_NODE, names.POD_BIND_PHASE))
+"""Annotations with a few values, which thousands of pods have."""
 
 
 class _Owner(msgspec.Struct):
@@ -198,8 +204,8 @@ def _pod_of(raw: _Pod) -> Pod:
         node_name=sys.intern(spec.node_name or ""),
         phase=sys.intern(status.phase or "Pending"),
         scheduler_name=sys.intern(spec.scheduler_name or ""),
-        annotations=_texts(metadata.annotations),
-        labels=_texts(metadata.labels),
+        annotations=_annotations(metadata.annotations),
+        labels=_shared(metadata.labels or {}),
         containers=(*inits, *apps),
         resource_version=metadata.resource_version or "",
         creation_time=metadata.creation_timestamp or "",
@@ -256,30 +262,52 @@ def _container_of(
 
 
 def _literals(env: Iterable[_Env] | None) -> Mapping[str, str]:
-    kept = {
-        sys.intern(item.name): item.value or ""
-        for item in env or ()
-        if item.name
-        and (
-            any(part in item.name for part in _KEPT_INSIDE)
-            or (item.value is not None and item.name.startswith(_KEPT_ENV))
-        )
-    }
+    kept = {}
+    for item in env or ():
+        if not item.name:
+            continue
+        is_kept, has_to_have_value = _kept_as(item.name)
+        if is_kept and (item.value is not None or not has_to_have_value):
+            kept[sys.intern(item.name)] = item.value or ""
     return kept or _NOTHING
+
+
+@lru_cache(maxsize=4096)
+def _kept_as(name: str) -> tuple[bool, bool]:
+    """Whether a variable with that name is kept, and whether only with its value."""
+    if any(part in name for part in _KEPT_INSIDE):
+        return True, False
+    return name.startswith(_KEPT_ENV), True
 
 
 def _extended(quantities: _Quantities) -> Mapping[str, str]:
-    kept = {
-        sys.intern(name): str(value)
-        for name, value in (quantities or {}).items()
-        if "/" in name and value is not None
-    }
-    return kept or _NOTHING
+    if not quantities:
+        return _NOTHING
+    return _shared(
+        {
+            name: str(value)
+            for name, value in quantities.items()
+            if "/" in name and value is not None
+        }
+    )
 
 
-def _texts(raw: Mapping[str, str | None] | None) -> Mapping[str, str]:
+def _shared(found: Mapping[str, str | None]) -> Mapping[str, str]:
+    """One mapping for all objects with equal ones: the pods of a Deployment differ in little."""
+    if not found:
+        return _NOTHING
+    kept = {sys.intern(name): value or "" for name, value in found.items()}
+    return kept if len(kept) > _MOST_SHARED else _one_of(tuple(kept.items()))
+
+
+@lru_cache(maxsize=8192)
+def _one_of(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return MappingProxyType(dict(items))
+
+
+def _annotations(raw: Mapping[str, str | None] | None) -> Mapping[str, str]:
     kept = {
-        sys.intern(name): value or ""
+        sys.intern(name): sys.intern(value) if value and name in _REPEATED else value or ""
         for name, value in (raw or {}).items()
         if name != _DROPPED_ANNOTATION
     }
@@ -303,8 +331,8 @@ def _node_of(raw: _Node) -> Node:
     return Node(
         name=metadata.name or "",
         uid=metadata.uid or "",
-        annotations=_texts(metadata.annotations),
-        labels=_texts(metadata.labels),
+        annotations=_annotations(metadata.annotations),
+        labels=_shared(metadata.labels or {}),
         capacity=_extended(status.capacity),
         allocatable=_extended(status.allocatable),
         resource_version=metadata.resource_version or "",
