@@ -25,6 +25,7 @@ from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
 from hami_node.extender.leading.echoes import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
+from hami_node.extender.leading.handover import HandOver
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
 from hami_node.extender.preemption.preempt import PodPreemption
@@ -104,12 +105,13 @@ class Parts:
         self.sweeper = self._build_sweeper()
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
+        self.endpoint = self._build_endpoint()
+        self.handover = HandOver(self.readiness, self.endpoint, clock)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
         has_own_port = settings.webhook_bind != "off"
         self.server = self._build_server(DECISIONS if has_own_port else None)
         self.webhook_server = self._build_webhook_server() if has_own_port else None
-        self.endpoint = self._build_endpoint()
         self.metrics_server = self._build_metrics_server(probes)
         is_probed = settings.probe_address != "off"
         self.probe_server = ProbeServer(settings.probe_address, probes) if is_probed else None
@@ -172,7 +174,9 @@ class Parts:
                 port=self.server.port,
             )
 
-        return LeaderEndpoint(self.lease_kube, place, self._clock, self.readiness.is_leading)
+        made = LeaderEndpoint(self.lease_kube, place, self._clock, self.readiness.is_leading)
+        self.readiness.on_begun = made.wake
+        return made
 
     def _build_webhook_server(self) -> ExtenderServer:
         """Everybody may call it, so that it has limits of its own."""
@@ -275,6 +279,7 @@ class Parts:
             live=probes.live,
             ready=probes.ready,
             metrics=metrics.exposition,
+            advise=self.handover.advice,
         )
 
     def _build_preemption(self) -> PodPreemption:
@@ -322,7 +327,11 @@ class Parts:
             notify=self._notify,
             on_result=lambda result: self._metrics.count_decision(call, result),
             on_wait=self._waiting.note,
-            require_lead=self.readiness.require_lead,
+            require_lead=(
+                self.readiness.require_lead
+                if call == "bind"
+                else self.readiness.require_lead_for_new
+            ),
         )
 
     def _notify(self, event: EventNote) -> None:

@@ -28,10 +28,13 @@ log = logging.getLogger(__name__)
 
 GRACE_S: Final = 20.0
 """How long running requests may take at shutdown; a bind waits no longer for a lock."""
+RESTART_AFTER_S: Final = 15.0
+"""The leader restarts later than the other replicas, which get the same configuration with it."""
+LOOK_S: Final = 0.25
 
 
 class Extender:
-    """One replica. `start`, then `wait`; `stop` from anywhere."""
+    """One replica. `start`, then `wait`; `stop` and `leave` from anywhere."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Extender:
         self.is_outdated = False
         self._metrics = ExtenderMetrics(CollectorRegistry())
         self._end_of_lead = threading.Event()
+        self._leaving = threading.Lock()
         self._threads = GuardedThreads(self.stop)
         self.parts = Parts(
             settings,
@@ -96,6 +100,17 @@ class Extender:
             self._metrics.set_leading(self.parts.readiness.is_leading())
         return self._end()
 
+    def leave(self) -> None:
+        """Hand over to another replica, if this one leads, and then stop; takes some seconds."""
+        with self._leaving:
+            try:
+                if not self.stop.is_set():
+                    parts = self.parts
+                    release = self._end_of_lead.set
+                    parts.handover.run(parts.server.running, release, self.stop)
+            finally:
+                self.stop.set()
+
     def _end(self) -> int:
         """Finish running requests, release the Lease, end the threads."""
         parts = self.parts
@@ -128,7 +143,16 @@ class Extender:
         if changed and not found.errors:
             log.warning("config_changed", extra=kv(changed=changed, then="restarts"))
             self.is_outdated = True
-            self.stop.set()
+            self._let_others_restart()
+            self.leave()
+
+    def _let_others_restart(self) -> None:
+        """So that one replica answers the webhook at any time."""
+        if self.parts.endpoint is None:
+            return
+        for _ in range(round(RESTART_AFTER_S / LOOK_S)):
+            if not self.parts.readiness.is_leading() or self.stop.wait(LOOK_S):
+                return
 
 
 def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[AnyVendor]) -> int:
@@ -147,7 +171,7 @@ def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[A
 
     def end() -> None:
         ended.set()
-        extender.stop.set()
+        extender.leave()
 
     signals.start(dict.fromkeys(END_SIGNALS, end))
     try:

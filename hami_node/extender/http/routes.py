@@ -24,6 +24,7 @@ from starlette.routing import Route
 from hami_node import __version__
 from hami_node.errors import NotLeading, WireError
 from hami_node.extender.http.body_limit import BodyLimit, HeldBody, TooManyBodies
+from hami_node.extender.http.held_calls import Advice, HeldCalls, SentOn
 from hami_node.logs import kv
 from hami_node.metrics.server import Check
 
@@ -42,8 +43,8 @@ class Endpoints:
     """What the server serves. The functions may block; they are called in threads.
 
     `filter`, `bind`, `preempt` and `webhook` take a body and return JSON; WireError is answered
-    with 400, NotLeading with 503. `metrics` takes an Accept header and returns body and content
-    type.
+    with 400, NotLeading as `advise` says: with 503 by default. `metrics` takes an Accept header and
+    returns body and content type.
     """
 
     filter: Work
@@ -53,6 +54,7 @@ class Endpoints:
     live: Mapping[str, Check]
     ready: Mapping[str, Check]
     metrics: Callable[[str], tuple[bytes, str]]
+    advise: Callable[[], Advice] = lambda: Advice.REFUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class Routes:
         """Serve `paths` of the endpoints, or all."""
         self._limits, self._on_request = limits, on_request
         self._bodies = BodyLimit(limits.large_bodies_bytes, limits.ordinary_body_bytes)
+        self._held = HeldCalls(endpoints.advise)
         self._pools: list[ThreadPoolExecutor] = []
         posts = {
             "/filter": (endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
@@ -143,6 +146,10 @@ class Routes:
         app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._unrouted})
         app.router.redirect_slashes = False
         return app
+
+    def running(self) -> int:
+        """How many calls are worked on."""
+        return self._held.running
 
     def close(self) -> None:
         """Let idle threads end; work that still runs can't be stopped, only abandoned."""
@@ -203,7 +210,7 @@ class Routes:
             async with held:
                 body = await self._read(request, max_bytes, held)
                 held.complete()
-                return await loop.run_in_executor(pool, work, body)
+                return await self._held.answer(lambda: loop.run_in_executor(pool, work, body))
         except TimeoutError as e:
             if held.had_to_go:
                 raise _Refused(503, "made way for a newer large request, try again") from e
@@ -240,6 +247,9 @@ async def _answered(path: str, answer: Answer, request: Request) -> Response:
     except NotLeading as e:
         # kube-scheduler keeps its connection; only a new one reaches the replica that is Ready now
         return _refusal(503, str(e) or "another replica decides", {"Connection": "close"})
+    except SentOn:
+        headers = {"Connection": "close", "Location": request.url.path}
+        return _refusal(307, "another replica decides by now, under the same address", headers)
     except ClientDisconnect:
         log.debug("extender_client_gone", extra=kv(path=path))
         return Response(status_code=CLIENT_GONE)

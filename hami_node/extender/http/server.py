@@ -79,6 +79,10 @@ class ExtenderServer:
         log.info("extender_served", extra=fields)
         return self
 
+    def running(self) -> int:
+        """How many calls are worked on."""
+        return self._routes.running()
+
     def close(self, grace_s: float = 20.0) -> None:
         """Accept no more; let running requests end, for at most `grace_s`, then abort them."""
         self._stop.set()

@@ -17,6 +17,7 @@ from hami_node.wire.quotas import ResourceQuota
 SILENCE_LIMIT_S: Final = 180.0
 """Watches that receive nothing for this long make the extender unready."""
 
+LEAVES: Final = "this replica hands over to another one"
 UNLISTED: Final = "nodes, pods and quotas have not been listed yet"
 
 MakeLeader = Callable[[Callable[[bool], None]], Leader]
@@ -34,6 +35,7 @@ class Readiness:
         settled: set once the state has caught up with the first lists.
         catching_up: what a new leader does before it decides.
         begun: set whenever a term has begun.
+        on_begun: called then.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Readiness:
         self._view, self._quotas, self._on_term = view, quotas, on_term
         self._lock = threading.Lock()
         self._fresh_term = 0
+        self._is_closed = self._is_closed_to_new = False
         self.begun = threading.Event()
+        self.on_begun: Callable[[], None] = lambda: None
         self.settled = threading.Event()
         touch_pod, touch_node = touches
         sources = (
@@ -84,6 +88,28 @@ class Readiness:
         """True while this replica decides."""
         return self.is_synced() and not self.why_not_leading()
 
+    def is_taking_decisions(self) -> bool:
+        """True while this replica takes calls of every kind."""
+        return self.is_leading() and not self._is_closed_to_new
+
+    def is_beginning(self) -> bool:
+        """True while this replica holds the Lease, and will decide in a moment."""
+        return self.leader is not None and self.leader.is_leading() and not self._is_closed_to_new
+
+    def close_to_new(self) -> None:
+        """Decide about no more pods, but for those that were given cards."""
+        self._is_closed_to_new = True
+
+    def close(self) -> None:
+        """Begin no more decisions; those that run are finished."""
+        self._is_closed = self._is_closed_to_new = True
+
+    def require_lead_for_new(self) -> Fence:
+        """As `require_lead`, for the decision to give a pod cards."""
+        if self._is_closed_to_new:
+            raise NotLeading(LEAVES)
+        return self.require_lead()
+
     def require_lead(self) -> Fence:
         """The fence of a decision that begins now: raises NotLeading once its term is over.
 
@@ -93,6 +119,8 @@ class Readiness:
         Raises:
             NotLeading: this replica does not decide, or is not in contact with the API server.
         """
+        if self._is_closed:
+            raise NotLeading(LEAVES)
         term = self._deciding_term()
 
         def fence() -> None:
@@ -151,3 +179,4 @@ class Readiness:
             self._on_term()
             self._fresh_term = term
         self.begun.set()
+        self.on_begun()

@@ -36,8 +36,9 @@ class Replicas:
             {"metadata": {"name": SLICE, "namespace": SPACE}, "addressType": "IPv4"},
         )
 
-    def start(self, ip: str) -> Replica:
+    def start(self, ip: str, *more: str) -> Replica:
         flags = (
+            *more,
             "--leader-elect",
             f"--lease-namespace={SPACE}",
             f"--replica-name=pod-{ip}",

@@ -1,0 +1,88 @@
+"""Calls that arrive while the lead changes are held for a moment, so that none of them is lost.
+
+They end in one of three ways: this replica decides now, and the call is worked on; another one
+decides and is found under the same address, where the call is sent again (307); or nobody knows, as
+in an outage, and the call is refused. Go's HTTP client, and so kube-scheduler, follows a 307 with
+the same method and body, up to nine times, over a new connection where this one is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Final, TypeVar
+
+from hami_node.errors import NotLeading
+
+HOLD_S: Final = 3.0
+"""A call is held for so long at most."""
+HOP_S: Final = 0.2
+"""Before a call is sent on: as often as a client follows, kube-proxy then has two seconds."""
+LOOK_S: Final = 0.01
+
+T = TypeVar("T")
+
+
+class Advice(Enum):
+    """What becomes of a call that this replica can't decide."""
+
+    AGAIN = auto()
+    """It can by now."""
+    WAIT = auto()
+    """It, or another one, can in a moment."""
+    ELSEWHERE = auto()
+    """Another replica can, under the same address."""
+    REFUSE = auto()
+
+
+class SentOn(Exception):
+    """The call has to be sent again, to the same address, over a new connection."""
+
+
+class HeldCalls:
+    """Works on calls; all in the server's event loop, but for `running`."""
+
+    def __init__(self, advise: Callable[[], Advice]) -> None:
+        """`advise` is asked often, and returns at once."""
+        self._advise = advise
+        self.running = 0
+
+    async def answer(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Work until this replica decides, or has decided otherwise.
+
+        Raises:
+            NotLeading: another replica decides, or nobody.
+            SentOn: the call has to be sent again.
+        """
+        ends_s = asyncio.get_running_loop().time() + HOLD_S
+        while True:
+            self.running += 1
+            try:
+                return await work()
+            except NotLeading:
+                if not await self._held(ends_s):
+                    raise
+            finally:
+                self.running -= 1
+
+    async def _held(self, ends_s: float) -> bool:
+        """Wait for a change; True if the call can be worked on now."""
+        now = asyncio.get_running_loop().time
+        self.running -= 1
+        try:
+            while now() < ends_s:
+                match self._advise():
+                    case Advice.REFUSE:
+                        return False
+                    case Advice.ELSEWHERE:
+                        await asyncio.sleep(HOP_S)
+                        raise SentOn
+                    case Advice.AGAIN:
+                        await asyncio.sleep(LOOK_S)
+                        return True
+                    case Advice.WAIT:
+                        await asyncio.sleep(LOOK_S)
+            return False
+        finally:
+            self.running += 1

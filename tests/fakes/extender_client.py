@@ -1,0 +1,82 @@
+"""A client as kube-scheduler's: it keeps its connection, and follows a 307 over a new one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hami_node.simulate.store import Json
+
+MAX_HOPS: Final = 9
+"""Go's client gives up with the tenth redirect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """How a call ended; `status` is 0 where the connection failed."""
+
+    status: int
+    answer: Any
+    hops: int
+    seconds: float
+
+    @property
+    def is_lost(self) -> bool:
+        """True if kube-scheduler would count it as an error of the extender."""
+        return self.status != 200
+
+
+class ExtenderClient:
+    """Calls whom `where` names: `host:port`, as the Service's address leads to it."""
+
+    def __init__(
+        self,
+        where: Callable[[], str],
+        timeout_s: float = 30.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._where, self._timeout_s, self._context = where, timeout_s, context
+        self._connection: http.client.HTTPConnection | None = None
+
+    def call(self, path: str, body: Json) -> Called:
+        """One call, as Go's `http.Client.Do` makes it."""
+        began_s, data = time.monotonic(), json.dumps(body)
+        for hops in range(MAX_HOPS + 1):  # noqa: B007 - used after it
+            try:
+                status, answer = self._once(path, data)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                status, answer = 0, str(error)
+            if status != 307:
+                break
+        took_s = time.monotonic() - began_s
+        return Called(status=status, answer=answer, hops=hops, seconds=took_s)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _once(self, path: str, data: str) -> tuple[int, Any]:
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
+        connection.request("POST", path, data, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+        if response.will_close:
+            self.close()
+        return response.status, json.loads(text)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        where = self._where()
+        if self._context is not None:
+            return http.client.HTTPSConnection(
+                where, timeout=self._timeout_s, context=self._context
+            )
+        return http.client.HTTPConnection(where, timeout=self._timeout_s)
