@@ -24,8 +24,6 @@ from tests.e2e.trouble import Trouble, make_kubelet_impatient, restart_kubelet
 from tests.e2e.waiting import eventually, stays
 from tests.reliability import shows
 
-_KILLS: Final = 20
-_PODS: Final = 30
 _EVERY_S: Final = 1.0
 _PID: Final = 4242
 
@@ -224,14 +222,17 @@ def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
     happens="the hardware has the instances of the pods that run and no other, no lock stays",
     lost="pods that came while no plugin served: kubelet refuses them",
 )
+@pytest.mark.parametrize(
+    ("many", "kills"), [(12, 8), pytest.param(30, 20, marks=pytest.mark.e2e_long)]
+)
 def test_kills_at_random_moments_leave_no_instance_and_lose_none(
-    daemon: Daemon, pods: Pods, scheduler: Scheduler
+    daemon: Daemon, pods: Pods, scheduler: Scheduler, many: int, kills: int
 ) -> None:
     seed = random.Random(12)
     foreign = mig.make_foreign(0, "2g.20gb", 2)
-    trouble = Trouble(seed, _PODS * _EVERY_S)
-    trouble.kill("daemon", _KILLS, daemon.kill)
-    for number in range(_PODS):
+    trouble = Trouble(seed, many * _EVERY_S)
+    trouble.kill("daemon", kills, daemon.kill)
+    for number in range(many):
         memory_mib = seed.choice([5000, 15000, 30000])
         box = RealContainer(name="c0", cards=1, memory_mib=memory_mib)
         pods.create(f"churn-{number:02d}", box, scheduler=DEFAULT)
@@ -252,7 +253,7 @@ def test_kills_at_random_moments_leave_no_instance_and_lose_none(
     assert {uuid for (uuid,) in seen} == set(mig.instances()) - {foreign}
     assert len(set(seen)) == len(seen)
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
-    print(f"killed {dict(trouble.done)}; {len(running)} of {_PODS} run")
+    print(f"killed {dict(trouble.done)}; {len(running)} of {many} run")
     pods.clear()
     eventually("only it is left", lambda: set(mig.instances()) == {foreign}, limit_s=120)
 
