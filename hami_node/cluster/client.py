@@ -15,6 +15,7 @@ from hami_node.cluster.calls import JSON_PATCH, MERGE_PATCH, PLAIN_JSON, ApiCall
 from hami_node.cluster.events import EventOrigin, event_body
 from hami_node.cluster.paths import (
     CORE,
+    POLICY,
     lease_path,
     node_path,
     pod_path,
@@ -248,6 +249,11 @@ class KubeClient:
     def list_resource_quotas(self) -> tuple[Json, ...]:
         """LIST the quotas of all namespaces, as plain values."""
         pages = self.sender.list_items(f"{CORE}/resourcequotas", "resourcequotas")
+        return tuple(read_mapping(item) for item in pages)
+
+    def list_disruption_budgets(self) -> tuple[Json, ...]:
+        """LIST the PodDisruptionBudgets of all namespaces, as plain values."""
+        pages = self.sender.list_items(f"{POLICY}/poddisruptionbudgets", "poddisruptionbudgets")
         return tuple(read_mapping(item) for item in pages)
 
     def names_of(self, resource: str, namespace: str, most: int) -> tuple[str, ...]:

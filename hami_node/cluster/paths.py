@@ -8,6 +8,7 @@ from urllib.parse import quote
 from hami_node.errors import NotFound
 
 CORE: Final = "/api/v1"
+POLICY: Final = "/apis/policy/v1"
 LEASES: Final = "/apis/coordination.k8s.io/v1"
 
 

@@ -28,6 +28,7 @@ from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
 from hami_node.extender.leading.handover import HandOver
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
+from hami_node.extender.preemption.budgets import Protection
 from hami_node.extender.preemption.preempt import PodPreemption
 from hami_node.extender.preemption.victims import SearchParts
 from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
@@ -287,7 +288,7 @@ class Parts:
             state=self.state,
             clock=self._clock,
             pause=lambda: self._stop.wait(PAUSE_S),
-            protected=lambda: lambda _: True,
+            protection=Protection(self.kube, self._clock),
         )
         return PodPreemption(parts, self._outlets("preempt"))
 

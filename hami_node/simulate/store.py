@@ -43,6 +43,7 @@ _IN_NAMESPACES: Final = (
     ("deployments", "Deployment", "apps/v1"),
     ("leases", "Lease", "coordination.k8s.io/v1"),
     ("endpointslices", "EndpointSlice", "discovery.k8s.io/v1"),
+    ("poddisruptionbudgets", "PodDisruptionBudget", "policy/v1"),
 )
 _OF_THE_CLUSTER: Final = (
     ("nodes", "Node", "v1"),

@@ -142,7 +142,9 @@ def test_victims_without_cards_stay_as_proposed(rig: ExtenderRig) -> None:
     full = _fill(rig)
     urgent = _create(rig, "urgent", priority=HIGH)
     assert _preempt(rig, urgent, {"n0": [plain, full[0]]}) == {"n0": [plain, full[0]]}
-    assert _preempt(rig, urgent, {"n0": [plain]}) == {}
+    [[first, second]] = _preempt(rig, urgent, {"n0": [plain]}).values()
+    assert first == plain
+    assert second in full
 
 
 def test_a_pod_without_cards_gets_what_was_proposed(rig: ExtenderRig) -> None:
@@ -198,6 +200,69 @@ def test_the_least_important_victims_come_first_of_many_nodes(rig: ExtenderRig) 
     answered = _preempt(rig, urgent, dict(reversed(proposed.items())))
     assert list(answered) == names[: len(answered)]
     assert 1 <= len(answered) < len(names), "room is kept on all of them"
+
+
+# -- others that are added ------------------------------------------------------------------------
+def _shares(rig: ExtenderRig, *, labels: Mapping[str, str] | None = None) -> list[str]:
+    """The node's last card has as many pods as it has slots; their uids, the oldest first."""
+    _fill(rig, cards=CARDS - 1, priority=HIGH)
+    uids = []
+    for number in range(SLOTS):
+        uids.append(_run(rig, f"share{number}", SHARE))
+        if labels:
+            rig.edit(f"share{number}", lambda pod: pod["metadata"].update(labels=dict(labels)))
+    rig.settle()
+    return uids
+
+
+def test_others_are_added_where_the_proposed_are_too_few(rig: ExtenderRig) -> None:
+    shares = _shares(rig)
+    half = Box(memory_mib=2 * MEMORY_MIB // SLOTS)
+    [found] = _preempt(rig, _create(rig, "two", half, priority=HIGH), {"n0": shares[:1]}).values()
+    assert found[0] == shares[0]
+    assert len(found) == 2
+    [found] = _preempt(rig, _create(rig, "all", priority=HIGH + 1), {"n0": shares[:1]}).values()
+    assert sorted(found) == sorted(shares)
+
+
+def test_nobody_is_added_while_the_proposed_help_on_some_node(rig: ExtenderRig) -> None:
+    shares = _shares(rig)
+    rig.write_node("n1", has_identity=True)
+    rig.settle()
+    full = _fill(rig, "n1", priority=HIGH - 1)
+    proposed = {"n0": shares[:1], "n1": full[:1]}
+    assert _preempt(rig, _create(rig, "urgent", priority=HIGH), proposed) == {"n1": full[:1]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_protected"),
+    [
+        ({"matchLabels": {"app": "share"}}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, True),
+        ({}, True),
+        ({"matchLabels": {"app": "other"}}, False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_pods_of_a_disruption_budget_are_not_added(
+    rig: ExtenderRig, selector: Json | None, is_protected: bool
+) -> None:
+    shares = _shares(rig, labels={"app": "share"})
+    rig.api.create(
+        "poddisruptionbudgets",
+        {"metadata": {"name": "b", "namespace": "default"}, "spec": {"selector": selector}},
+    )
+    found = _preempt(rig, _create(rig, "urgent", priority=HIGH), {"n0": shares[:1]})
+    assert (found == {}) is is_protected
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_nobody_is_added_while_budgets_are_unknown(rig: ExtenderRig, status: int) -> None:
+    shares = _shares(rig)
+    rig.api.fail_next("list", "poddisruptionbudgets", status, times=9)
+    assert _preempt(rig, _create(rig, "urgent", priority=HIGH), {"n0": shares[:1]}) == {}
+    assert _preempt(rig, _create(rig, "one", SHARE, priority=HIGH), {"n0": shares[:1]})
 
 
 # -- for whom the room is kept --------------------------------------------------------------------

@@ -15,10 +15,10 @@ from typing import Final
 from hami_node.engine.fleet.eviction import Holder, Look, Trial, fewest
 from hami_node.engine.place import PodRequest
 from hami_node.extender.preemption.books import Books
+from hami_node.extender.preemption.budgets import Protection
 from hami_node.extender.preemption.kept_rooms import Room
 from hami_node.extender.preemption.messages import PreemptionArgs, Victims
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.model import Pod
 from hami_node.ports import Clock
 
 MAX_ANSWERED: Final = 8
@@ -30,8 +30,6 @@ SEARCH_S: Final = 5.0
 _LOWEST: Final = -(2**31)
 """The lowest priority that a pod can have."""
 
-IsProtected = Callable[[Pod], bool]
-"""True for a pod that nobody but kube-scheduler may propose."""
 Attempt = Callable[[Books, Trial, str, Look], tuple[Victims, Room] | None]
 
 
@@ -43,13 +41,13 @@ class SearchParts:
         state: which pod holds what.
         clock: the time.
         pause: lets others have the state.
-        protected: reads which pods must not be added; the answer is good for one search.
+        protection: tells which pods must not be added.
     """
 
     state: ClusterState
     clock: Clock
     pause: Callable[[], object]
-    protected: Callable[[], IsProtected]
+    protection: Protection
 
 
 class VictimSearch:
@@ -60,7 +58,6 @@ class VictimSearch:
         self._parts, self._args, self._request = parts, args, request
         self._found: dict[str, Victims] = {}
         self._rooms: dict[str, Room] = {}
-        self._protected: IsProtected = lambda _: True
         self._end_s = parts.clock.monotonic() + SEARCH_S
 
     def run(self) -> dict[str, Victims]:
@@ -71,7 +68,7 @@ class VictimSearch:
         nodes = [node for _, node in sorted(self._costs())]
         self._try(nodes, self._as_proposed)
         if not self._found and nodes:
-            self._protected = self._parts.protected()
+            self._parts.protection.refresh()
             self._try(nodes, self._with_more)
         return self._found
 
@@ -164,7 +161,7 @@ class VictimSearch:
             for pod in pods
             if pod.node_name == node
             and pod.priority < self._args.pod.priority
-            and not self._protected(pod)
+            and not self._parts.protection.is_protected(pod)
         ]
         lower.sort(key=attrgetter("creation_time"), reverse=True)
         lower.sort(key=attrgetter("priority"))

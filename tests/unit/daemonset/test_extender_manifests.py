@@ -224,6 +224,7 @@ def test_rights_of_the_extender_are_exactly_these() -> None:
         ("", "pods/binding", "", "create"),
         ("", "events", "", "create"),
         *(("", "resourcequotas", "", verb) for verb in ("list", "watch")),
+        ("policy", "poddisruptionbudgets", "", "list"),
     }
     assert rights_of([one("Role")]) == {
         *(("coordination.k8s.io", "leases", NAME, verb) for verb in ("get", "update")),
