@@ -60,10 +60,12 @@ class Taken:
 class Placement:
     """The cards that serve an ask, in the order in which they were taken.
 
-    A divided card may occur several times.
+    A divided card may occur several times. `is_exact` is False where there may be better cards,
+    which were not looked for any longer.
     """
 
     taken: tuple[Taken, ...]
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ class CardRules(CardCounting):
         scores: PairScores,
         *,
         is_bound: bool,
-    ) -> tuple[Taken, ...] | None:
+    ) -> Placement | None:
         """The best linked cards out of those that fit, in NUMA groups; None if too few fit."""
         del groups, count, scores, is_bound
         return None

@@ -58,7 +58,7 @@ def fit(
     if walk.is_topology:
         chosen = rules.best_linked(walk.groups, ctx.ask.count, pair_scores, is_bound=is_bound)
         if chosen is not None:
-            return Placement(taken=chosen)
+            return chosen
     if walk.held:
         walk.counts[Reason.TOO_FEW_CARDS_FIT] += walk.weight()
     return Rejection.of(walk.counts, len(cards))

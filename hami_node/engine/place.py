@@ -125,8 +125,25 @@ def plan(request: PodRequest, rules: Rules, quota: Quota | None = None) -> Plan 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What the pod gets on a node; `is_exact` is False where better linked cards may be free."""
+
+    grants: PodGrants
+    is_exact: bool = True
+
+
 def place_on(node: NodeOffer, ready: Plan) -> PodGrants | Rejection:
     """Place every container of the pod on this node, or return why the first of them is rejected.
+
+    See `try_on`.
+    """
+    answer = try_on(node, ready)
+    return answer if isinstance(answer, Rejection) else answer.grants
+
+
+def try_on(node: NodeOffer, ready: Plan) -> Fitting | Rejection:
+    """As `place_on`, with what there is to say of the choice.
 
     Apps and sidecars add up. An init container is placed alone, beside the sidecars that started
     before it. Source: HAMi 2.10 scheduler/score.go:226-346.
@@ -136,7 +153,7 @@ def place_on(node: NodeOffer, ready: Plan) -> PodGrants | Rejection:
         rejection = placement.serve(container)
         if rejection is not None:
             return rejection
-    return placement.grants()
+    return Fitting(grants=placement.grants(), is_exact=placement.is_exact)
 
 
 class _PodPlacement:
@@ -148,6 +165,7 @@ class _PodPlacement:
         self._steady = dict(node.cards)
         self._quota = ready.quota
         self._containers: list[ContainerGrants] = []
+        self.is_exact = True
 
     def grants(self) -> PodGrants:
         return PodGrants(
@@ -165,6 +183,7 @@ class _PodPlacement:
             answer = self._choose(cards, ask, container.asks)
             if isinstance(answer, Rejection):
                 return answer
+            self.is_exact = self.is_exact and answer.is_exact
             for taken in answer.taken:
                 held.append(self._charge(cards, taken))
                 if is_init:

@@ -43,6 +43,7 @@ class Outlets:
     Attributes:
         notify: takes an Event; never blocks.
         on_result: takes the outcome of a call, for the metric.
+        on_cut: called for a choice of linked cards whose search was cut short.
         on_wait: takes a pod and why most nodes can't take it; "" once a node was chosen.
         require_lead: raises NotLeading where another replica decides; what it returns raises that
             once this replica's present term is over.
@@ -50,6 +51,7 @@ class Outlets:
 
     notify: Callable[[EventNote], None]
     on_result: Callable[[str], None] = lambda _: None
+    on_cut: Callable[[], None] = lambda: None
     on_wait: Callable[[Pod, str], None] = lambda _pod, _why: None
     require_lead: Callable[[], Fence] = lambda: lambda: None
 
@@ -110,6 +112,8 @@ class PodFilter:
             self._notify(args.pod, FAILED, answer.why)
             return FilterAnswer(error=answer.why)
         self._out.on_result("reserved")
+        if not answer.is_exact:
+            self._out.on_cut()
         self._out.on_wait(args.pod, "")
         self._notify(args.pod, SUCCEEDED, f"find fit node({answer.node}): {answer.cards}")
         return FilterAnswer(node_names=(answer.node,))

@@ -327,6 +327,7 @@ class Parts:
         return Outlets(
             notify=self._notify,
             on_result=lambda result: self._metrics.count_decision(call, result),
+            on_cut=self._metrics.count_cut_search,
             on_wait=self._waiting.note,
             require_lead=(
                 self.readiness.require_lead

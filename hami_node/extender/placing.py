@@ -25,11 +25,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A pod that carries its reservation now, and its cards for people."""
+    """A pod that carries its reservation now, and its cards for people.
+
+    `is_exact` is False where the search for the best linked cards was cut short.
+    """
 
     pod: Pod
     node: str
     cards: str
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +119,10 @@ class PodPlacer:
         if not self._is_true(pod, stored):
             return self._withdrawn(stored, fence)
         cards = _granted(reserved.placed.grants, pod)
-        log.info("reserved", extra=kv(pod=pod.key, node=node, cards=cards))
-        return Stored(pod=stored, node=node, cards=cards)
+        is_exact = reserved.placed.is_exact
+        cut = {} if is_exact else {"links": "search cut short"}
+        log.info("reserved", extra=kv(pod=pod.key, node=node, cards=cards, **cut))
+        return Stored(pod=stored, node=node, cards=cards, is_exact=is_exact)
 
     def _is_true(self, described: Pod, stored: Pod) -> bool:
         """Whether the caller described the pod correctly: it may have been wrong, or outdated."""

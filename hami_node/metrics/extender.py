@@ -34,6 +34,9 @@ class ExtenderMetrics:
 
         gauge("build_info", "1, with the version.", "version").labels(__version__).set(1)
         self._decisions = counter("decisions", "Calls by result.", "call", "result")
+        self._cut_searches = counter(
+            "link_searches_cut", "Choices of linked cards after a search that was cut short."
+        )
         self._resizes = counter("resizes", "Requests to resize running pods by result.", "result")
         self._requests = Histogram(
             PREFIX + "request_seconds",
@@ -63,6 +66,10 @@ class ExtenderMetrics:
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""
         self._decisions.labels(*self._decided.bounded((call, result))).inc()
+
+    def count_cut_search(self) -> None:
+        """Count a choice of linked cards that need not be the best."""
+        self._cut_searches.inc()
 
     def count_resize(self, result: str) -> None:
         """Count a request that was approved or refused."""

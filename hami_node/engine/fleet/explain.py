@@ -12,8 +12,8 @@ from hami_node.engine.card_rules import filters_after_numa, rules_of
 from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection, first_failing
 from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NOBODY
-from hami_node.engine.place import Plan, place_on
-from hami_node.engine.usage import DeviceUsage, PodGrants
+from hami_node.engine.place import Fitting, Plan, try_on
+from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Device, Uuid
 
 FEW_KEPT: Final = 1_000
@@ -106,7 +106,7 @@ class Explainer:
             + len(self._counted)
         )
 
-    def place(self, node: NodeState, *, is_named: bool) -> PodGrants | Rejection:
+    def place(self, node: NodeState, *, is_named: bool) -> Fitting | Rejection:
         """Place the pod on the node, unless it is known that it does not fit.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
@@ -114,7 +114,7 @@ class Explainer:
         known = self._known(node, is_named=is_named)
         if known is not None:
             return known
-        answer = place_on(node.offer(), self._plan)
+        answer = try_on(node.offer(), self._plan)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         return answer
@@ -132,7 +132,7 @@ class Explainer:
         elif (rejection := self._by_cards(node)) is not False:
             self.answers[node.group] = rejection
             return rejection
-        answer = place_on(node.offer(), self._plan)
+        answer = try_on(node.offer(), self._plan)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         if is_named:

@@ -30,10 +30,14 @@ FEW: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The node chosen for a pod, and what each container gets there."""
+    """The node chosen for a pod, and what each container gets there.
+
+    `is_exact` is False where the search for the best linked cards was cut short.
+    """
 
     node: str
     grants: PodGrants
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class Fleet:
                 state, is_named = self._nodes[name], name in named
                 answer = known.place(state, is_named=is_named)
                 if not isinstance(answer, Rejection):
-                    return Placed(node=name, grants=answer)
+                    return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
                 if not named:
                     refused.add(state.group)
         finally:

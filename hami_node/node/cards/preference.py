@@ -110,9 +110,8 @@ def _best(
     best = rules_of(cards[0].vendor).best_linked(
         nearest or groups.values(), count, scores, is_bound=bool(nearest) and count > 1
     )
-    if best is None:
-        best = tuple((nearest or [[*chain(*groups.values())]])[0][:count])
-    return [taken.device for taken in best]
+    chosen = (nearest or [[*chain(*groups.values())]])[0][:count] if best is None else best.taken
+    return [taken.device for taken in chosen]
 
 
 def _in_turns(visits: Sequence[Sequence[str]], count: int) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Final
 from hami_node.engine.card_rules import (
     CardRules,
     OwnFilter,
+    Placement,
     Taken,
     contradiction,
     why_unhealthy,
@@ -105,20 +106,20 @@ class NvidiaCards(CardRules):
         scores: PairScores,
         *,
         is_bound: bool,
-    ) -> tuple[Taken, ...] | None:
+    ) -> Placement | None:
         """The best linked cards, all of one NUMA group where bound; one card: the worst linked."""
         if count == 1 or not is_bound:
             groups = [[taken for group in groups for taken in group]]
         best: tuple[Taken, ...] | None = None
-        best_sum = 0
+        best_sum, steps = 0, link_groups.Steps()
         for group in groups:
             if len(group) < count:
                 continue
-            chosen = _of_group(group, count, scores)
+            chosen = _of_group(group, count, scores, steps)
             links = _link_sum([taken.device.uuid for taken in chosen], scores)
             if best is None or links > best_sum:
                 best, best_sum = chosen, links
-        return best
+        return None if best is None else Placement(taken=best, is_exact=steps.is_exact)
 
     def grant(self, card: DeviceUsage, taken: Taken) -> tuple[Grant, DeviceUsage]:
         """A slice of the card, or in MIG mode an instance that holds it."""
@@ -179,13 +180,15 @@ class NvidiaCards(CardRules):
         return objection_to(card, MigDoubt.NO_INSTANCE, amounts)
 
 
-def _of_group(group: Sequence[Taken], count: int, scores: PairScores) -> tuple[Taken, ...]:
+def _of_group(
+    group: Sequence[Taken], count: int, scores: PairScores, steps: link_groups.Steps
+) -> tuple[Taken, ...]:
     if len(group) == count:
         return tuple(group)
     uuids = [taken.device.uuid for taken in group]
     if count == 1:
         return (group[link_groups.worst_single(uuids, scores)],)
-    return tuple(group[i] for i in link_groups.best_set(uuids, count, scores))
+    return tuple(group[i] for i in link_groups.best_set(uuids, count, scores, steps))
 
 
 def _link_sum(uuids: Sequence[Uuid], scores: PairScores) -> int:

@@ -1,9 +1,10 @@
 """Which cards to take by their links: the worst linked single card and the best linked set.
 
-Both answers are exact. The combinations of a whole machine are never all tried: it is cut
-where all links across are equal (`_split`), as between sockets or on a switch; parts of up to 8
-cards have all their subsets tabulated at once (`_tabulate`), and only a larger part without such a
-cut is searched, by branch and bound (`_Search`).
+The combinations of a whole machine are never all tried: it is cut where all links across are equal
+(`_split`), as between sockets or on a switch; parts of up to 8 cards have all their subsets
+tabulated at once (`_tabulate`), and only a larger part without such a cut is searched, by branch
+and bound (`_Search`). That search alone could take minutes, so it has a number of steps: within it
+the answer is exact, beyond it the best that was found.
 
 Ties: the combination that comes first when cards are listed in visit order. To have no ties at all,
 a set's value is one integer, `pair sum << n | mask`, where the mask holds the card at position 0 as
@@ -14,11 +15,16 @@ Values of disjoint sets add up, and the mask of the answer is read from the low 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hami_node.model import PairScores, Uuid
 
 SMALL_GROUP = 8
 """Up to so many cards, all subsets together cost less than finding symmetry would."""
+
+MOST_STEPS = 32_000
+"""Cards that one search may weigh against each other: 10 to 20 ms. No known machine takes a third
+of that, and neither do 16 cards with random links."""
 
 Links = list[list[int]]
 """Square symmetric matrix in visit order, every score shifted left by the number of cards."""
@@ -51,11 +57,30 @@ def worst_single(candidates: Sequence[Uuid], scores: PairScores) -> int:
     return totals.index(min(totals))
 
 
-def best_set(candidates: Sequence[Uuid], count: int, scores: PairScores) -> tuple[int, ...]:
+@dataclass(slots=True)
+class Steps:
+    """What is left of a search; `is_exact` until something was left out because of that."""
+
+    left: int = MOST_STEPS
+    is_exact: bool = True
+
+    def take(self, cards: int) -> bool:
+        """Weigh so many cards; False when no step is left."""
+        if self.left <= 0:
+            self.is_exact = False
+            return False
+        self.left -= cards
+        return True
+
+
+def best_set(
+    candidates: Sequence[Uuid], count: int, scores: PairScores, steps: Steps | None = None
+) -> tuple[int, ...]:
     """Positions of the `count` cards with the highest sum of pair scores, ascending.
 
     A tie goes to the combination that is first in visit order. Under 1 ms for 8 of 16 cards on
-    real machines; without any symmetry in the scores it costs more, up to trying all combinations.
+    real machines; without any symmetry in the scores it costs more, up to all of `steps`, and then
+    it is the best that was found.
 
     Raises:
         ValueError: count is not within 1 and the number of candidates.
@@ -65,7 +90,9 @@ def best_set(candidates: Sequence[Uuid], count: int, scores: PairScores) -> tupl
         raise ValueError(f"{count} of {size} cards can't be chosen")
     if count == size:
         return tuple(range(size))
-    value = _best_values(_links(candidates, scores), tuple(range(size)), count, count)[count]
+    steps = Steps() if steps is None else steps
+    values = _best_values(_links(candidates, scores), tuple(range(size)), (count, count), steps)
+    value = values[count]
     return tuple(position for position in range(size) if value >> (size - 1 - position) & 1)
 
 
@@ -82,21 +109,26 @@ def _links(candidates: Sequence[Uuid], scores: PairScores) -> Links:
     return rows
 
 
-def _best_values(links: Links, members: tuple[int, ...], low: int, high: int) -> Values:
-    """Best value for each number of cards from `low` to `high` out of a group.
+def _best_values(
+    links: Links, members: tuple[int, ...], wanted: tuple[int, int], steps: Steps
+) -> Values:
+    """Best value for each number of cards within `wanted`, lowest and highest, out of a group.
 
-    Entries below `low` may be wrong; callers don't read them.
+    Entries below the lowest may be wrong; callers don't read them.
     """
+    low, high = wanted
     if len(members) <= SMALL_GROUP:
         return _tabulate(links, members)
     parts, link = _split(links, members)
     if len(parts) == 1:
-        return _search_all(links, members, low, high)
+        search = _Search(links, members, steps)
+        return [search.best_value(count) if count >= low else 0 for count in range(high + 1)]
     values, seen = [0], 0
     for part in parts:
         seen += len(part)
         others = len(members) - len(part)
-        own = _best_values(links, part, max(0, low - others), min(high, len(part)))
+        of_part = (max(0, low - others), min(high, len(part)))
+        own = _best_values(links, part, of_part, steps)
         floor = max(0, low - (len(members) - seen))
         values = _join(values, own, link, floor, min(high, seen))
     return values
@@ -165,24 +197,19 @@ def _join(some: Values, more: Values, link: int, low: int, high: int) -> Values:
     return joined
 
 
-def _search_all(links: Links, members: tuple[int, ...], low: int, high: int) -> Values:
-    """Best values of a group that can't be cut, each number of cards searched by itself."""
-    search = _Search(links, members)
-    return [search.best_value(count) if count >= low else 0 for count in range(high + 1)]
-
-
 class _Search:
     """Branch and bound over one group. Values are doubled, so that the bound stays an integer."""
 
-    def __init__(self, links: Links, members: tuple[int, ...]) -> None:
+    def __init__(self, links: Links, members: tuple[int, ...], steps: Steps) -> None:
         """Order the cards by the sum of their links: good sets are then met early."""
+        self._steps = steps
         order = sorted(members, key=lambda card: (-sum(links[card][m] for m in members), card))
         self._rows = [[2 * links[card][other] for other in order] for card in order]
         self._weights = [2 * _weight(links, card) for card in order]
         self._reach: dict[tuple[int, int], list[int]] = {}
 
     def best_value(self, count: int) -> int:
-        """Highest value of any `count` cards of the group."""
+        """Highest value of any `count` cards of the group that is found within the steps."""
         if count == 0:
             return 0
         return self._extend(0, self._weights, count, 0, self._greedy(count)) // 2
@@ -212,7 +239,9 @@ class _Search:
             return max(best, total + max(gains))
         for skipped in range(len(gains) - count + 1):
             rest = gains[skipped:]
-            if total + self._most(start + skipped, rest, count) <= best:
+            if total + self._most(start + skipped, rest, count) <= best or not self._steps.take(
+                len(rest)
+            ):
                 break
             card = start + skipped
             more = list(map(int.__add__, rest[1:], self._rows[card][card + 1 :]))

@@ -6,6 +6,7 @@ containers. Neither may ever lose a node that fits, or take one that does not.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import product
 
@@ -20,12 +21,14 @@ from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.fleet.needs import needs
 from hami_node.engine.place import (
     ContainerAsks,
+    Fitting,
     NodeOffer,
     Plan,
     PodRequest,
     Rules,
     place_on,
     plan,
+    try_on,
 )
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.ranking import node_score
@@ -263,11 +266,11 @@ class Trials:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        monkeypatch.setattr("hami_node.engine.fleet.explain.place_on", self)
+        monkeypatch.setattr("hami_node.engine.fleet.explain.try_on", self)
 
-    def __call__(self, node: NodeOffer, ready: Plan) -> PodGrants | Rejection:
+    def __call__(self, node: NodeOffer, ready: Plan) -> Fitting | Rejection:
         self.count += 1
-        return place_on(node, ready)
+        return try_on(node, ready)
 
 
 WHOLE_3, WHOLE_2 = ask(3, 8000, 100), ask(2, 8000, 100)
@@ -373,6 +376,21 @@ def test_quota_out_of_reach_shares_what_is_known_and_one_in_reach_does_not() -> 
     quotas.use("team", 4000, 0)
     assert fleet.place(replace(small, namespace="team")) == NoNode()
     assert isinstance(fleet.place(small), Placed)
+
+
+@pytest.mark.parametrize(("count", "is_exact"), [(8, True), (16, False)])
+def test_answer_tells_whether_the_best_linked_cards_were_found(count: int, is_exact: bool) -> None:
+    size, stream = (32, random.Random(3))
+    fleet = Fleet(Rules(compat=V2_10))
+    cards = [device(index, uuid=uuid_of(0, index)) for index in range(size if count == 16 else 16)]
+    scores = {
+        a.uuid: {b.uuid: stream.randrange(1000) for b in cards if b.index > a.index} for a in cards
+    }
+    fleet.set_node("n", cards, pair_scores=scores)
+    answer = fleet.place(_request(ask(count), wishes=PodWishes(gpu_policy="topology-aware")))
+    assert isinstance(answer, Placed)
+    assert answer.is_exact is is_exact
+    assert len(answer.grants.containers[0]) == count
 
 
 @pytest.mark.parametrize("seed", range(6))
