@@ -6,6 +6,11 @@ leaderElection:
   leaderElect: true
   resourceName: {{ include "hami-node.scheduler.name" . }}
   resourceNamespace: {{ .Release.Namespace }}
+# By default 50 requests a second, which bounds how many pods a second can be placed. The API
+# server shares its time out among its clients itself.
+clientConnection:
+  qps: 200
+  burst: 400
 # A pod that did not fit is retried when something has changed, but not before its back-off is
 # over. With 10 s, free capacity may be noticed that late; with less, a full cluster calls the
 # extender more often for each waiting pod.
