@@ -247,7 +247,8 @@ class Pod:
 
     `has_containers` is true once the container runtime has made one of them. `owner` is the uid of
     its controller, "" without one; `refusal` kubelet's message where it could not admit the pod;
-    `nominated_node` the node on which kube-scheduler makes room for it, "" for none.
+    `nominated_node` the node on which kube-scheduler makes room for it, "" for none;
+    `unscheduled` tells apart what kube-scheduler says of a pod that it could not bind, "" for none.
     """
 
     uid: str
@@ -268,6 +269,7 @@ class Pod:
     priority: int = 0
     never_preempts: bool = False
     nominated_node: str = ""
+    unscheduled: str = ""
 
     @property
     def has_started(self) -> bool:

@@ -31,6 +31,7 @@ from hami_node.extender.leading.readiness import MakeLeader, Readiness
 from hami_node.extender.preemption.budgets import Protection
 from hami_node.extender.preemption.preempt import PodPreemption
 from hami_node.extender.preemption.victims import SearchParts
+from hami_node.extender.releaser import Releaser
 from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
@@ -104,6 +105,8 @@ class Parts:
         self.readiness = self._build_readiness()
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
+        lead = self.readiness.require_lead
+        self.releaser = Releaser(self.state, self._writer, clock, lead)
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
         self.endpoint = self._build_endpoint()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -39,6 +40,8 @@ _MOST_SHARED: Final = 16
 """Larger mappings are seldom equal, and would keep memory that nobody uses."""
 _REPEATED: Final = frozenset((names.POD_NODE, names.POD_BIND_PHASE))
 """Annotations with a few values, which thousands of pods have."""
+_NOT_BOUND: Final = frozenset(("Unschedulable", "SchedulerError"))
+"""Written when an attempt has failed; a pod with a scheduling gate has not been looked at yet."""
 
 
 class _Owner(msgspec.Struct):
@@ -112,8 +115,17 @@ class _ContainerStatus(msgspec.Struct):
     container_id: str | None = msgspec.field(name="containerID", default=None)
 
 
+class _PodCondition(msgspec.Struct, rename="camel"):
+    type: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str | None = None
+    conditions: list[_PodCondition] | None = None
     reason: str | None = None
     message: str | None = None
     nominated_node_name: str | None = None
@@ -216,7 +228,17 @@ def _pod_of(raw: _Pod) -> Pod:
         priority=spec.priority or 0,
         never_preempts=spec.preemption_policy == "Never",
         nominated_node=sys.intern(status.nominated_node_name or ""),
+        unscheduled=_unscheduled(status.conditions or ()),
     )
+
+
+def _unscheduled(conditions: Iterable[_PodCondition]) -> str:
+    """Another text whenever kube-scheduler says something new; its own may be long."""
+    for item in conditions:
+        if item.type == "PodScheduled" and item.status == "False" and item.reason in _NOT_BOUND:
+            said = crc32((item.message or "").encode(errors="replace"))
+            return f"{item.reason} {item.last_transition_time} {said:08x}"
+    return ""
 
 
 def _controller_of(owners: Iterable[_Owner] | None) -> str:

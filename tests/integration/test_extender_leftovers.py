@@ -8,9 +8,11 @@ import pytest
 
 from hami_node.extender.parts import ATTEMPTS
 from hami_node.extender.sweeper import CLEARING_S
+from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.pods import Box
-from tests.integration.extender_rig import UNBOUND_S, ExtenderRig, pod_manifest
+from tests.fakes.waiting import eventually
+from tests.integration.extender_rig import LIMIT_S, UNBOUND_S, ExtenderRig, pod_manifest
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 4
@@ -64,3 +66,18 @@ def test_pod_that_cant_be_written_keeps_no_other_from_being_cleared(rig: Extende
     rig.sweep()
     rig.api.faults.latency_s = 0.0
     assert carriers(rig) == ["p0", "p3"]
+
+
+def test_pod_that_its_scheduler_gives_up_loses_its_reservation_at_once(rig: ExtenderRig) -> None:
+    def fail(body: Json) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}
+        body["status"]["conditions"] = [condition]
+
+    held = set(rig.state.charges())
+    rig.edit("p1", fail)
+    eventually(lambda: len(rig.state.charges()) == COUNT - 1, LIMIT_S)
+    eventually(lambda: carriers(rig) == ["p0", "p2", "p3"], LIMIT_S)
+    assert set(rig.state.charges()) < held
+    rig.settle()
+    assert rig.wrongs() == []
+    assert rig.drift() == []

@@ -25,6 +25,7 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
+from hami_node.extender.state.release_book import ReleaseBook
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
@@ -47,6 +48,7 @@ class ClusterState(StateQueries):
         self._back_off = NodeBackOff(rules.vendors, clock)
         kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
+        self.released = ReleaseBook(self._lock, self._pods)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -146,6 +148,7 @@ class ClusterState(StateQueries):
                 return answer
             self._last_token += 1
             self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
+            self._pods.failures.reserved(pod, counted.pod)
             self._back_off.sent(pod, answer.node)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)

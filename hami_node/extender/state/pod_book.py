@@ -12,6 +12,7 @@ from hami_node.engine.usage import PodGrants, united
 from hami_node.errors import WireError
 from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom
+from hami_node.extender.state.later_failures import LaterFailures
 from hami_node.extender.state.node_words import NodeWords
 from hami_node.extender.state.resize_room import room_objection
 from hami_node.logs import kv
@@ -48,6 +49,7 @@ class PodBook:
         self._pods: dict[str, Counted] = {}
         self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
+        self.failures = LaterFailures(clock)
 
     def find(self, uid: str) -> Counted | None:
         """What is recorded about a pod; None if it never held cards nor was filtered."""
@@ -130,6 +132,8 @@ class PodBook:
             self._count_bound(counted)
         elif self._is_void(counted):
             self.forget(counted)
+        else:
+            self.failures.heard(pod)
 
     def reserve(self, counted: Counted, node: str, grants: PodGrants, token: int) -> None:
         """Charge a decision of this process."""
@@ -140,6 +144,7 @@ class PodBook:
     def stored(self, counted: Counted, answer: Pod) -> None:
         """The API server has stored the decision in `answer`: charge it as the node reads it."""
         counted.token, counted.own = 0, reservation_marks(answer, self._vendors)
+        self.failures.stored(answer)
         as_bound = replace(answer, node_name=counted.node)
         holding = holdings.holding_of(as_bound, self._vendors)
         if holding is not None:
@@ -149,6 +154,7 @@ class PodBook:
     def forget(self, counted: Counted) -> None:
         """Release what an unbound pod holds; a reservation that it carries no longer counts."""
         self._fleet.remove_pod(counted.pod.uid)
+        self.failures.ended(counted.pod.uid)
         counted.node, counted.grants, counted.since_s = "", NOTHING, None
         counted.token, counted.own, counted.is_doubtful = 0, (), False
         counted.void_version = ""
@@ -293,6 +299,7 @@ class PodBook:
         if counted.since_s is not None and counted.node == pod.node_name:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
+            self.failures.gone(pod.uid)
             counted.bound_s = self._clock.monotonic()
         counted.marks, counted.token, counted.own, counted.since_s = marks, 0, (), None
         counted.words = said
@@ -337,6 +344,7 @@ class PodBook:
 
     def _drop(self, uid: str) -> None:
         self._pods.pop(uid, None)
+        self.failures.gone(uid)
         self._fleet.remove_pod(uid)
 
     def _remember_gone(self, uid: str) -> None:

@@ -270,3 +270,27 @@ def test_decode_node_keeps_the_reasons_of_conditions_that_are_not_kubelets() -> 
     node = decode_node({"status": {"conditions": conditions}})
     assert node.conditions == {"NeuronHealth": "NeuronHasNoError", "Odd": ""}
     assert decode_node({"status": {"conditions": conditions[:2]}}).conditions is NO_CONDITIONS
+
+
+def _conditions(*items: dict[str, str]) -> str:
+    given = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"} | i for i in items
+    ]
+    return decode_pod({"status": {"conditions": given}}).unscheduled
+
+
+def test_decode_pod_tells_apart_what_kube_scheduler_says_of_an_unbound_pod() -> None:
+    first = _conditions({"message": "no card"})
+    assert first == _conditions({"message": "no card"}, {"type": "Ready"})
+    others = [
+        _conditions({"message": "no volume"}),
+        _conditions({"message": "no card", "lastTransitionTime": "2026-01-01T00:00:00Z"}),
+        _conditions({"message": "no card", "reason": "SchedulerError"}),
+        _conditions({"status": "True"}),
+    ]
+    assert len({first, *others}) == 5
+    assert len(_conditions({"message": "x" * 100_000})) < 100
+
+
+def test_decode_pod_with_a_scheduling_gate_was_not_refused() -> None:
+    assert _conditions({"reason": "SchedulingGated"}) == ""
