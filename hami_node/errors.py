@@ -124,6 +124,10 @@ class AllocationError(HamiError):
     """An Allocate call is refused; the text is what the user reads in the pod's status."""
 
 
+class NodeUnfit(AllocationError):
+    """The fault is the node's, whatever the pod is: kubelet, and so the scheduler, is told so."""
+
+
 class NoPendingPod(AllocationError):
     """No pod, or several, match the call, or it can't be told.
 

@@ -109,13 +109,14 @@ def why_closed(hold: Hold, now_s: float) -> str:
 
 def rejections_of(closed: Mapping[str, Hold], now_s: float) -> dict[str, Rejection]:
     """The same as the engine's answers; nodes that are closed for the same reason share one."""
-    known: dict[str, Rejection] = {}
+    known: dict[tuple[object, ...], Rejection] = {}
     found: dict[str, Rejection] = {}
     for node, hold in closed.items():
-        why = why_closed(hold, now_s)
-        if why not in known:
-            known[why] = Rejection(whole=BackOffReason.BACKED_OFF, never=why)
-        found[node] = known[why]
+        alike = (hold.fault, len(hold.scope), hold.until_s // 1, hold.trial_until_s // 1)
+        if alike not in known:
+            why = why_closed(hold, now_s)
+            known[alike] = Rejection(whole=BackOffReason.BACKED_OFF, never=why)
+        found[node] = known[alike]
     return found
 
 

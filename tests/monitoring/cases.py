@@ -312,6 +312,10 @@ SCHEDULER_CASES: Final[Mapping[str, Case]] = {
     "HamiNodesSilent": gauge(
         f"{X}silent_nodes", TARGET, bad=1, good=0, says="", minutes=20
     ),
+    "HamiNodesBackedOff": gauge(
+        f"{X}nodes_backed_off", f'{TARGET},reason="plugin-unavailable",closed_to="node"',
+        bad=1, good=0, says="", minutes=20,
+    ),
     "HamiNodeLockHeld": gauge(
         f"{X}oldest_lock_seconds", TARGET, bad=500, good=20, says="", minutes=20
     ),

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 ROWS: Final = tuple(shown())
 MOST: Final = {
     "N": 16,  # on the node
-    "E": 12,  # at the extender and webhook
+    "E": 13,  # at the extender and webhook
     "R": 9,  # in the record
     "P": 15,  # in everyday use
     "F": 10,  # foreign holders, NUMA nodes, Neuron

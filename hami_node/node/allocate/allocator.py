@@ -21,9 +21,12 @@ from typing import Final
 from hami_node.clock import Deadline
 from hami_node.errors import (
     AllocationError,
+    BackendError,
     GrantMismatch,
     HamiError,
+    NodeUnfit,
     NoPendingPod,
+    RecordError,
 )
 from hami_node.logs import kv
 from hami_node.model import Ask, Device, Pod
@@ -248,7 +251,8 @@ class PodAllocator:
             self._refuse(claim, e)
             if isinstance(e, AllocationError):
                 raise
-            raise AllocationError(f"{_name(claim)}{e}: {RECREATE}") from e
+            refusal_of = NodeUnfit if isinstance(e, BackendError | RecordError) else AllocationError
+            raise refusal_of(f"{_name(claim)}{e}: {RECREATE}") from e
         except Exception as e:  # any bug: kubelet gets a sentence, the pod its phase
             log.exception("allocate_broken")
             refusal = AllocationError(

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import grpc
 
 from hami_node.clock import Deadline
-from hami_node.errors import AllocationError, HamiError
+from hami_node.errors import AllocationError, HamiError, NodeUnfit
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
 from hami_node.logs import kv
@@ -73,11 +73,11 @@ class AllocatorSlot:
         """The allocator; a call right after the start waits for it.
 
         Raises:
-            AllocationError: the daemon could not list its pods in time.
+            NodeUnfit: the daemon could not list its pods in time.
         """
         self._ready.wait(wait_s)
         if self._allocator is None:
-            raise AllocationError(
+            raise NodeUnfit(
                 "hami-node has just started and the API server has not answered for "
                 f"{wait_s:.0f} s, so the pod's reservation is unknown: delete and recreate "
                 "the pod"
@@ -239,6 +239,8 @@ class DevicePlugin(DevicePluginServicer):
         deadline = self._allocator.deadline()
         try:
             responses = self._allocator.take(deadline.left_s()).allocate(ids, deadline)
+        except NodeUnfit as e:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(e))
         except AllocationError as e:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
         except HamiError as e:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from hami_node.errors import AllocationError
+from hami_node.errors import AllocationError, NodeUnfit
 from hami_node.model import Grant
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import CorePolicy, LimiterMode, MemoryLimitBy
@@ -200,7 +200,7 @@ class NvidiaResponder:
             return build(granted, None, style, self._hand_over.name(granted), driver_env)
         limiter = self._folder.limiter_of(granted.folder_name)
         if style.is_limiter_required and not limiter.is_complete:
-            raise AllocationError(
+            raise NodeUnfit(
                 f"{limiter.problem}, so the container would run without its limits: "
                 f"{limiter.hint}, or start hami-node with --limiter optional"
             )

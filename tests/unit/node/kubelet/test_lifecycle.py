@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from hami_node.clock import Deadline
-from hami_node.errors import AllocationError, HamiError, KubeError, NoPendingPod
+from hami_node.errors import AllocationError, HamiError, KubeError, NodeUnfit, NoPendingPod
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
     DevicePluginStub,
@@ -395,8 +395,9 @@ def test_allocate_answer_is_translated_whole(running: RunningLifecycle, registry
         (AllocationError("no"), grpc.StatusCode.FAILED_PRECONDITION),
         (NoPendingPod("no"), grpc.StatusCode.FAILED_PRECONDITION),
         (KubeError("no"), grpc.StatusCode.UNAVAILABLE),
+        (NodeUnfit("no"), grpc.StatusCode.UNAVAILABLE),
     ],
-    ids=["refused", "unknown", "api"],
+    ids=["refused", "unknown", "api", "the node's fault"],
 )
 def test_allocate_error_is_a_code_and_its_sentence(
     running: RunningLifecycle, registry: Registry, error: HamiError, code: grpc.StatusCode

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hami_node.errors import AllocationError
+from hami_node.errors import AllocationError, NodeUnfit
 from hami_node.logs import kv
 from hami_node.model import Device
 from hami_node.vendors.nvidia import names
@@ -176,7 +176,7 @@ class NodeHandOver:
         with self._lock:
             way = self._way(settings)
             if way.problem:
-                raise AllocationError(f"the cards can't be handed over on this node: {way.problem}")
+                raise NodeUnfit(f"the cards can't be handed over on this node: {way.problem}")
             if way.uses_cdi:
                 self._ensure_specs(settings, granted, handed)
                 self._given.update(map(cdi_name, handed.uuids))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from hami_node.errors import AllocationError
+from hami_node.errors import AllocationError, NodeUnfit
 from hami_node.logs import kv
 from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
 from hami_node.vendors.nvidia.node.handles import (
@@ -100,7 +100,7 @@ class HookFolder:
             AllocationError: something can't be made, or a link or a stranger has its place.
         """
         if self.problem:
-            raise AllocationError(f"{self.problem}: {MOUNT_HINT}")
+            raise NodeUnfit(f"{self.problem}: {MOUNT_HINT}")
         name = granted.folder_name
         own_folder = self._root / CONTAINERS / name
         try:
