@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -139,10 +139,29 @@ class PodFilter:
         found = self._placer.why_nowhere(args.pod, request, args.candidates)
         if isinstance(found, Refused):
             return self._refused(args, found.why)
+        kept = self._kept(args, {*found.failed, *found.unresolvable})
+        summary = found.summary
+        if kept:
+            summary += (
+                f"; on {len(kept)} nodes the room is kept for pods that evicted others for it"
+            )
         self._out.on_result("nowhere")
         self._out.on_wait(args.pod, found.reason)
-        self._notify(args.pod, FAILED, found.summary)
-        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
+        self._notify(args.pod, FAILED, summary)
+        return FilterAnswer(failed={**found.failed, **kept}, unresolvable=found.unresolvable)
+
+    def _kept(self, args: FilterArgs, others: Collection[str]) -> dict[str, str]:
+        """By node: for whom the room is kept that the pod would have, where nothing else is short.
+
+        A node without a reason is one that kube-scheduler never preempts.
+        """
+        with self._state.books.held() as books:
+            owners = books.kept.owners(args.pod.uid, args.pod.priority)
+        return {
+            name: f"the room is kept for pod {owners[name]}, for which others were evicted"
+            for name in args.candidates
+            if name in owners and name not in others
+        }
 
     def _refused(self, args: FilterArgs, why: str) -> FilterAnswer:
         """The pod itself is invalid: no node will ever fit."""

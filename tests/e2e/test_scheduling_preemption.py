@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
 from tests.e2e.api import Api, Json
 from tests.e2e.extender import SCHEDULER
 from tests.e2e.paper_nodes import CARDS, MEMORY_MIB, PaperNodes
@@ -31,22 +32,30 @@ _PRIORITIES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 @pytest.fixture
-def full(api: Api, pods: Pods) -> Iterator[None]:
-    """Two pods on the two cards of a node: `low`, and `middle` with a higher priority."""
+def priorities(api: Api) -> Iterator[None]:
     for name, (value, policy) in _PRIORITIES.items():
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
         api.create(_CLASSES, body)
+    yield
+    for name in _PRIORITIES:
+        api.delete(f"{_CLASSES}/{name}")
+
+
+@pytest.fixture
+def full(api: Api, pods: Pods, priorities: None) -> Iterator[None]:
+    """Two pods on the two cards of a node: `low`, and `middle` with a higher priority."""
+    assert priorities is None
     with PaperNodes(api) as paper:
         paper.add(_NODE)
         paper.set_allocatable(_NODE, CARDS)
+        # nobody serves there, so nobody would free the node's lock
+        paper.annotate(_NODE, {names.NODE_IDENTITY: names.IDENTITY_POD_RESOURCES})
         for name in ("low", "middle"):
             api.create(Pods.path, _pod(name, f"e2e-{name}"))
             eventually(f"{name} is bound", partial(_is_there, pods, name))
         yield
         for pod in pods.all():
             pods.remove_by_force(pod["metadata"]["name"])
-    for name in _PRIORITIES:
-        api.delete(f"{_CLASSES}/{name}")
 
 
 def _pod(name: str, priority: str, memory_mib: int = MEMORY_MIB) -> Json:

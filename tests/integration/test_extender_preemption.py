@@ -273,6 +273,8 @@ def test_the_room_is_the_nominated_pods_until_it_is_bound(rig: ExtenderRig) -> N
     rivals = [_create(rig, f"rival{p}", priority=p) for p in (LOW, HIGH)]
     _evict(rig, full[0])
     assert [_filter(rig, rival, "n0") for rival in rivals] == [[], []]
+    said = post(rig, "/filter", filter_args(rivals[0], ["n0"]))[1]["FailedNodes"]
+    assert "default/urgent" in said["n0"], "a node without a reason is never preempted"
     urgent = _nominate(rig, "urgent", "n0")
     assert [_filter(rig, rival, "n0") for rival in rivals] == [[], []]
     assert _filter(rig, urgent, "n0") == ["n0"]
