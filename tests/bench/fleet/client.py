@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _THREADS: Final = 8
 _PLAIN: Final = "application/json"
+_GONE: Final = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -42,7 +43,7 @@ class FleetClient:
         body = None if value is None else json.dumps(value, separators=(",", ":")).encode()
         try:
             return self._once(method, path, body, content_type)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+        except (http.client.RemoteDisconnected, *_GONE):
             self._local.http = None
             return self._once(method, path, body, content_type)
 
