@@ -77,12 +77,14 @@ class Explainer:
 
     Attributes:
         refused: groups that can't take the pod, for which the reasons may be unknown.
+        hopeless: groups of which no node can, not even one with a card that the request names.
         answers: why groups can't take the pod; None for those that can.
     """
 
     def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
         """Analyse the request once."""
         self.refused: set[int] = set()
+        self.hopeless: set[int] = set()
         self.answers: dict[int, Rejection | None] = {}
         self._plan = ready
         self._catalogue = catalogue
@@ -100,6 +102,7 @@ class Explainer:
         """How much it remembers, in answers."""
         return (
             len(self.refused)
+            + len(self.hopeless)
             + len(self.answers)
             + len(self._named)
             + len(self._cards)
@@ -147,6 +150,8 @@ class Explainer:
         most = 2 * len(groups) + FEW_KEPT
         if len(self.refused) > most:
             self.refused.intersection_update(groups)
+        if len(self.hopeless) > most:
+            self.hopeless.intersection_update(groups)
         if len(self.answers) > most:
             self.answers = {key: why for key, why in self.answers.items() if key in groups}
         if len(self._named) > most:

@@ -7,7 +7,7 @@ first that fits are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,6 +43,19 @@ class Placed:
 @dataclass(frozen=True, slots=True)
 class NoNode:
     """No node fits; `Fleet.explain` gives the reasons, node by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The time was up before an answer was known. Asked again, it goes on where it was."""
+
+
+IsTimeUp = Callable[[], bool]
+
+
+def never() -> bool:
+    """The time is never up."""
+    return False
 
 
 class Fleet:
@@ -165,6 +178,18 @@ class Fleet:
                 removed before.
             candidates: the nodes to choose from; None means all.
         """
+        while isinstance(answer := self.search(request, candidates, never), Unfinished):
+            pass
+        return answer
+
+    def search(
+        self, request: PodRequest, candidates: Collection[str] | None, is_time_up: IsTimeUp
+    ) -> Placed | NoNode | Refused | Unfinished:
+        """As `place`, for as long as there is time; what it has found out by then is remembered.
+
+        The fleet may change before it is asked again: an answer is always that of `place` at that
+        moment, because what was refused is looked at again where it has changed.
+        """
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
@@ -173,23 +198,35 @@ class Fleet:
             return NoNode()
         known, named = self._memory.of(ready), self._named(request)
         # a node with a card that the request names is not like the others of its group
-        refused = set[int]() if named else known.refused
+        refused = known.hopeless if named else known.refused
+        size = known.size
         try:
-            for name in self._tried(ready, wanted, candidates, refused):
-                state, is_named = self._nodes[name], name in named
-                answer = known.place(state, is_named=is_named)
-                if not isinstance(answer, Rejection):
-                    return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
-                if not named:
-                    refused.add(state.group)
+            for names in self._tried(ready, wanted, candidates, refused):
+                for name in names:
+                    state, is_named = self._nodes[name], name in named
+                    answer = known.place(state, is_named=is_named)
+                    if not isinstance(answer, Rejection):
+                        return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
+                    if not named:
+                        refused.add(state.group)
+                    if known.size > size and is_time_up():
+                        return Unfinished()
+                if known.size > size and is_time_up():
+                    return Unfinished()
         finally:
             self._memory.shrink(ready)
         return NoNode()
 
     def explain(
-        self, request: PodRequest, candidates: Iterable[str] | None = None
+        self,
+        request: PodRequest,
+        candidates: Iterable[str] | None = None,
+        is_time_up: IsTimeUp = never,
     ) -> dict[str, Rejection] | Refused:
-        """Why each of these nodes can't take the pod; nodes that can are left out."""
+        """Why each of these nodes can't take the pod; nodes that can are left out.
+
+        If the time is up, it has taken from `candidates` only those that it has looked at.
+        """
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
@@ -206,6 +243,11 @@ class Fleet:
                 rejection = known[state.group]
             else:
                 rejection = explainer.rejection(state, is_named=name in named)
+                if rejection is not None:
+                    found[name] = rejection
+                if is_time_up():
+                    break
+                continue
             if rejection is not None:
                 found[name] = rejection
         self._memory.shrink(ready)
@@ -221,7 +263,8 @@ class Fleet:
 
     def _tried(
         self, ready: Plan, wanted: Needs, candidates: Collection[str] | None, refused: set[int]
-    ) -> Iterator[str]:
+    ) -> Iterable[Iterable[str]]:
+        """The nodes to try in their order, in lots that are quickly looked through."""
         order = self._order(ready)
         owners = self._owners_wished(ready.request)
         if owners is not None:
@@ -229,9 +272,9 @@ class Fleet:
         if candidates is None:
             return order.walk(wanted, refused)
         if len(candidates) * FEW < len(self._nodes):
-            return self._few(order, wanted, candidates, refused)
+            return (self._few(order, wanted, candidates, refused),)
         allowed = frozenset(candidates)
-        return (name for name in order.walk(wanted, refused) if name in allowed)
+        return (filter(allowed.__contains__, names) for names in order.walk(wanted, refused))
 
     def _few(
         self, order: NodeOrder, wanted: Needs, names: Collection[str], refused: set[int]

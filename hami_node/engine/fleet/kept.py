@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from hami_node.engine.fleet.eviction import Look, Trial
-from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished, never
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 
@@ -18,13 +18,17 @@ Kept = Mapping[str, tuple[PodGrants, ...]]
 
 
 def place_beside(
-    fleet: Fleet, request: PodRequest, candidates: Collection[str] | None, kept: Kept
-) -> Placed | NoNode | Refused:
-    """As `Fleet.place`, but nothing of what is kept is taken.
+    fleet: Fleet,
+    request: PodRequest,
+    candidates: Collection[str] | None,
+    kept: Kept,
+    is_time_up: IsTimeUp = never,
+) -> Placed | NoNode | Refused | Unfinished:
+    """As `Fleet.search`, but nothing of what is kept is taken.
 
     A node where nothing is kept comes first if the best one has too little beside what is kept.
     """
-    answer = fleet.place(request, candidates)
+    answer = fleet.search(request, candidates, is_time_up)
     if not isinstance(answer, Placed) or answer.node not in kept:
         return answer
     trial = Trial(fleet, request)
@@ -32,7 +36,7 @@ def place_beside(
     if grants is not None:
         return Placed(node=answer.node, grants=grants)
     names = fleet.nodes if candidates is None else candidates
-    elsewhere = fleet.place(request, [name for name in names if name not in kept])
+    elsewhere = fleet.search(request, [name for name in names if name not in kept], is_time_up)
     if not isinstance(elsewhere, NoNode):
         return elsewhere
     rest = sorted(kept.keys() & set(names) - {answer.node})

@@ -74,8 +74,8 @@ class NodeOrder:
             del self._shelves[index]
             del self._lasts[index]
 
-    def walk(self, needs: Needs, refused: set[int] | None = None) -> Iterator[str]:
-        """Names of the nodes that may fit, in the order in which they are tried.
+    def walk(self, needs: Needs, refused: set[int] | None = None) -> Iterator[Iterator[str]]:
+        """Names of the nodes that may fit, in the order in which they are tried, shelf by shelf.
 
         Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
         added to it.
@@ -84,13 +84,16 @@ class NodeOrder:
         for shelf in self._shelves:
             if not needs.may_fit(shelf.joined()):
                 continue
-            for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):
-                if summary.group in refused:
-                    continue
-                if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
-                    yield name
-                else:
-                    refused.add(summary.group)
+            yield self._walk_shelf(shelf, needs, refused)
+
+    def _walk_shelf(self, shelf: _Shelf, needs: Needs, refused: set[int]) -> Iterator[str]:
+        for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):
+            if summary.group in refused:
+                continue
+            if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
+                yield name
+            else:
+                refused.add(summary.group)
 
     def _split(self, index: int) -> None:
         shelf = self._shelves[index]

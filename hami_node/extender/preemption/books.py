@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished
 from hami_node.engine.fleet.kept import place_beside
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.extender.preemption.kept_rooms import KeptRooms
@@ -30,8 +30,12 @@ class Books:
             yield self
 
     def place(
-        self, pod: Pod, request: PodRequest, candidates: Collection[str] | None
-    ) -> Placed | NoNode | Refused:
+        self,
+        pod: Pod,
+        request: PodRequest,
+        candidates: Collection[str] | None,
+        is_time_up: IsTimeUp,
+    ) -> Placed | NoNode | Refused | Unfinished:
         """Choose node and cards, and take no room that is kept for others; nothing is charged."""
         kept = self.kept.against(pod.uid, pod.priority)
-        return place_beside(self.fleet, request, candidates, kept)
+        return place_beside(self.fleet, request, candidates, kept, is_time_up)

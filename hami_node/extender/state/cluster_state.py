@@ -10,10 +10,10 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, length_hint
 
 from hami_node.engine.filters import Rejection
-from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.extender.preemption.books import Books
@@ -25,7 +25,11 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
+<<<<<<< HEAD
 from hami_node.extender.state.release_book import ReleaseBook
+=======
+from hami_node.extender.state.slices import Slices
+>>>>>>> 8e4cd1c (extender: a long search gives the lock back every few milliseconds)
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
@@ -48,7 +52,11 @@ class ClusterState(StateQueries):
         self._back_off = NodeBackOff(rules.vendors, clock)
         kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
+<<<<<<< HEAD
         self.released = ReleaseBook(self._lock, self._pods)
+=======
+        self._slices = Slices(clock)
+>>>>>>> 8e4cd1c (extender: a long search gives the lock back every few milliseconds)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -130,6 +138,23 @@ class ClusterState(StateQueries):
             candidates: the nodes to choose from; None means all.
             is_binding: the caller is the one that binds it.
         """
+        turns = self._slices.turns()
+        while (
+            answer := self._reserve(pod, request, candidates, next(turns), is_binding=is_binding)
+        ) is None:
+            pass  # others had the lock
+        return answer
+
+    def _reserve(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        candidates: Collection[str] | None,
+        is_time_up: IsTimeUp,
+        *,
+        is_binding: bool,
+    ) -> Reserved | NoNode | Refused | Busy | None:
+        """One slice of it; None if the time was up."""
         with self._lock:
             if self._pods.is_gone(pod.uid):
                 return Refused(why=f"pod {pod.key} is deleted or has ended")
@@ -142,10 +167,10 @@ class ClusterState(StateQueries):
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
             candidates = self._back_off.open_to(pod, candidates, self._fleet.nodes)
-            answer = self.books.place(pod, request, candidates)
+            answer = self.books.place(pod, request, candidates, is_time_up)
             if not isinstance(answer, Placed):
                 self._pods.call_ended(counted)
-                return answer
+                return None if isinstance(answer, Unfinished) else answer
             self._last_token += 1
             self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             self._pods.failures.reserved(pod, counted.pod)
@@ -281,7 +306,17 @@ class ClusterState(StateQueries):
     ) -> Mapping[str, Rejection] | Refused:
         """Why each node can't take the pod; nodes that can are left out."""
         with self._lock:
-            return self._fleet.explain(request, candidates)
+            names = iter(list(self._fleet.nodes if candidates is None else candidates))
+        found: dict[str, Rejection] = {}
+        for is_time_up in self._slices.turns():
+            with self._lock:
+                answer = self._fleet.explain(request, names, is_time_up)
+            if isinstance(answer, Refused):
+                return answer
+            found |= answer
+            if not length_hint(names):
+                break
+        return found
 
     def backed_off(self, pod: Pod) -> Mapping[str, Rejection]:
         """Why the pod may not be sent to some nodes now, whatever room they have."""

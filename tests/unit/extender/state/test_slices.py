@@ -1,0 +1,136 @@
+"""A long search gives way to other calls, and answers as if it had been done at once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.usage import PodGrants
+from hami_node.extender.rules import rules_of
+from hami_node.extender.state import slices
+from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.model import ContainerKind, Pod, Uuid
+from hami_node.vendors.registry import VENDORS
+from tests.fakes.clock import RealClock
+from tests.fakes.settings import settings
+from tests.unit.engine.cards import ask, device, grant
+
+NODES = 40
+
+
+def _uuid(node: int, index: int) -> Uuid:
+    return Uuid(f"{node}-{index}")
+
+
+def _fill(fleet: Fleet, nodes: int = NODES) -> None:
+    """Nodes in different states that no sum can pass over."""
+    for node in range(nodes):
+        cards = [device(index, uuid=_uuid(node, index)) for index in range(4)]
+        fleet.set_node(f"n{node:03}", cards)
+        held = grant(_uuid(node, 0), 1 + node, 0)
+        fleet.add_pod(f"p{node}", "x", f"n{node:03}", PodGrants(containers=((held,),)))
+
+
+def _request() -> PodRequest:
+    """The first container spreads over cards that the second needs whole."""
+    asks = (ask(2, 4000, 30), ask(4, 4000, 71))
+    return PodRequest(
+        namespace="team",
+        containers=tuple(ContainerAsks(kind=ContainerKind.APP, asks=(item,)) for item in asks),
+    )
+
+
+def test_search_in_slices_answers_like_one_at_once_while_the_fleet_changes() -> None:
+    draw = random.Random(1)
+    fleet = Fleet(Rules())
+    _fill(fleet)
+    for turn in range(30):
+        free = draw.randrange(NODES)
+        steps = 0
+        while isinstance(answer := fleet.search(_request(), None, lambda: True), Unfinished):
+            steps += 1
+            if steps < 20:
+                held = grant(_uuid(free, 1), draw.randrange(9000), 10)
+                node = f"n{draw.randrange(NODES):03}"
+                fleet.add_pod("moving", "x", node, PodGrants(containers=((held,),)))
+            if steps == 3:
+                cards = [device(index, uuid=_uuid(free, index)) for index in range(turn % 9)]
+                fleet.set_node(f"n{free:03}", cards)
+            assert steps < 10 * NODES
+        assert answer == fleet.place(_request())
+    assert isinstance(fleet.place(_request()), Placed)
+
+
+def _state(monkeypatch: pytest.MonkeyPatch) -> tuple[ClusterState, Fleet]:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    state = ClusterState(rules_of(settings(), VENDORS), RealClock())
+    fleet = state.books.fleet
+    _fill(fleet)
+    return state, fleet
+
+
+def test_other_calls_get_the_lock_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = _state(monkeypatch)
+    seen: list[int] = []
+    is_over = threading.Event()
+
+    def others() -> None:
+        while not is_over.is_set():
+            state.catch_up()
+            seen.append(1)
+            time.sleep(0)
+
+    thread = threading.Thread(target=others, daemon=True)
+    thread.start()
+    try:
+        answer = state.reserve(Pod(uid="u", namespace="team", name="p"), _request(), None)
+        before = len(seen)
+        assert isinstance(answer, NoNode)
+        assert before >= NODES // 2
+        reasons = state.explain(_request())
+        assert isinstance(reasons, dict)
+        assert len(reasons) == NODES
+    finally:
+        is_over.set()
+        thread.join(5)
+
+
+def test_explanation_survives_nodes_that_vanish_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, fleet = _state(monkeypatch)
+    names = [*fleet.nodes, "never-there"]
+    gone = iter(list(fleet.nodes)[:0:-1])
+
+    def pause() -> None:
+        fleet.remove_node(next(gone, ""))
+
+    monkeypatch.setattr("hami_node.extender.state.slices.pause", pause)
+    reasons = state.explain(_request(), names)
+    assert isinstance(reasons, dict)
+    assert set(reasons) == set(names)
+    texts = {why.text() for why in reasons.values()}
+    assert "node unregistered" in texts
+    assert len(texts) > 1
+
+
+def test_changes_faster_than_slices_do_not_keep_a_pod_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, fleet = _state(monkeypatch)
+    monkeypatch.setattr(slices, "LONGEST_S", 0.05)
+    turns = iter(range(10**9))
+
+    def pause() -> None:
+        for node in range(NODES):
+            held = grant(_uuid(node, 1), next(turns) % 5000, 0)
+            fleet.add_pod(f"q{node}", "x", f"n{node:03}", PodGrants(containers=((held,),)))
+
+    monkeypatch.setattr("hami_node.extender.state.slices.pause", pause)
+    answer = state.reserve(Pod(uid="u", namespace="team", name="p"), _request(), None)
+    assert isinstance(answer, NoNode)
