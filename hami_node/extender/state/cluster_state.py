@@ -25,11 +25,8 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
-<<<<<<< HEAD
 from hami_node.extender.state.release_book import ReleaseBook
-=======
 from hami_node.extender.state.slices import Slices
->>>>>>> 8e4cd1c (extender: a long search gives the lock back every few milliseconds)
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
@@ -52,11 +49,8 @@ class ClusterState(StateQueries):
         self._back_off = NodeBackOff(rules.vendors, clock)
         kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
-<<<<<<< HEAD
         self.released = ReleaseBook(self._lock, self._pods)
-=======
         self._slices = Slices(clock)
->>>>>>> 8e4cd1c (extender: a long search gives the lock back every few milliseconds)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
