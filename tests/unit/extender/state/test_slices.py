@@ -36,9 +36,9 @@ def _fill(fleet: Fleet, nodes: int = NODES) -> None:
         fleet.add_pod(f"p{node}", "x", f"n{node:03}", PodGrants(containers=((held,),)))
 
 
-def _request() -> PodRequest:
+def _request(memory_mib: int = 4000) -> PodRequest:
     """The first container spreads over cards that the second needs whole."""
-    asks = (ask(2, 4000, 30), ask(4, 4000, 71))
+    asks = (ask(2, memory_mib, 30), ask(4, 4000, 71))
     return PodRequest(
         namespace="team",
         containers=tuple(ContainerAsks(kind=ContainerKind.APP, asks=(item,)) for item in asks),
@@ -49,21 +49,27 @@ def test_search_in_slices_answers_like_one_at_once_while_the_fleet_changes() -> 
     draw = random.Random(1)
     fleet = Fleet(Rules())
     _fill(fleet)
+    found = set[type]()
     for turn in range(30):
         free = draw.randrange(NODES)
-        steps = 0
-        while isinstance(answer := fleet.search(_request(), None, lambda: True), Unfinished):
+        steps, request = 0, _request(4000 + turn)
+        while isinstance(answer := fleet.search(request, None, lambda: True), Unfinished):
             steps += 1
             if steps < 20:
                 held = grant(_uuid(free, 1), draw.randrange(9000), 10)
                 node = f"n{draw.randrange(NODES):03}"
                 fleet.add_pod("moving", "x", node, PodGrants(containers=((held,),)))
             if steps == 3:
-                cards = [device(index, uuid=_uuid(free, index)) for index in range(turn % 9)]
+                cards = [
+                    device(index, uuid=_uuid(free, index))
+                    for index in range(8 if turn % 3 == 2 else 4)
+                ]
                 fleet.set_node(f"n{free:03}", cards)
             assert steps < 10 * NODES
-        assert answer == fleet.place(_request())
-    assert isinstance(fleet.place(_request()), Placed)
+        assert answer == fleet.place(request)
+        found.add(type(answer))
+        fleet.set_node(f"n{free:03}", [])
+    assert found == {Placed, NoNode}
 
 
 def _state(monkeypatch: pytest.MonkeyPatch) -> tuple[ClusterState, Fleet]:
