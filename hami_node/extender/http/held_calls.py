@@ -17,8 +17,10 @@ from hami_node.errors import NotLeading
 
 HOLD_S: Final = 3.0
 """A call is held for so long at most."""
-HOP_S: Final = 0.2
-"""Before a call is sent on: as often as a client follows, kube-proxy then has two seconds."""
+FIRST_HOP_S: Final = 0.1
+"""Before a call is sent on that has waited for the next leader."""
+HOP_S: Final = 0.25
+"""Before one that comes later: as often as a client follows, kube-proxy has two seconds."""
 LOOK_S: Final = 0.01
 
 T = TypeVar("T")
@@ -46,6 +48,7 @@ class HeldCalls:
     def __init__(self, advise: Callable[[], Advice]) -> None:
         """`advise` is asked often, and returns at once."""
         self._advise = advise
+        self._elsewhere_s: float | None = None
         self.running = 0
 
     async def answer(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -76,13 +79,19 @@ class HeldCalls:
                     case Advice.REFUSE:
                         return False
                     case Advice.ELSEWHERE:
-                        await asyncio.sleep(HOP_S)
+                        await asyncio.sleep(self._hop_s(now()))
                         raise SentOn
                     case Advice.AGAIN:
                         await asyncio.sleep(LOOK_S)
                         return True
                     case Advice.WAIT:
+                        self._elsewhere_s = None
                         await asyncio.sleep(LOOK_S)
             return False
         finally:
             self.running += 1
+
+    def _hop_s(self, now_s: float) -> float:
+        if self._elsewhere_s is None:
+            self._elsewhere_s = now_s
+        return FIRST_HOP_S if now_s - self._elsewhere_s < FIRST_HOP_S else HOP_S

@@ -23,6 +23,8 @@ log: Final = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 """How soon a new leader is noticed; this asks nobody."""
+LOOK_AFTER_S: Final = 0.05
+"""How often the slice is read after a term, until another replica stands there."""
 LATELY_S: Final = 10.0
 """Calls may still come for so long after the end of a term."""
 CHECK_S: Final = 10.0
@@ -100,29 +102,33 @@ class LeaderEndpoint:
 
     def run(self, stop: threading.Event) -> None:
         """Write whenever this replica has begun to lead, and check from time to time."""
-        due_s = 0.0
+        due_s, is_looking = 0.0, False
         while not stop.is_set():
-            self._wake.wait(LOOK_S)
+            self._wake.wait(LOOK_AFTER_S if is_looking else LOOK_S)
             self._wake.clear()
             if not self._is_leading():
-                due_s = 0.0
-                self.look_after_term()
+                due_s, is_looking = 0.0, self.look_after_term()
                 continue
+            is_looking = False
             self._led_s, self._is_elsewhere = self._clock.monotonic(), False
             if self._clock.monotonic() >= due_s:
                 due_s = self._clock.monotonic() + self.step()
 
-    def look_after_term(self) -> None:
-        """Find out whether another replica has taken the place that this one had lately."""
+    def look_after_term(self) -> bool:
+        """Find out whether another replica has taken the place that this one had lately.
+
+        True while that is not known.
+        """
         if self._is_elsewhere or not self.has_led_lately():
-            return
+            return False
         place = self._place()
         try:
             served = _served(read_mapping(self._api.request("GET", place.path)))
         except Exception as error:  # noqa: BLE001 - looked up again in a moment
             log.debug("leader_endpoint_not_read", extra=kv(slice=place.slice_name, error=error))
-            return
+            return True
         self._is_elsewhere = served is not None and served != (place.ip, place.port)
+        return not self._is_elsewhere
 
     def step(self) -> float:
         """Read the slice and write it if it differs; seconds until the next time."""
