@@ -61,7 +61,7 @@ def _check_no_card_is_given_twice(pods: Pods) -> None:
 
 @pytest.mark.parametrize("way", ["crash", "drain"])
 def test_leader_fails_over_in_the_middle_of_a_burst(
-    pods: Pods, extender: Extender, way: str
+    pods: Pods, extender: Extender, api: Api, way: str
 ) -> None:
     burst = [f"burst-{n:02d}" for n in range(_COUNT)]
     creator = threading.Thread(target=_create_all, args=(pods, burst))
@@ -77,6 +77,20 @@ def test_leader_fails_over_in_the_middle_of_a_burst(
     pods.wait_running(*burst, limit_s=120)
     _check_no_card_is_given_twice(pods)
     extender.wait_ready()
+    lost = _lost_calls(api, pods)
+    print(f"{len(lost)} Events of kube-scheduler about calls that failed")
+    assert way == "crash" or not lost, lost
+
+
+def _lost_calls(api: Api, pods: Pods) -> list[str]:
+    """What kube-scheduler says of calls that failed, about pods that are there now."""
+    uids = {pod["metadata"]["uid"] for pod in pods.all()}
+    found = api.read("/api/v1/namespaces/default/events")["items"]
+    return [
+        event["message"]
+        for event in found
+        if event["involvedObject"].get("uid") in uids and "https://" in event["message"]
+    ]
 
 
 def _leads_other(extender: Extender, before: str) -> bool:
