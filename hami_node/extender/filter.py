@@ -15,7 +15,8 @@ from hami_node.extender.http.messages import (
     decode_filter_args,
     encode_filter_answer,
 )
-from hami_node.extender.placing import NotStored, PodPlacer
+from hami_node.extender.late_binding import settle_late
+from hami_node.extender.placing import FindPod, NotStored, PodPlacer
 from hami_node.extender.simulating import simulated
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy
@@ -59,10 +60,16 @@ class Outlets:
 class PodFilter:
     """Answers /filter. Thread-safe."""
 
-    def __init__(self, state: ClusterState, writer: ReservationWriter, outlets: Outlets) -> None:
-        """Decide on `state`, write through `writer`."""
+    def __init__(
+        self,
+        state: ClusterState,
+        writer: ReservationWriter,
+        outlets: Outlets,
+        find_pod: FindPod = lambda _namespace, _name: None,
+    ) -> None:
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
         self._state, self._writer, self._out = state, writer, outlets
-        self._placer = PodPlacer(state, writer)
+        self._placer = PodPlacer(state, writer, find_pod)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -95,7 +102,7 @@ class PodFilter:
         if args.node_names is None and args.nodes is not None:
             self._out.on_result("simulated")
             return simulated(self._state, args, request)
-        if why := self._unsettled(args.pod):
+        if why := self._unsettled(args.pod, fence):
             return self._not_now(why)
         return self._placed(args, request, fence)
 
@@ -118,12 +125,15 @@ class PodFilter:
         self._notify(args.pod, SUCCEEDED, f"find fit node({answer.node}): {answer.cards}")
         return FilterAnswer(node_names=(answer.node,))
 
-    def _unsettled(self, pod: Pod) -> str:
+    def _unsettled(self, pod: Pod, fence: Fence) -> str:
         """Find out whether a pod was bound, if that is unknown; the reason why it can't be."""
         if not self._state.is_doubtful(pod.uid):
             return ""
         try:
-            self._state.settle(pod.uid, self._writer.read(pod))
+            if self._state.carried.is_late(pod.uid):
+                settle_late(self._state, self._writer, pod, fence)
+            else:
+                self._state.settle(pod.uid, self._writer.read(pod))
         except NotFound:
             return ""
         except KubeError as e:

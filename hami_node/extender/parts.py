@@ -257,7 +257,7 @@ class Parts:
 
     def _build_endpoints(self, probes: Probes) -> Endpoints:
         settings, metrics = self._settings, self._metrics
-        pod_filter = PodFilter(self.state, self._writer, self._outlets("filter"))
+        pod_filter = PodFilter(self.state, self._writer, self._outlets("filter"), self.view.pod)
         binder = PodBinder(
             BindParts(
                 kube=self.kube,

@@ -1,31 +1,39 @@
-"""Places one pod and stores that on it: in /filter, and by the same rules in /bind if need be."""
+"""Places one pod: in /filter, and by the same rules in /bind if need be.
+
+The decision is stored on the pod at once, or stands in memory until the pod's Binding carries it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import attrgetter
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
+from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.inspection.reasons import Explained, explained, lasting_of
 from hami_node.logs import kv
-from hami_node.model import Grant, Pod
+from hami_node.model import Grant, Node, Pod
 from hami_node.ports import Fence
 from hami_node.vendors.request import request_of
 
 log = logging.getLogger(__name__)
 
+FindPod = Callable[[str, str], Pod | None]
+"""Finds a pod by namespace and name in the watch's cache."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A pod that carries its reservation now, and its cards for people.
+    """A pod that has its reservation now, on itself or in memory, and its cards for people.
 
     `is_exact` is False where the search for the best linked cards was cut short.
     """
@@ -47,9 +55,9 @@ class NotStored:
 class PodPlacer:
     """Thread-safe."""
 
-    def __init__(self, state: ClusterState, writer: ReservationWriter) -> None:
-        """Decide on `state`, write through `writer`."""
-        self._state, self._writer = state, writer
+    def __init__(self, state: ClusterState, writer: ReservationWriter, find_pod: FindPod) -> None:
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
+        self._state, self._writer, self._find_pod = state, writer, find_pod
 
     def place(
         self,
@@ -60,7 +68,7 @@ class PodPlacer:
         *,
         is_binding: bool = False,
     ) -> Stored | NotStored | NoNode | Refused | Busy:
-        """Choose one of the candidates and its cards, and write that to the pod.
+        """Choose one of the candidates and its cards; write that to the pod unless it need not be.
 
         Args:
             pod: as the caller describes it.
@@ -72,9 +80,22 @@ class PodPlacer:
         Raises:
             NotLeading: another replica decides by now; nothing is charged.
         """
-        answer = self._state.reserve(pod, request, candidates, is_binding=is_binding)
+        known = self._known(pod)
+        if known.node_name:
+            return Refused(why=f"pod {pod.key} is bound to node {known.node_name}")
+        if known.is_being_deleted or known.is_over:
+            why = f"pod {pod.key} is being deleted or has ended"
+            return NotStored(why=why, result="pod-gone")
+        if known is not pod and not self._is_true(pod, known):
+            return self._untrue(pod)
+        answer = self._state.reserve(known, request, candidates, is_binding=is_binding)
         if not isinstance(answer, Reserved):
             return answer
+        node = self._state.node(answer.placed.node)
+        if node is not None and can_carry(node, known, self._state.rules.vendors):
+            if known is not pod:
+                self._state.learned(known)  # of what the caller sent nothing is kept
+            return self._carried(known, request, answer, node, fence)
         return self._written(pod, answer, fence)
 
     def why_nowhere(
@@ -94,6 +115,33 @@ class PodPlacer:
             state.why_not_offered,
             lasting_of(state.rules.vendors),
         )
+
+    def _known(self, pod: Pod) -> Pod:
+        """The pod as the API server has shown it, unless the caller's is newer."""
+        shown = (self._find_pod(pod.namespace, pod.name), self._state.latest(pod.uid))
+        known = [one for one in shown if one is not None and one.uid == pod.uid]
+        newest = max(known, key=attrgetter("version"), default=pod)
+        return newest if newest.version >= max(pod.version, 1) else pod
+
+    def _carried(
+        self, pod: Pod, request: PodRequest, reserved: Reserved, node: Node, fence: Fence
+    ) -> Stored | Busy:
+        """Keep the decision in memory: nobody but the pod's Binding has to know it."""
+        state = self._state
+        try:
+            annotations = self._writer.annotations_of(pod, reserved, node)
+            carried = Carried(
+                annotations={key: value for key, value in annotations.items() if value is not None},
+                request=request,
+                version=pod.version,
+            )
+            fence()
+        except BaseException:
+            state.undo(pod.uid, reserved.token)
+            raise
+        if not state.carried.keep(pod.uid, reserved.token, carried):
+            return Busy(f"pod {pod.key} was deleted, or a later call decides")
+        return _said(pod, reserved)
 
     def _written(self, pod: Pod, reserved: Reserved, fence: Fence) -> Stored | NotStored | Busy:
         """Store the decision; undo it where that fails."""
@@ -118,15 +166,13 @@ class PodPlacer:
             return Busy(f"pod {pod.key} was deleted, or a later call decides")
         if not self._is_true(pod, stored):
             return self._withdrawn(stored, fence)
-        cards = _granted(reserved.placed.grants, pod)
-        is_exact = reserved.placed.is_exact
-        cut = {} if is_exact else {"links": "search cut short"}
-        log.info("reserved", extra=kv(pod=pod.key, node=node, cards=cards, **cut))
-        return Stored(pod=stored, node=node, cards=cards, is_exact=is_exact)
+        return _said(stored, reserved)
 
     def _is_true(self, described: Pod, stored: Pod) -> bool:
         """Whether the caller described the pod correctly: it may have been wrong, or outdated."""
         vendors = self._state.rules.vendors
+        if (described.containers, described.annotations) == (stored.containers, stored.annotations):
+            return True
         try:
             return request_of(described, vendors) == request_of(stored, vendors)
         except WireError:
@@ -135,14 +181,25 @@ class PodPlacer:
     def _withdrawn(self, stored: Pod, fence: Fence) -> NotStored:
         """Release what was reserved for a pod that differs from the caller's description."""
         self._state.release(stored.uid)
-        why = f"pod {stored.key} does not ask for what the caller described"
-        log.warning("filter_untrue", extra=kv(pod=stored.key, why=why))
         try:
             self._writer.clear(stored, fence)
         except KubeError as e:
             # the sweeper retries
             log.warning("undo_failed", extra=kv(pod=stored.key, error=str(e)))
+        return self._untrue(stored)
+
+    def _untrue(self, pod: Pod) -> NotStored:
+        why = f"pod {pod.key} does not ask for what the caller described"
+        log.warning("filter_untrue", extra=kv(pod=pod.key, why=why))
         return NotStored(why=why, result="untrue")
+
+
+def _said(pod: Pod, reserved: Reserved) -> Stored:
+    node, is_exact = reserved.placed.node, reserved.placed.is_exact
+    cards = _granted(reserved.placed.grants, pod)
+    cut = {} if is_exact else {"links": "search cut short"}
+    log.info("reserved", extra=kv(pod=pod.key, node=node, cards=cards, **cut))
+    return Stored(pod=pod, node=node, cards=cards, is_exact=is_exact)
 
 
 def _granted(grants: PodGrants, pod: Pod) -> str:

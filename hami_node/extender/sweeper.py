@@ -10,6 +10,7 @@ from typing import Final
 from hami_node import memory
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
+from hami_node.extender.late_binding import settle_late
 from hami_node.extender.leading.readiness import Readiness
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
@@ -96,12 +97,16 @@ class Sweeper:
         tried = self._tried & {pod.uid for pod in pods}
         self._tried = tried
         for pod in sorted(pods, key=lambda pod: pod.uid in tried):
-            if pod.scheduler_name != self._scheduler_name:
+            is_late = self._state.carried.is_late(pod.uid)
+            if not is_late and pod.scheduler_name != self._scheduler_name:
                 continue  # its own scheduler may still bind it, and its plugin reads this
             if self._clock.monotonic() > end_s:
                 return
             self._tried = self._tried | {pod.uid}
             try:
+                if is_late:
+                    settle_late(self._state, self._writer, pod, fence)
+                    continue
                 self._state.learned(self._writer.clear(pod, fence))
             except PodTaken as e:
                 self._state.learned(e.pod)

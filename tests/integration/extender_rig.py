@@ -297,8 +297,15 @@ class ExtenderRig:
             fresh.node_changed(None, node)
         for pod in self.pods():
             held_on = pod.node_name or self.state.reservation_of(pod.uid)
-            fresh.pod_changed(None, replace(pod, node_name=held_on))
+            shown = {**pod.annotations, **self.carried(pod)}
+            fresh.pod_changed(None, replace(pod, node_name=held_on, annotations=shown))
         return fresh
+
+    def carried(self, pod: Pod) -> Mapping[str, str]:
+        """The reservation of an unbound pod that stands in memory alone."""
+        held_on = "" if pod.node_name else self.state.reservation_of(pod.uid)
+        found = self.state.carried.find(pod.uid, held_on) if held_on else None
+        return {} if found is None else found.annotations
 
     def _nodes(self) -> list[Node]:
         return [decode_node(node) for node in self.api.list("nodes")]

@@ -10,6 +10,7 @@ from hami_node.extender.parts import ATTEMPTS
 from hami_node.extender.sweeper import CLEARING_S
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.fakes.waiting import eventually
 from tests.integration.extender_rig import LIMIT_S, UNBOUND_S, ExtenderRig, pod_manifest
@@ -26,6 +27,7 @@ def rig() -> Iterator[ExtenderRig]:
     rig.start()
     for number in range(COUNT):
         pod = pod_manifest(f"p{number}", (Box(memory_mib=1000),), {})
+        pod["metadata"]["labels"] = {names.POD_NODE: "earlier"}  # so the pod carries it at once
         rig.api.create("pods", pod)
         assert rig.filter(rig.api.read("pods", f"p{number}", "default"), ["n0"])["NodeNames"]
     rig.settle()

@@ -6,7 +6,7 @@ import http.client
 import json
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,12 @@ def api() -> Iterator[FaultyApiServer]:
         yield running
 
 
-def created(api: FaultyApiServer, name: str) -> Json:
+def created(api: FaultyApiServer, name: str, labels: Mapping[str, str] | None = None) -> Json:
     """A pod of which the card takes one, not two."""
     box = Box(memory_mib=MEMORY_MIB * 3 // 4)
-    return api.create("pods", pod_manifest(name, (box,), {}))
+    manifest = pod_manifest(name, (box,), {})
+    manifest["metadata"]["labels"] = dict(labels or {})
+    return api.create("pods", manifest)
 
 
 @shows(
@@ -181,14 +183,15 @@ def test_new_leader_lists_neither_nodes_nor_pods(api: FaultyApiServer, tmp_path:
 
 @shows(
     "E10",
-    fault="the last binding of a leader that died arrives after the next leader's term has begun",
+    fault="the last binding of a leader that died arrives after the next term has begun; the "
+    "pod carries its reservation",
     happens="its cards are not given to another pod before or after",
 )
 def test_last_binding_of_the_former_leader_arrives_late(
     api: FaultyApiServer, tmp_path: Path
 ) -> None:
     kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    early, late = created(api, "early"), created(api, "late")
+    early, late = created(api, "early", {names.POD_NODE: "earlier"}), created(api, "late")
     with_pods(api, "first", "second")
     replicas = [first := Replica("first", tmp_path, kubeconfig)]
     try:
@@ -209,9 +212,39 @@ def test_last_binding_of_the_former_leader_arrives_late(
             replica.kill()
 
 
-def _bind(api: FaultyApiServer, pod: Json) -> int:
+@shows(
+    "E10",
+    fault="the same with a binding that carries its reservation, which the next leader can't know",
+    happens="the pod that got its cards meanwhile is not bound; if it was, its node refuses one",
+)
+def test_last_binding_that_carries_its_reservation_arrives_late(
+    api: FaultyApiServer, tmp_path: Path
+) -> None:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    early, late = created(api, "early"), created(api, "late")
+    with_pods(api, "first", "second")
+    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    try:
+        eventually(lambda: first.filter(early) == "n0", LIMIT_S)
+        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        eventually(lambda: second.bind(late) == "?", LIMIT_S)
+        first.kill()
+        assert decided(second, late) == "n0"
+        made = f"{cards_of('n0')[0].uuid},NVIDIA,{MEMORY_MIB * 3 // 4},0:;"
+        notes = {names.POD_NODE: "n0", nvidia_names.POD_ALLOCATED: made}
+        assert _bind(api, early, notes) == 201
+        eventually(lambda: second.bind(early) == "", LIMIT_S)
+        assert "no longer fits" in second.bind(late)
+        assert [_node(api, name) for name in ("early", "late")] == ["n0", ""]
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+def _bind(api: FaultyApiServer, pod: Json, notes: Mapping[str, str] | None = None) -> int:
     """The request that the former leader had sent; the status of the response."""
-    meta = {key: pod["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    keys = ("name", "namespace", "uid", "resourceVersion")
+    meta = {key: pod["metadata"][key] for key in keys} | {"annotations": notes or {}}
     body = {
         "apiVersion": "v1",
         "kind": "Binding",

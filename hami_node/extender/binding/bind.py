@@ -1,7 +1,8 @@
 """POST /bind: lock the node where necessary, bind the pod; undo everything on failure.
 
-The Binding carries the phase by which the node's daemon expects the pod: the API server stores
-both or neither (annotations of a Binding are copied to the pod), so no pod is left half bound.
+The Binding carries the phase by which the node's daemon expects the pod, and the reservation where
+no pod carries it yet: the API server stores all or nothing (annotations of a Binding are copied to
+the pod), so no pod is left half bound.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from hami_node.errors import (
 from hami_node.extender.binding.bind_lock import BindLock
 from hami_node.extender.filter import Outlets
 from hami_node.extender.http.messages import BindArgs, decode_bind_args, encode_error
-from hami_node.extender.placing import PodPlacer, Stored
+from hami_node.extender.late_binding import settle_late
+from hami_node.extender.placing import FindPod, PodPlacer, Stored
+from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, ExtenderKube, Fence
-from hami_node.vendors.holding import has_grants
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
@@ -44,9 +46,6 @@ log = logging.getLogger(__name__)
 SUCCEEDED: Final = "BindingSucceed"
 FAILED: Final = "BindingFailed"
 """Reasons of the Events, as HAMi names them."""
-
-FindPod = Callable[[str, str], Pod | None]
-"""Finds a pod by namespace and name in the watch's cache."""
 
 
 class BindRefusedError(HamiError):
@@ -86,7 +85,7 @@ class PodBinder:
     def __init__(self, parts: BindParts, outlets: Outlets) -> None:
         """Use `parts`, report to `outlets`."""
         self._parts, self._out = parts, outlets
-        self._placer = PodPlacer(parts.state, parts.writer)
+        self._placer = PodPlacer(parts.state, parts.writer, parts.find_pod)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -123,6 +122,7 @@ class PodBinder:
         with self._parts.state.binding(pod) as is_free:
             if not is_free:
                 raise BindRefusedError(f"pod {args.key} is filtered or bound by another call")
+            self._settled(pod, fence)
             pod = self._parts.state.latest(args.uid) or pod
             if pod.node_name != args.node:  # else the other call was faster
                 self._bind_asking(pod, request, args, fence)
@@ -157,6 +157,20 @@ class PodBinder:
             self._undo(pod, args.node, fence, is_locked=is_locked)
             raise
 
+    def _settled(self, pod: Pod, fence: Fence) -> None:
+        """Before anything else is decided: what became of a Binding that was not answered.
+
+        Raises:
+            BindRefusedError: the pod is gone.
+            KubeError: that can't be found out now; the cards stay charged.
+        """
+        state = self._parts.state
+        if state.carried.is_late(pod.uid):
+            settle_late(state, self._parts.writer, pod, fence)
+            if state.carried.is_gone(pod.uid):
+                raise BindRefusedError(f"pod {pod.key} was deleted, or has ended")
+        state.learned(pod)
+
     def _bind_plain(self, pod: Pod, args: BindArgs, fence: Fence) -> None:
         """Bind a pod without cards, where kube-scheduler has no list of managedResources.
 
@@ -169,18 +183,25 @@ class PodBinder:
         kube.bind_pod(replace(pod, resource_version=""), args.node, {})
 
     def _pod(self, args: BindArgs) -> Pod:
-        """The pod with its reservation: from our own patch's response, the watch, or a read."""
+        """The pod: from our own patch's response, from the watch, or a read if need be."""
         watched = self._parts.find_pod(args.namespace, args.name)
+        is_carried = self._parts.state.carried.find(args.uid, args.node) is not None
         # of two in the same version the state's comes first: it may already be marked as bound
         reserved = [
             pod
             for pod in (self._parts.state.latest(args.uid), watched)
-            if pod is not None and pod.uid == args.uid and pod.annotations.get(names.POD_NODE)
+            if pod is not None
+            and (pod.uid == args.uid and pod.resource_version)
+            and (is_carried or pod.annotations.get(names.POD_NODE))
         ]
         if reserved:
             pod = max(reserved, key=attrgetter("version"))
         else:
-            pod = self._parts.kube.read_pod(args.namespace, args.name)
+            try:
+                pod = self._parts.kube.read_pod(args.namespace, args.name)
+            except NotFound:
+                self._parts.state.release(args.uid)
+                raise
         self._parts.state.learned(pod)
         if pod.uid != args.uid:
             raise BindRefusedError(f"pod {args.key} was replaced by another pod ({pod.uid})")
@@ -211,16 +232,17 @@ class PodBinder:
         after a change of the leader, cards are chosen again on this node.
         """
         state = self._parts.state
-        if state.is_own(pod, args.node):
+        carried = state.carried.find(args.uid, args.node)
+        if carried is not None and carried.request != request:
+            why = "it does not ask for what was reserved for it any more"
+            raise self._refused(pod, args, fence, why)
+        if self._is_own(pod, args.node):
             if cards := state.overcommitted(args.uid):
                 why = (
                     f"its reservation no longer fits: {', '.join(cards)} is full, unhealthy or gone"
                 )
                 raise self._refused(pod, args, fence, why)
             return pod
-        if not has_grants(pod, state.rules.vendors):
-            why = "it has no reservation (any more); it has to be filtered again"
-            raise self._refused(pod, args, fence, why)
         answer = self._placer.place(pod, request, (args.node,), fence, is_binding=True)
         if isinstance(answer, Stored):
             log.info("placed_at_bind", extra=kv(pod=args.key, node=args.node, cards=answer.cards))
@@ -233,6 +255,14 @@ class PodBinder:
         why = f"this scheduler did not make its reservation, and can't make one there now: {why}"
         raise self._refused(pod, args, fence, why)
 
+    def _is_own(self, pod: Pod, name: str) -> bool:
+        """Whether this process has reserved the node, and the pod or its Binding says just that."""
+        state = self._parts.state
+        node = state.node(name)
+        if state.carried.find(pod.uid, name) is None:
+            return state.is_own(pod, name)
+        return node is not None and can_carry(node, pod, state.rules.vendors)
+
     def _refused(self, pod: Pod, args: BindArgs, fence: Fence, why: str) -> BindRefusedError:
         self._undo(pod, args.node, fence, is_locked=False)
         return BindRefusedError(f"pod {args.key} can't be bound to {args.node}: {why}")
@@ -243,21 +273,36 @@ class PodBinder:
 
         A binding that is slow, here or at the API server, must not apply to another reservation.
         """
-        kube, announcement = self._parts.kube.fenced(fence), self._announcement()
+        kube, state = self._parts.kube.fenced(fence), self._parts.state
+        carried = state.carried.find(args.uid, args.node)
+        reservation = {} if carried is None else carried.annotations
+        announced = {**reservation, **self._announcement()}
         for is_last in (False, False, True):
             try:
-                kube.bind_pod(pod, args.node, announcement)
+                kube.bind_pod(pod, args.node, announced)
                 break
             except KubeError as e:
-                now = self._now(args, e) or pod
+                if e.is_transient and e.status != 429:
+                    state.carried.doubt(args.uid, pod.resource_version)
+                now = self._now(args, pod, e) or pod
                 if (now.uid, now.node_name) == (args.uid, args.node):
                     break  # only the response was lost
-                if why := _why_over(pod, now, self._parts.state.rules.vendors):
+                if why := self._why_over(pod, now, carried):
                     raise BindRefusedError(f"pod {args.key} {why}") from e
                 if is_last or now.resource_version == pod.resource_version:
                     raise
+                if state.carried.find(args.uid, args.node) is not carried:
+                    raise  # released as soon as the pod was seen in another version
                 pod = now
-        self._parts.state.bound(args.uid, args.node, announcement)
+        state.bound(args.uid, args.node, announced)
+
+    def _why_over(self, before: Pod, now: Pod, carried: Carried | None) -> str:
+        """Why a failed binding is not retried; "" if only unrelated fields of the pod changed."""
+        if why := _why_over(before, now, self._parts.state.rules.vendors):
+            return why
+        if carried is not None and self._request(now) != carried.request:
+            return "does not ask for what was reserved for it any more"
+        return ""
 
     def _announcement(self) -> dict[str, str]:
         """The annotations by which the node's daemon expects the pod."""
@@ -266,7 +311,7 @@ class PodBinder:
             names.POD_BIND_TIME: str(int(self._parts.clock.now())),
         }
 
-    def _now(self, args: BindArgs, error: KubeError) -> Pod | None:
+    def _now(self, args: BindArgs, sent: Pod, error: KubeError) -> Pod | None:
         """After a failed binding: the pod as it is; None where that changes nothing.
 
         Raises:
@@ -279,7 +324,7 @@ class PodBinder:
         except NotFound:
             return None
         except KubeError as e:
-            self._parts.state.doubt(args.uid)
+            self._parts.state.doubt(args.uid, sent.resource_version)
             why = f"{error}; whether it was bound is unknown: {e}"
             raise _OutcomeUnknownError(why, e.status) from e
         self._parts.state.learned(now)
@@ -292,6 +337,9 @@ class PodBinder:
         may still arrive, but not in another version of the pod.
         """
         parts = self._parts
+        if parts.state.carried.is_late(pod.uid):
+            self._undo_late(pod, fence)
+            return
         parts.state.void(pod.uid)
         steps: list[tuple[str, Callable[[], object]]] = []
         if pod.annotations.get(names.POD_NODE):
@@ -311,6 +359,16 @@ class PodBinder:
                 log.warning("undo_failed", extra=kv(pod=pod.key, what=what, error=str(e)))
         if is_cleared:
             parts.state.release(pod.uid)
+
+    def _undo_late(self, pod: Pod, fence: Fence) -> None:
+        """The same for a reservation that only its Binding carries, which may still arrive."""
+        try:
+            settle_late(self._parts.state, self._parts.writer, pod, fence)
+        except (KubeError, NotLeading) as e:
+            # the next filter, bind or sweep tries again; the cards stay charged until then
+            log.warning(
+                "undo_failed", extra=kv(pod=pod.key, what="carried reservation", error=str(e))
+            )
 
     def _notify(self, args: BindArgs, reason: str, message: str) -> None:
         note = EventNote(

@@ -19,6 +19,7 @@ from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.extender.preemption.books import Books
 from hami_node.extender.preemption.kept_rooms import KeptRooms
 from hami_node.extender.rules import ExtenderRules
+from hami_node.extender.state.carried_book import CarriedBook
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
 from hami_node.extender.state.node_back_off import NodeBackOff
@@ -51,6 +52,7 @@ class ClusterState(StateQueries):
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
         self.released = ReleaseBook(self._lock, self._pods)
         self._slices = Slices(clock)
+        self.carried = CarriedBook(self._lock, self._pods)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -261,12 +263,12 @@ class ClusterState(StateQueries):
         with self._lock:
             return self._pods.in_service(node, but, vendors, for_s)
 
-    def doubt(self, uid: str) -> None:
-        """It is unknown whether the pod was bound: keep its cards until that is settled."""
+    def doubt(self, uid: str, version: str) -> None:
+        """It is unknown whether the pod was bound in this version: keep its cards until it is."""
         with self._lock:
             counted = self._pods.find(uid)
             if counted is not None and not counted.pod.node_name:
-                counted.is_doubtful = True
+                self._pods.doubt(counted, version)
 
     def is_doubtful(self, uid: str) -> bool:
         """True while it is unknown whether the pod was bound."""
@@ -285,7 +287,7 @@ class ClusterState(StateQueries):
         """Release what a pod holds that could not be bound."""
         with self._lock:
             counted = self._pods.find(uid)
-            if counted is not None and not counted.pod.node_name:
+            if counted is not None and not (counted.pod.node_name or counted.is_late):
                 self._pods.forget(counted)
 
     def void(self, uid: str) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, PodGrants
+from hami_node.extender.state.carried import Carried
 from hami_node.model import Pod
 from hami_node.vendors.holding import has_grants, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
@@ -37,6 +38,7 @@ class Counted:
         since_s: monotonic time of the reservation, while the pod is not bound; None once it is.
         token: of the reservation whose patch is in flight; 0 without such a patch.
         own: marks of the reservation as it was stored; () before that.
+        carried: the reservation while it stands in memory alone: the Binding shall carry it.
         bound_s: monotonic time at which it was first known to be bound; None before that.
         marks: of the bound pod when it was charged.
         words: what its node said of its resized containers then.
@@ -55,6 +57,7 @@ class Counted:
     since_s: float | None = None
     token: int = 0
     own: Marks = ()
+    carried: Carried | None = None
     bound_s: float | None = None
     marks: Marks = ()
     words: Mapping[str, Word] = field(default_factory=lambda: NO_WORDS)
@@ -63,6 +66,16 @@ class Counted:
     is_binding: bool = False
     is_doubtful: bool = False
     void_version: str = ""
+
+    @property
+    def version(self) -> int:
+        """Of the newest known state of the pod, else of that it was decided on; 0 if unknown."""
+        return self.pod.version or (0 if self.carried is None else self.carried.version)
+
+    @property
+    def is_late(self) -> bool:
+        """True if a Binding that carries the reservation was sent, and may still arrive."""
+        return self.is_doubtful and self.carried is not None
 
     def is_outdated(self, pod: Pod) -> bool:
         """True if this state of the pod is older than the known state.
@@ -84,7 +97,7 @@ class Counted:
         if pod.node_name or pod.is_being_deleted or self.token or self.is_binding:
             return False
         if not has_grants(pod, vendors):
-            return False
+            return self.is_late
         return self.is_doubtful or reservation_marks(pod, vendors) != self.own
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.usage import PodGrants, united
 from hami_node.errors import WireError
+from hami_node.extender.state.carried import Carried
 from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.extender.state.later_failures import LaterFailures
@@ -93,7 +94,7 @@ class PodBook:
             self._drop_if_late(counted)
             if uid in present or counted.token or counted.is_binding:
                 continue
-            is_shown = 0 < counted.pod.version <= version
+            is_shown = 0 < counted.version <= version
             if is_shown or now_s - counted.born_s > self._unbound_s:
                 self._drop(uid)
 
@@ -151,13 +152,33 @@ class PodBook:
             counted.grants = holding.grants
             self._fleet.add_pod(answer.uid, answer.namespace, counted.node, holding.grants)
 
+    def carry(self, counted: Counted, carried: Carried) -> None:
+        """The decision stands in memory until it is bound: charge it as the node will read it."""
+        counted.token, counted.carried = 0, carried
+        pod = counted.pod
+        annotations = {**pod.annotations, **carried.annotations}
+        as_bound = replace(pod, node_name=counted.node, annotations=annotations)
+        holding = holdings.holding_of(as_bound, self._vendors)
+        if holding is not None and holding.grants != counted.grants:
+            counted.grants = holding.grants
+            self._fleet.add_pod(pod.uid, pod.namespace, counted.node, holding.grants)
+
+    def doubt(self, counted: Counted, version: str) -> None:
+        """A binding of an unbound pod was not answered: it may still arrive.
+
+        What it carries stands nowhere else, so its cards are free only once the pod was written.
+        """
+        counted.is_doubtful = True
+        if counted.carried is not None:
+            counted.void_version = version
+
     def forget(self, counted: Counted) -> None:
         """Release what an unbound pod holds; a reservation that it carries no longer counts."""
         self._fleet.remove_pod(counted.pod.uid)
         self.failures.ended(counted.pod.uid)
         counted.node, counted.grants, counted.since_s = "", NOTHING, None
         counted.token, counted.own, counted.is_doubtful = 0, (), False
-        counted.void_version = ""
+        counted.void_version, counted.carried = "", None
 
     def void(self, counted: Counted) -> None:
         """A reservation that stands on its pod no longer counts, but keeps its cards.
@@ -166,7 +187,7 @@ class PodBook:
         before names the pod's version, and may still arrive.
         """
         counted.token, counted.own, counted.is_doubtful = 0, (), False
-        counted.void_version = counted.pod.resource_version
+        counted.void_version, counted.carried = counted.pod.resource_version, None
 
     def begin_term(self, scheduler_name: str) -> None:
         """Void every reservation: another replica may have decided about the same pods.
@@ -178,6 +199,8 @@ class PodBook:
             pod = counted.pod
             if pod.node_name or counted.is_doubtful:
                 continue
+            if counted.carried is not None and counted.is_binding:
+                continue  # it may have been sent; the call that binds it finds out
             self.forget(counted)
             holding = holdings.holding_of(pod, self._vendors)
             if holding is None or pod.scheduler_name != scheduler_name:
@@ -288,6 +311,7 @@ class PodBook:
     def _count_bound(self, counted: Counted) -> None:
         """Charge what the pod's annotations say, and never less than was seen of it before."""
         pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
+        counted.carried = None
         said = self._words.about(pod)
         # an approval that was sent names the pod's version: it can't arrive once these change
         resize = tuple(key + pod.annotations[key] for key in _RESIZE_KEYS if key in pod.annotations)
@@ -337,7 +361,7 @@ class PodBook:
         return united(counted.seen, replace(written, containers=real))
 
     def _drop_if_late(self, counted: Counted) -> None:
-        age_s = counted.age_s(self._clock.monotonic())
+        age_s = None if counted.is_late else counted.age_s(self._clock.monotonic())
         if age_s is not None and age_s > self._unbound_s:
             log.info("reservation_expired", extra=kv(pod=counted.pod.key, node=counted.node))
             self.forget(counted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from hami_node.errors import Conflict, PodTaken
+from hami_node.errors import Conflict, KubeError, PodTaken
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Reserved
+from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, ExtenderKube, Fence
 from hami_node.vendors.holding import reservation_keys
@@ -15,6 +17,8 @@ from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.values.json_patch import annotation_pointer, pointer
+
+log = logging.getLogger(__name__)
 
 MAX_LABEL: Final = 63
 """Longest value of a label; HAMi 2.10's monitor selects pods by a label with the node's name."""
@@ -106,6 +110,28 @@ class ReservationWriter:
             return kube.json_patch_pod(seen.namespace, seen.name, [*_tests(seen), *removals])
 
         return self._exactly(pod, patch)
+
+    def seal(self, pod: Pod, fence: Fence) -> Pod:
+        """Write the unbound pod, so that no Binding of an earlier version can be stored any more.
+
+        Returns the resulting pod, which carries nothing new. Raises as `clear`.
+        """
+        kube, key = self._kube.fenced(fence), names.POD_BIND_TIME
+
+        def patch(seen: Pod) -> Pod:
+            # what changes nothing would leave the version
+            stamp = None if key in seen.annotations else str(int(self._clock.now()))
+            return kube.patch_pod_exactly(seen, {key: stamp}, None)
+
+        sealed = self._exactly(pod, patch)
+        if key not in sealed.annotations:
+            return sealed
+        try:
+            return kube.patch_pod_exactly(sealed, {key: None}, None)
+        except KubeError as e:
+            # the next decision removes it
+            log.debug("seal_not_removed", extra=kv(pod=pod.key, error=str(e)))
+            return sealed
 
     def read(self, pod: Pod) -> Pod:
         """The pod of this name as it is now; it may be another pod.

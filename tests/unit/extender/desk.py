@@ -58,10 +58,16 @@ class Desk:
         *nodes: str,
         cards: int = 1,
         lock_wait_s: float = 0.0,
+        is_patched: bool = False,
         vendors: Sequence[AnyVendor] = VENDORS,
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """Nodes with `cards` each, under the settings with these values."""
+        """Nodes with `cards` each, under the settings with these values.
+
+        With `is_patched` new pods carry a label that an earlier decision left, so that /filter
+        writes the reservation to the pod; else the pod's Binding carries it.
+        """
+        self._labels = {names.POD_NODE: "earlier"} if is_patched else {}
         self.clock, self.kube = FakeClock(), FakeExtenderKube()
         self.results: list[str] = []
         self.notes: list[EventNote] = []
@@ -79,7 +85,7 @@ class Desk:
             on_wait=self.waiting.note,
             require_lead=self.fence,
         )
-        self.filter = PodFilter(self.state, self.writer, outlets)
+        self.filter = PodFilter(self.state, self.writer, outlets, self.find_shown)
         self.binder = PodBinder(
             BindParts(
                 kube=self.kube,
@@ -134,6 +140,8 @@ class Desk:
     ) -> Json:
         body = pod_body(name, boxes or (Box(memory_mib=memory_mib),), annotations, node="")
         body["spec"]["schedulerName"] = SCHEDULER
+        if self._labels:
+            body["metadata"]["labels"] = dict(self._labels)
         return self.kube.store.create("pods", "default", body)
 
     def edit_pod(self, name: str, **parts: Mapping[str, Any]) -> None:

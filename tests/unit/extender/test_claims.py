@@ -199,7 +199,7 @@ def test_card_of_the_node_that_an_edit_named_once_stays_among_many_edits() -> No
     happens="bind chooses again by the same rules, and refuses with the reason",
 )
 def test_reservation_past_the_quota_is_not_bound() -> None:
-    desk = Desk("n1", "n2")
+    desk = Desk("n1", "n2", is_patched=True)
     desk.state.set_quota("default", "q", Limits(memory_mib=3000))
     desk.add_pod("t", memory_mib=6000)
     desk.sync()
@@ -223,9 +223,9 @@ def test_reservation_on_an_exclusive_card_is_not_bound() -> None:
     assert desk.pod("t").node_name == ""
 
 
-def exclusive(cards: int) -> Desk:
+def exclusive(cards: int, *, is_patched: bool = False) -> Desk:
     """GPU-n1-0 belongs to one pod, alone."""
-    desk = Desk("n1", cards=cards)
+    desk = Desk("n1", cards=cards, is_patched=is_patched)
     wish = {nvidia_names.USE_GPU_UUID: "GPU-n1-0"}
     desk.add_pod("whole", Box(memory_mib=1000, cores=100), annotations=wish)
     desk.sync()
@@ -246,7 +246,7 @@ def exclusive(cards: int) -> Desk:
 def test_reservation_that_was_rewritten_before_the_binding_is_replaced_or_refused(
     keys: tuple[str, ...], *, is_shown: bool
 ) -> None:
-    desk = exclusive(cards=2)
+    desk = exclusive(cards=2, is_patched=True)
     desk.add_pod("t", memory_mib=1000)
     desk.sync()
     assert desk.choose("t") == "n1"
@@ -286,7 +286,7 @@ def test_claims_of_unbound_pods_take_no_room() -> None:
     happens="the new leader chooses the pod's cards on that node itself, and binds it",
 )
 def test_reservation_of_the_former_leader_is_placed_anew() -> None:
-    desk = Desk("n1")
+    desk = Desk("n1", is_patched=True)
     desk.add_pod("a", memory_mib=6000)
     desk.sync()
     assert desk.choose("a") == "n1"
@@ -300,14 +300,23 @@ def test_reservation_of_the_former_leader_is_placed_anew() -> None:
     assert desk.notes_of("a")[names.POD_TIME] == str(int(desk.clock.now()))
 
 
-def test_usual_way_to_a_bound_pod_takes_two_requests() -> None:
-    desk = Desk("n1")
+@pytest.mark.parametrize(
+    ("is_patched", "calls"),
+    [
+        pytest.param(False, ["bind_pod"], id="the Binding carries it"),
+        pytest.param(True, ["patch_pod_exactly", "bind_pod"], id="something was left on the pod"),
+    ],
+)
+def test_usual_way_to_a_bound_pod_takes_one_or_two_requests(
+    is_patched: bool, calls: list[str]
+) -> None:
+    desk = Desk("n1", is_patched=is_patched)
     desk.add_pod("a")
     desk.sync()
     desk.choose("a")
     desk.sync()
     desk.bind("a", "n1")
-    assert desk.kube.calls == ["patch_pod_exactly", "bind_pod"]
+    assert desk.kube.calls == calls
 
 
 # -- names that the settings have changed ----------------------------------------------------------

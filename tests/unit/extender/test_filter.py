@@ -24,7 +24,7 @@ from tests.unit.extender.desk import MEMORY_MIB, SCHEDULER, Desk, card
 
 @pytest.fixture
 def desk() -> Desk:
-    desk = Desk("n1", "n2")
+    desk = Desk("n1", "n2", is_patched=True)
     desk.add_pod("a")
     desk.sync()
     return desk

@@ -159,7 +159,10 @@ def test_released_pod_is_never_bound_beside_the_one_that_took_its_card(desk: Des
     assert desk.held() == {"b": 6000}
 
 
-def test_replica_that_lost_the_lead_writes_no_pod(desk: Desk) -> None:
+def test_replica_that_lost_the_lead_writes_no_pod() -> None:
+    desk = Desk("n1", is_patched=True)
+    desk.add_pod("a")
+    desk.sync()
     desk.choose("a")
     given_up(desk, "a")
     desk.sync()

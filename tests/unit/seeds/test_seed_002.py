@@ -189,7 +189,7 @@ def test_seed_002_3_2_3_what_is_no_call_is_an_error() -> None:
 
 
 def test_seed_002_3_2_3_answer_is_one_node_and_the_pod_carries_the_decision() -> None:
-    desk = Desk("node1")
+    desk = Desk("node1", is_patched=True)
     desk.add_pod("p", Box(memory_mib=5000, cores=80))
     desk.sync()
     assert desk.ask("p")["NodeNames"] == ["node1"]
@@ -200,7 +200,7 @@ def test_seed_002_3_2_3_answer_is_one_node_and_the_pod_carries_the_decision() ->
 
 
 def test_seed_002_3_2_3_patch_that_fails_takes_the_decision_back() -> None:
-    desk = Desk("n1")
+    desk = Desk("n1", is_patched=True)
     desk.add_pod("p")
     desk.sync()
     desk.kube.fail("patch_pod_exactly", KubeError("broken", 500))

@@ -31,7 +31,7 @@ GPU, MEM, PCT, CORES = (
 
 
 def _desk(*pods: tuple[str, int], nodes: tuple[str, ...] = ("n1",)) -> Desk:
-    desk = Desk(*nodes)
+    desk = Desk(*nodes, is_patched=True)
     for name, memory_mib in pods:
         desk.add_pod(name, memory_mib=memory_mib)
     desk.sync()
@@ -139,7 +139,7 @@ def test_seed_004_step_5_decision_is_on_the_pod_and_the_only_node_is_answered() 
 
 
 def test_seed_004_4_2_cards_and_containers_stay_apart() -> None:
-    desk = Desk("n1", cards=2)
+    desk = Desk("n1", cards=2, is_patched=True)
     desk.add_pod("a", Box(cards=2, memory_mib=100, cores=5), Box(name="b", cards=1, memory_mib=200))
     desk.sync()
     assert desk.choose("a") == "n1"

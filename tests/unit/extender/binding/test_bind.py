@@ -19,7 +19,7 @@ BROKEN = KubeError("broken", 500)
 @pytest.fixture
 def desk() -> Desk:
     """n1 has identity, n2 needs the lock; `a` is reserved on n1, `b` on n2."""
-    desk = Desk("n1")
+    desk = Desk("n1", is_patched=True)
     desk.add_node("n2", has_identity=False)
     for name, node in (("a", "n1"), ("b", "n2")):
         desk.add_pod(name)
@@ -166,11 +166,14 @@ def test_bind_elsewhere_is_refused_and_frees_the_room(desk: Desk, node: str, why
     assert_undone(desk, "a")
 
 
-def test_bind_without_reservation_is_refused(desk: Desk) -> None:
+def test_bind_without_reservation_places_the_pod_or_is_refused(desk: Desk) -> None:
     desk.add_pod("c")
+    desk.add_pod("d", memory_mib=1000)
     desk.sync()
-    assert "has to be filtered" in desk.bind("c", "n1")
+    assert "can't make one there now" in desk.bind("c", "n1")
     assert desk.pod("c").node_name == ""
+    assert desk.bind("d", "n1") == ""
+    assert desk.held()["d"] == 1000
 
 
 def test_bind_of_another_uid_is_refused(desk: Desk) -> None:

@@ -12,7 +12,7 @@ from tests.unit.extender.desk import Desk
 @pytest.fixture
 def desk() -> Desk:
     """`a` is reserved on n1."""
-    desk = Desk("n1", "n2")
+    desk = Desk("n1", "n2", is_patched=True)
     desk.add_pod("a")
     desk.sync()
     desk.choose("a", "n1")
