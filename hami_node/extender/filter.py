@@ -9,6 +9,7 @@ from typing import Final
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import KubeError, NotFound, NotLeading, WireError
+from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.messages import (
     FilterAnswer,
     FilterArgs,
@@ -66,10 +67,14 @@ class PodFilter:
         writer: ReservationWriter,
         outlets: Outlets,
         find_pod: FindPod = lambda _namespace, _name: None,
+        groups: GroupGate | None = None,
     ) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache.
+
+        Groups of pods are placed by `groups`.
+        """
         self._state, self._writer, self._out = state, writer, outlets
-        self._placer = PodPlacer(state, writer, find_pod)
+        self._placer = PodPlacer(state, writer, find_pod, groups)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.

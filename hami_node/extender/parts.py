@@ -22,6 +22,7 @@ from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
+from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
 from hami_node.extender.leading.echoes import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
@@ -54,7 +55,7 @@ LEASE_TIMEOUTS: Final = Timeouts(connect_s=0.7, read_s=1.0, total_s=1.0)
 """Less than half of the time in which the Lease has to be renewed: one call may hang."""
 ATTEMPTS: Final = 2
 PAUSE_S: Final = 0.001
-"""In which a search for victims lets other decisions have the state."""
+"""In which a search for victims, or for room for a group, lets other decisions have the state."""
 DECISIONS: Final = ("/filter", "/bind", "/preempt", "/healthz", "/readyz", "/metrics", "/version")
 """What is served beside a port for the webhook alone."""
 EVENT_LIMITS: Final = EventLimits(
@@ -98,6 +99,7 @@ class Parts:
         self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
         rules = rules_of(settings, vendors)
         self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
+        self.groups = GroupGate(self.state, clock, lambda: stop.wait(PAUSE_S))
         self.resizer = self._build_resizer()
         self._waiting = WaitingPods(self.view.pod, clock)
         self._follow()
@@ -106,7 +108,7 @@ class Parts:
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
         lead = self.readiness.require_lead
-        self.releaser = Releaser(self.state, self._writer, clock, lead)
+        self.releaser = Releaser(self.state, self._writer, clock, lead, self.groups)
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
         self.endpoint = self._build_endpoint()
@@ -214,9 +216,11 @@ class Parts:
         self.view.node_watch.cache.follow(self.state.node_changed)
         self.view.pod_watch.cache.follow(self.state.pod_changed)
         self.view.pod_watch.cache.follow(self.resizer.pod_changed)
+        self.view.pod_watch.cache.follow(self.groups.members.pod_changed)
         self.quotas.cache.follow(self._quota_changed)
 
     def _begin_term(self) -> None:
+        self.groups.clear()
         self.state.begin_term(self._settings.scheduler_name)
 
     def _quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
@@ -257,7 +261,8 @@ class Parts:
 
     def _build_endpoints(self, probes: Probes) -> Endpoints:
         settings, metrics = self._settings, self._metrics
-        pod_filter = PodFilter(self.state, self._writer, self._outlets("filter"), self.view.pod)
+        outlets, find_pod = self._outlets("filter"), self.view.pod
+        pod_filter = PodFilter(self.state, self._writer, outlets, find_pod, self.groups)
         binder = PodBinder(
             BindParts(
                 kube=self.kube,

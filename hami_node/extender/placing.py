@@ -15,6 +15,7 @@ from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
+from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
@@ -55,9 +56,19 @@ class NotStored:
 class PodPlacer:
     """Thread-safe."""
 
-    def __init__(self, state: ClusterState, writer: ReservationWriter, find_pod: FindPod) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
+    def __init__(
+        self,
+        state: ClusterState,
+        writer: ReservationWriter,
+        find_pod: FindPod,
+        groups: GroupGate | None = None,
+    ) -> None:
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache.
+
+        Groups of pods are placed by `groups`.
+        """
         self._state, self._writer, self._find_pod = state, writer, find_pod
+        self._reserve = state.reserve if groups is None else groups.reserve
 
     def place(
         self,
@@ -88,7 +99,7 @@ class PodPlacer:
             return NotStored(why=why, result="pod-gone")
         if known is not pod and not self._is_true(pod, known):
             return self._untrue(pod)
-        answer = self._state.reserve(known, request, candidates, is_binding=is_binding)
+        answer = self._reserve(known, request, candidates, is_binding=is_binding)
         if not isinstance(answer, Reserved):
             return answer
         node = self._state.node(answer.placed.node)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from hami_node.errors import KubeError, NotLeading, PodTaken
+from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
@@ -32,10 +33,11 @@ class Releaser:
         writer: ReservationWriter,
         clock: Clock,
         require_lead: Callable[[], Fence],
+        groups: GroupGate,
     ) -> None:
-        """Release in `state`; the pods are written by whoever leads."""
+        """Release in `state`, groups as a whole; the pods are written by whoever leads."""
         self._state, self._writer, self._clock = state, writer, clock
-        self._require_lead = require_lead
+        self._require_lead, self._groups = require_lead, groups
 
     def run(self, stop: threading.Event) -> None:
         """Look until stopped."""
@@ -44,7 +46,8 @@ class Releaser:
 
     def look(self) -> None:
         """Release what is due; then remove it from the pods that carry it."""
-        if released := self._state.released.take():
+        failed = self._state.released.take()
+        if released := (*failed, *self._groups.look(failed)):
             with suppress(NotLeading):
                 self._clear(released, self._require_lead())
 

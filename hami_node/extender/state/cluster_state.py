@@ -22,6 +22,7 @@ from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.carried_book import CarriedBook
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
+from hami_node.extender.state.held_rooms import HeldRooms
 from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
@@ -53,6 +54,7 @@ class ClusterState(StateQueries):
         self.released = ReleaseBook(self._lock, self._pods)
         self._slices = Slices(clock)
         self.carried = CarriedBook(self._lock, self._pods)
+        self.held = HeldRooms(self._lock, self._fleet, self._choose, self._slices)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -162,18 +164,29 @@ class ClusterState(StateQueries):
             if (counted.is_binding and not is_binding) or counted.is_doubtful:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
-            candidates = self._back_off.open_to(pod, candidates, self._fleet.nodes)
-            answer = self.books.place(pod, request, candidates, is_time_up)
+            with self.held.lent(pod.uid):
+                answer = self._choose(pod, request, candidates, is_time_up)
+                if isinstance(answer, Placed):
+                    self._last_token += 1
+                    self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             if not isinstance(answer, Placed):
                 self._pods.call_ended(counted)
                 return None if isinstance(answer, Unfinished) else answer
-            self._last_token += 1
-            self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             self._pods.failures.reserved(pod, counted.pod)
             self._back_off.sent(pod, answer.node)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
+
+    def _choose(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        candidates: Collection[str] | None,
+        is_time_up: IsTimeUp,
+    ) -> Placed | NoNode | Refused | Unfinished:
+        is_open = self._back_off.open_to(pod, candidates, self._fleet.nodes)
+        return self.books.place(pod, request, is_open, is_time_up)
 
     def is_current(self, uid: str, token: int) -> bool:
         """True while this reservation is the pod's latest."""

@@ -31,7 +31,7 @@ def given_up(
 
 def look(desk: Desk, seconds: float = SETTLING_S) -> None:
     desk.clock.advance(seconds)
-    Releaser(desk.state, desk.writer, desk.clock, desk.fence).look()
+    Releaser(desk.state, desk.writer, desk.clock, desk.fence, desk.groups).look()
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Groups of pods that get their cards all or nothing."""
