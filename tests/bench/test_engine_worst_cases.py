@@ -1,0 +1,155 @@
+"""Requests that cost most: first and repeated attempts, and a fleet of 20,000 nodes in full.
+
+Every attempt meets a fleet that has changed on one node since the last.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hami_node.engine.compat import V2_10
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.usage import PodGrants
+from hami_node.model import Ask, CardWishes, ContainerKind, Grant, PodWishes
+from hami_node.vendors.nvidia.cards import NVIDIA
+from tests.bench.engine_load import (
+    devices_of,
+    devices_uuid,
+    loaded_fleet,
+    node_name,
+    request_of,
+)
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
+
+ATTEMPTS = 100
+WHOLE = 100
+
+
+def machine() -> str:
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} CPUs, Python {platform.python_version()}, load {load:.1f}"
+
+
+def pod(*asks: tuple[int, int, int], wishes: PodWishes | None = None) -> PodRequest:
+    """(cards, MiB, cores) of each container."""
+    return PodRequest(
+        namespace="team",
+        containers=tuple(
+            ContainerAsks(
+                kind=ContainerKind.APP,
+                asks=(Ask(vendor=NVIDIA, count=count, memory_mib=memory_mib, cores=cores),),
+            )
+            for count, memory_mib, cores in asks
+        ),
+        wishes=wishes or PodWishes(),
+    )
+
+
+BOUND = PodWishes(cards=((NVIDIA, CardWishes(is_numa_bound=True)),))
+LINKED = PodWishes(gpu_policy="topology-aware")
+
+CASES: list[tuple[str, Callable[[int], PodRequest]]] = [
+    ("5 whole cards, 4 are idle", lambda n: pod((5, 8000 + n, WHOLE))),
+    ("3 + 2 whole cards in two containers", lambda n: pod((3, 8000 + n, WHOLE), (2, 8000, WHOLE))),
+    ("4 whole cards of one NUMA node", lambda n: pod((4, 8000 + n, WHOLE), wishes=BOUND)),
+    (
+        "3 + 2 linked whole cards",
+        lambda n: pod((3, 8000 + n, WHOLE), (2, 8000, WHOLE), wishes=LINKED),
+    ),
+    ("no bound helps: 2 x 30 %, 4 x 71 %", lambda n: pod((2, 4000 + n, 30), (4, 4000, 71))),
+    ("4 linked whole cards: fits", lambda n: pod((4, 8000 + n, WHOLE), wishes=LINKED)),
+]
+
+
+def half_full(nodes: int) -> Fleet:
+    """Cards 0, 1, 4 and 5 of every node are idle; the nodes are all in different states."""
+    draw = random.Random(1)
+    fleet = Fleet(Rules(compat=V2_10))
+    for node in range(nodes):
+        cards = devices_of(node)
+        scores = {
+            a.uuid: {b.uuid: draw.randrange(1000) for b in cards if b.index > a.index}
+            for a in cards
+        }
+        fleet.set_node(node_name(node), cards, pair_scores=scores)
+        for index in (2, 3, 6, 7):
+            uuid = devices_uuid(node, index)
+            held = Grant(uuid=uuid, vendor=NVIDIA, memory_mib=5000 + (7 * node) % 3000, cores=100)
+            fleet.add_pod(f"{node}-{index}", "x", node_name(node), PodGrants(containers=((held,),)))
+    fleet.catch_up()
+    gc.collect()
+    gc.freeze()
+    return fleet
+
+
+def _attempts(fleet: Fleet, nodes: int, requests: list[PodRequest]) -> list[float]:
+    """CPU milliseconds of place and, where that is due, explain."""
+    draw, took = random.Random(5), []
+    names = [node_name(number) for number in range(nodes)]
+    for number, request in enumerate(requests):
+        node = draw.randrange(nodes)
+        held = Grant(uuid=devices_uuid(node, 2), vendor=NVIDIA, memory_mib=1, cores=0)
+        fleet.add_pod(f"c{number % 9}", "x", node_name(node), PodGrants(containers=((held,),)))
+        start = time.thread_time()
+        if isinstance(fleet.place(request, names), NoNode):
+            fleet.explain(request, names)
+        took.append((time.thread_time() - start) * 1000)
+    return took
+
+
+def _quantiles(took: list[float]) -> str:
+    ordered = sorted(took)
+    return f"{statistics.median(took):8.2f} {ordered[int(len(ordered) * 0.99)]:8.2f}"
+
+
+def test_worst_cases_over_5000_nodes() -> None:
+    nodes = 5_000
+    fleet = half_full(nodes)
+    print(f"\n5,000 nodes x 8 cards, place and explain, CPU ms; {machine()}")
+    print(f"{'':38} {'first':>8} {'again: p50':>10} {'p99':>8}")
+    for name, request in CASES:
+        first = statistics.median(_attempts(fleet, nodes, [request(n) for n in range(1, 4)]))
+        again = _attempts(fleet, nodes, [request(1)] * ATTEMPTS)
+        print(f"{name:38} {first:8.1f} {_quantiles(again):>19}")
+    nine = [CASES[1][1](100 + n) for n in range(9)]
+    _attempts(fleet, nodes, nine)
+    print(
+        f"{'nine such pods in turn':38} {'':8} {_quantiles(_attempts(fleet, nodes, nine * 11)):>19}"
+    )
+
+
+def test_20000_nodes_with_200000_pods() -> None:
+    nodes, pods = 20_000, 200_000
+    start = time.perf_counter()
+    fleet = loaded_fleet(nodes, pods, Rules(compat=V2_10))
+    fleet.catch_up()
+    loaded_s = time.perf_counter() - start
+    gc.collect()
+    gc.freeze()
+    rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\n20,000 nodes x 8 cards, 200,000 pods; {machine()}")
+    print(f"loaded in {loaded_s:.0f} s, at most {rss_mib:.0f} MiB resident (fleet alone)")
+    draw, names, took = random.Random(7), [node_name(n) for n in range(nodes)], []
+    for number in range(400):
+        request = request_of(draw)
+        begin = time.thread_time()
+        answer = fleet.place(request, names)
+        if isinstance(answer, Placed):
+            fleet.add_pod(f"new-{number}", request.namespace, answer.node, answer.grants)
+        took.append((time.thread_time() - begin) * 1000)
+    print(f"{'plain':38} {'':8} {_quantiles(took):>19}")
+    for name, made in CASES[:3]:
+        first = _attempts(fleet, nodes, [made(1)])[0]
+        again = _quantiles(_attempts(fleet, nodes, [made(1)] * ATTEMPTS))
+        print(f"{name:38} {first:8.1f} {again:>19}")
