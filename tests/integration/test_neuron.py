@@ -92,6 +92,7 @@ def test_seed_001_renamed_devices_are_counted_until_their_pod_has_ended(
     renamed.api.delete("pods", "a", "default")
     eventually(lambda: renamed.used_on(NODE).keys() == set(range(8, 16)), LIMIT_S)
     assert renamed.filter("c", NODE)["NodeNames"] == [NODE]
+    assert renamed.bind("c", NODE) == ""
     assert ids_of(renamed.pod("c")) == "0,1,2,3,4,5,6,7"
 
 
@@ -195,4 +196,5 @@ def test_node_without_cores_is_refused_in_a_sentence_until_its_daemon_runs(
     cluster.start_daemon(NODE)
     cluster.await_node(NODE, 16)
     assert cluster.filter("p", NODE)["NodeNames"] == [NODE]
+    assert cluster.bind("p", NODE) == ""
     assert ids_of(cluster.pod("p")) == "0,1,2,3"
