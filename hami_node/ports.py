@@ -272,8 +272,16 @@ class ExtenderKube(Kube, Protocol):
     ) -> Pod:
         """Set annotations and labels of this very pod in this version. Raises Conflict."""
 
-    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
+    def bind_pod(
+        self,
+        pod: Pod,
+        node_name: str,
+        annotations: Mapping[str, str],
+        within_s: float | None = None,
+    ) -> None:
         """Bind this very pod in this version and set annotations on it, in one step.
+
+        With `within_s` it does not happen later than that.
 
         Raises Conflict.
         """

@@ -185,10 +185,17 @@ class KubeClient:
         path, subject = pod_path(namespace, name), f"pods/{namespace}/{name}"
         return _pod(self.sender.patch(path, "pods", subject, list(patch), JSON_PATCH))
 
-    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
+    def bind_pod(
+        self,
+        pod: Pod,
+        node_name: str,
+        annotations: Mapping[str, str],
+        within_s: float | None = None,
+    ) -> None:
         """Bind exactly this pod in this version (if it has one) and annotate it, in one step.
 
-        The API server copies a Binding's annotations onto the pod.
+        The API server copies a Binding's annotations onto the pod. It is told to give up after
+        `within_s`, as we do, so that the Binding does not arrive later.
 
         Raises Conflict when it is already bound, another pod, or not in this version.
         """
@@ -198,7 +205,11 @@ class KubeClient:
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         path = f"{pod_path(pod.namespace, pod.name)}/binding"
         subject = f"pods/{pod.namespace}/{pod.name}/binding"
-        self.sender.send(_call("POST", "create", path, "pods/binding", subject, body=body))
+        sender, query = self.sender, dict[str, object]()
+        if within_s is not None:
+            sender = sender.within(Deadline.after(within_s, self._clock.monotonic))
+            query["query"] = (("timeout", f"{max(int(within_s * 1000), 1)}ms"),)
+        sender.send(_call("POST", "create", path, "pods/binding", subject, body=body, **query))
 
     # -- events --------------------------------------------------------------------------------
 

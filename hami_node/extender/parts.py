@@ -20,6 +20,7 @@ from hami_node.config.sources import plain
 from hami_node.engine.quota import Limits
 from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
+from hami_node.extender.binding.sending import Sending
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.grouping.gate import GroupGate
@@ -272,6 +273,7 @@ class Parts:
                 find_pod=self.view.pod,
                 clock=self._clock,
                 scheduler_name=settings.scheduler_name,
+                sending=self._build_sending(),
             ),
             self._outlets("bind"),
         )
@@ -299,6 +301,14 @@ class Parts:
             protection=Protection(self.kube, self._clock),
         )
         return PodPreemption(parts, self._outlets("preempt"))
+
+    def _build_sending(self) -> Sending:
+        leader = self.readiness.leader
+        if leader is None:
+            return Sending()
+        sending = Sending(leader.left_s)
+        leader.await_sent = sending.wait
+        return sending
 
     def _build_lock(self) -> BindLock:
         expiry_s = self._settings.node_lock_timeout_s

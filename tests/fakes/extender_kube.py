@@ -23,6 +23,7 @@ class FakeExtenderKube:
         self.store = Store()
         self.calls: list[str] = []
         self.events: list[EventNote] = []
+        self.binding_limits: list[float | None] = []
         self._failures: dict[str, list[tuple[KubeError, bool]]] = {}
         self.before: dict[str, Callable[[], object]] = {}
         self.fence: Fence = lambda: None
@@ -126,7 +127,15 @@ class FakeExtenderKube:
             )
         )
 
-    def bind_pod(self, pod: Pod, node_name: str, annotations: Mapping[str, str]) -> None:
+    def bind_pod(
+        self,
+        pod: Pod,
+        node_name: str,
+        annotations: Mapping[str, str],
+        within_s: float | None = None,
+    ) -> None:
+        self.binding_limits.append(within_s)
+
         def bound(old: Json) -> Json:
             if pod.resource_version not in ("", old["metadata"]["resourceVersion"]):
                 raise ApiRefusal(409, "Conflict", "the pod was written since")

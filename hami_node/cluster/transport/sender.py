@@ -55,7 +55,7 @@ class Sender:
 
     def within(self, deadline: Deadline) -> Sender:
         """The same connection, for calls that all end by the deadline and are tried once."""
-        return Sender(self._connection, stop=self._stop, deadline=deadline)
+        return Sender(self._connection, stop=self._stop, fence=self._fence, deadline=deadline)
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,8 +8,8 @@ the pod), so no pod is left half bound.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
@@ -26,18 +26,17 @@ from hami_node.errors import (
     WireError,
 )
 from hami_node.extender.binding.bind_lock import BindLock
+from hami_node.extender.binding.sending import Sending, why_over
 from hami_node.extender.filter import Outlets
 from hami_node.extender.http.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.late_binding import settle_late
 from hami_node.extender.placing import FindPod, PodPlacer, Stored
 from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, ExtenderKube, Fence
-from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
 
@@ -68,6 +67,7 @@ class BindParts:
         find_pod: looks up the watch's cache.
         clock: the time.
         scheduler_name: pods without cards are bound for this scheduler only.
+        sending: sends Bindings that carry their reservation.
     """
 
     kube: ExtenderKube
@@ -77,6 +77,7 @@ class BindParts:
     find_pod: FindPod
     clock: Clock
     scheduler_name: str
+    sending: Sending = field(default_factory=Sending)
 
 
 class PodBinder:
@@ -274,12 +275,13 @@ class PodBinder:
         A binding that is slow, here or at the API server, must not apply to another reservation.
         """
         kube, state = self._parts.kube.fenced(fence), self._parts.state
+        sending = self._parts.sending
         carried = state.carried.find(args.uid, args.node)
         reservation = {} if carried is None else carried.annotations
         announced = {**reservation, **self._announcement()}
         for is_last in (False, False, True):
             try:
-                kube.bind_pod(pod, args.node, announced)
+                sending.bind(kube, pod, args.node, announced, is_carried=bool(reservation))
                 break
             except KubeError as e:
                 if e.is_transient and e.status != 429:
@@ -298,7 +300,7 @@ class PodBinder:
 
     def _why_over(self, before: Pod, now: Pod, carried: Carried | None) -> str:
         """Why a failed binding is not retried; "" if only unrelated fields of the pod changed."""
-        if why := _why_over(before, now, self._parts.state.rules.vendors):
+        if why := why_over(before, now, self._parts.state.rules.vendors):
             return why
         if carried is not None and self._request(now) != carried.request:
             return "does not ask for what was reserved for it any more"
@@ -382,18 +384,3 @@ class PodBinder:
             is_routine=reason != FAILED,
         )
         self._out.notify(note)
-
-
-def _why_over(before: Pod, now: Pod, vendors: Sequence[VendorProtocol]) -> str:
-    """Why a failed binding is not retried; "" if only unrelated fields of the pod changed."""
-    if now.uid != before.uid:
-        return "was replaced by another pod"
-    if now.node_name:
-        return f"is now bound to node {now.node_name}"
-    if now.is_being_deleted or now.is_over:
-        return "is being deleted or has ended"
-    if before.annotations.get(names.POD_BIND_PHASE) != now.annotations.get(names.POD_BIND_PHASE):
-        return "was given up by its node's daemon"
-    if reservation_marks(before, vendors) != reservation_marks(now, vendors):
-        return "carries another reservation by now"
-    return ""

@@ -79,6 +79,8 @@ class Leader:
 
     Attributes:
         may_take: False while this replica could not decide: then another may take the Lease.
+        await_sent: waits, so many seconds at most, for what is under way and the next leader must
+            not miss; the Lease is not released before.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Leader:
         self._identity, self._clock, self._times = identity, clock, times or LeaseTimes()
         self._on_change, self._jitter = on_change, jitter
         self.may_take: Callable[[], bool] = lambda: True
+        self.await_sent: Callable[[float], object] = lambda _: None
         self._is_leaving = False
         # Written by run's thread only, each atomically, so that readers need no lock. `_lead` is
         # the term and the time of its last renewal.
@@ -136,6 +139,14 @@ class Leader:
     def is_leading(self) -> bool:
         """True during a term."""
         return bool(self.term())
+
+    def left_s(self) -> float:
+        """Seconds for which no other replica can lead, whatever happens."""
+        lead = self._lead
+        return 0.0 if lead is None else self._ends_s(lead[1]) - self._clock.monotonic()
+
+    def _ends_s(self, renewed_at: float) -> float:
+        return renewed_at + self._times.duration_s
 
     def _is_late(self, renewed_at: float) -> bool:
         return self._clock.monotonic() - renewed_at >= self._times.renew_deadline_s
@@ -171,11 +182,12 @@ class Leader:
 
     def release(self) -> None:
         """Stop leading and let another replica take over at once."""
-        was_held, self._lead = self._lead is not None, None
+        lead, self._lead = self._lead, None
         # Before the record is written: the next leader may begin with that write.
         self._announce(logging.INFO)
-        if not was_held:
+        if lead is None:
             return
+        self.await_sent(max(self._ends_s(lead[1]) - self._clock.monotonic(), 0.0))
         for _ in range(RELEASE_ATTEMPTS):
             try:
                 lease = self._kube.read_lease(self._namespace, self._name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hami_node.ports import EventNote
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock, soon
 from tests.fakes.http_servers import answering_server, dripping_server
+from tests.fakes.waiting import eventually
 from tests.unit.cluster.conftest import Connect, Requests, pod
 
 NOTE = EventNote(kind="Pod", namespace="ns", name="p1", uid="u1", reason="Refused", message="full")
@@ -110,6 +112,23 @@ def test_bind_pod_sets_annotations_with_the_node(server: FaultyApiServer, kube: 
     kube.bind_pod(free, "n1", {"phase": "new"})
     annotations = kube.read_pod("ns", "free").annotations
     assert (annotations["team"], annotations["phase"]) == ("x", "new")
+
+
+def test_bind_pod_in_time_tells_the_api_server_and_does_not_wait_longer(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
+    server.create("pods", pod("ns", "free"))
+    free = kube.read_pod("ns", "free")
+    server.faults.add("create", "pods", "hang", 1)
+    began = time.monotonic()
+    with pytest.raises(KubeError) as failed:
+        kube.bind_pod(free, "n1", {}, 0.3)
+    assert failed.value.is_transient
+    assert time.monotonic() - began < 5
+    server.faults.clear()
+    eventually(lambda: [seen.query for seen in server.requests() if seen.subresource])
+    asked = [seen.query for seen in server.requests() if seen.subresource]
+    assert asked == [{"timeout": "300ms"}]
 
 
 def test_bind_pod_in_another_version_raises_conflict(

@@ -421,6 +421,24 @@ def test_release_is_tried_again_and_leaves_the_lease_of_others_alone(
     assert leases.spec()["holderIdentity"] == "b"
 
 
+def test_release_waits_for_what_the_next_leader_must_not_miss_and_no_longer_than_the_lease(
+    leases: StoreLeases, clock: FakeClock
+) -> None:
+    leader, waited = replica(leases, "a", clock), list[tuple[float, str]]()
+
+    def wait(limit_s: float) -> None:
+        waited.append((limit_s, str(leases.spec()["holderIdentity"])))
+
+    leader.await_sent = wait
+    leader.step()
+    clock.advance(1.0)
+    assert leader.left_s() == TIMES.duration_s - 1.0
+    leader.release()
+    assert waited == [(TIMES.duration_s - 1.0, "a")]
+    assert leases.spec()["holderIdentity"] == ""
+    assert leader.left_s() == 0.0
+
+
 def test_release_without_the_lease_asks_nothing(leases: StoreLeases, clock: FakeClock) -> None:
     replica(leases, "a", clock).release()
     assert leases.calls == []
