@@ -424,10 +424,10 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
     for key in filter(None, written):
         assert key.startswith(tuple(prefixes)) or key in keys
     bindings = policies["pods/binding"]["spec"]["validations"]
-    assert allowed_by(bindings[0]["expression"]) == (
-        [],
-        [names.POD_BIND_PHASE, names.POD_BIND_TIME],
-    )
+    prefixes, keys = allowed_by(bindings[0]["expression"])
+    carried = (*RESERVATION_KEYS, names.POD_BIND_PHASE, names.POD_BIND_TIME)
+    assert all(key.startswith(tuple(prefixes)) or key in keys for key in carried)
+    assert set(prefixes) == {"hami.io/", "hami-node.io/", "AWS_NEURON", "NEURON_"}
     assert allowed_by(bindings[1]["expression"]) == (["topology.kubernetes.io/"], [])
 
 
