@@ -46,8 +46,7 @@ class Releaser:
 
     def look(self) -> None:
         """Release what is due; then remove it from the pods that carry it."""
-        failed = self._state.released.take()
-        if released := (*failed, *self._groups.look(failed)):
+        if released := (*self._state.released.take(), *self._groups.look()):
             with suppress(NotLeading):
                 self._clear(released, self._require_lead())
 

@@ -24,7 +24,7 @@ from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.vendors.request import request_of
-from hami_node.wire.pod_group import PodGroup, decode_pod_group, group_key
+from hami_node.wire.pod_group import PodGroup, decode_pod_group
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ HOLD_S: Final = 30.0
 """A group that has not become complete so long after its last member came gives all back."""
 SLICE_S: Final = 0.01
 """After so long of a trial other decisions are let in."""
+
+MAX_REQUESTS: Final = 4_096
+"""Requests of members that are remembered."""
 
 Answer = Reserved | NoNode | Refused | Busy
 
@@ -45,12 +48,14 @@ class _Promise:
         since_s: when it was made.
         progress_s: when a member came last.
         waiting: the members for which room is held.
+        came: the members that got their cards.
     """
 
     minimum: int
     since_s: float
     progress_s: float
     waiting: set[str] = field(default_factory=set)
+    came: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class GroupGate:
         self._lock = threading.Lock()
         self._promises: dict[str, _Promise] = {}
         self._rests = Rests()
+        self._requests: dict[str, tuple[Pod, PodRequest]] = {}
 
     def reserve(
         self,
@@ -93,17 +99,16 @@ class GroupGate:
         with self._lock:
             return self._as_member(pod, request, group, candidates)
 
-    def look(self, failed: Iterable[Pod]) -> tuple[Pod, ...]:
-        """End what is not used; the pods that were released besides those that failed."""
+    def look(self) -> tuple[Pod, ...]:
+        """End what is not used; the pods that were released."""
         released: list[Pod] = []
         with self._lock:
-            for key in dict.fromkeys(group_key(pod) for pod in failed):
-                if key in self._promises and not self._is_complete(key):
-                    released += self._broken(key, "a member could not be bound")
             now_s = self._clock.monotonic()
             for key, promise in list(self._promises.items()):
                 if self._is_complete(key):
                     self._kept(key)
+                elif name := self._lost(key):
+                    released += self._broken(key, f"{name} could not be bound")
                 elif now_s - promise.progress_s > HOLD_S and self._is_waiting(key):
                     released += self._broken(key, f"nothing has come of it for {HOLD_S:.0f} s")
         return tuple(released)
@@ -119,11 +124,11 @@ class GroupGate:
         self, pod: Pod, request: PodRequest, group: PodGroup, candidates: Collection[str] | None
     ) -> Answer:
         others = self._others(pod, group)
-        if why := _contradiction(group, others):
+        if why := self._contradiction(group, others):
             return Refused(why=why)
         if why := self._rests.why(group.key, self._clock.monotonic()):
             return Busy(why)
-        pending = [other for other in others if not self._is_served(other)]
+        pending = self._pending(others)
         missing = group.minimum - 1 - (len(others) - len(pending))
         if missing > len(pending):
             there = 1 + len(others)
@@ -149,18 +154,37 @@ class GroupGate:
             and (not other.is_over or other.owner == pod.owner)  # else of an earlier run
         )
 
-    def _is_served(self, pod: Pod) -> bool:
-        """Whether it is bound, has its cards, or needs none."""
-        if pod.node_name or self._state.held.is_placed(pod.uid):
-            return True
-        request = self._request(pod)
-        return request is not None and request.is_empty
+    def _contradiction(self, group: PodGroup, others: Iterable[Pod]) -> str:
+        """Why the members don't agree, or one can't be served; "" otherwise."""
+        for other in others:
+            try:
+                theirs = decode_pod_group(other)
+                self._request(other)
+            except WireError as e:
+                return f"pod group {group.key}: its member {other.name} is wrong: {e}"
+            if theirs is not None and theirs.minimum != group.minimum:
+                return (
+                    f"pod group {group.key} has to have one minimum: "
+                    f"{other.name} says {theirs.minimum}, this pod {group.minimum}"
+                )
+        return ""
 
-    def _request(self, pod: Pod) -> PodRequest | None:
-        try:
-            return request_of(pod, self._state.rules.vendors)
-        except WireError:
-            return None
+    def _pending(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Those that are neither bound nor have their cards, and need some."""
+        placed = self._state.held.placed(pod.uid for pod in pods)
+        open_ = [pod for pod in pods if not pod.node_name and pod.uid not in placed]
+        return [pod for pod in open_ if not self._request(pod).is_empty]
+
+    def _request(self, pod: Pod) -> PodRequest:
+        """What it asks for; each call about a group asks that of all its members."""
+        known = self._requests.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1]
+        request = request_of(pod, self._state.rules.vendors)
+        if len(self._requests) >= MAX_REQUESTS:
+            self._requests.clear()
+        self._requests[pod.uid] = (pod, request)
+        return request
 
     # -- the others --------------------------------------------------------------------------------
     def _with_the_others(self, call: _Call, reserved: Reserved) -> Reserved | Busy:
@@ -177,6 +201,7 @@ class GroupGate:
         if fitting == len(wanted):
             promise = promise or _Promise(call.group.minimum, now_s, now_s)
             promise.progress_s, promise.waiting = now_s, {pod.uid for pod in wanted}
+            promise.came.add(call.pod.uid)
             if call.group.minimum > 1:
                 self._promises[key] = promise
             return reserved
@@ -193,8 +218,7 @@ class GroupGate:
         """Hold room for each; how many fit before the first that does not."""
         begun_s = self._clock.monotonic()
         for count, pod in enumerate(wanted):
-            request = self._request(pod)
-            if request is None or not self._state.held.hold(pod, request, candidates):
+            if not self._state.held.hold(pod, self._request(pod), candidates):
                 return count
             if self._clock.monotonic() - begun_s > SLICE_S:
                 self._pause()
@@ -206,10 +230,20 @@ class GroupGate:
         bound = sum(bool(pod.node_name) for pod in self.members.of(key))
         return bound >= self._promises[key].minimum
 
+    def _lost(self, key: str) -> str:
+        """A member that had its cards and has them no more; "" if there is none."""
+        came, members = self._promises[key].came, self.members.of(key)
+        lost = [pod for pod in members if pod.uid in came and not pod.node_name]
+        placed = self._state.held.placed(pod.uid for pod in lost)
+        return next((pod.name for pod in lost if pod.uid not in placed), "")
+
     def _is_waiting(self, key: str) -> bool:
         """Whether a member has still to come; one that has its cards may take long to be bound."""
-        promise = self._promises[key]
-        served = sum(self._is_served(pod) for pod in self.members.of(key))
+        promise, members = self._promises[key], self.members.of(key)
+        try:
+            served = len(members) - len(self._pending(members))
+        except WireError:
+            return True
         return bool(promise.waiting) or served < promise.minimum
 
     def _kept(self, key: str) -> None:
@@ -227,21 +261,6 @@ class GroupGate:
         self._rests.broken(key, text, now_s - promise.since_s, now_s)
         log.warning("group_gave_back", extra=kv(group=key, why=why, released=len(released)))
         return released
-
-
-def _contradiction(group: PodGroup, others: Iterable[Pod]) -> str:
-    """Why the members don't agree; "" if they do."""
-    for other in others:
-        try:
-            theirs = decode_pod_group(other)
-        except WireError as e:
-            return f"pod group {group.key}: its member {other.name} is wrong: {e}"
-        if theirs is not None and theirs.minimum != group.minimum:
-            return (
-                f"pod group {group.key} has to have one minimum: "
-                f"{other.name} says {theirs.minimum}, this pod {group.minimum}"
-            )
-    return ""
 
 
 def _too_large(group: PodGroup, missing: int, fitting: int) -> str:

@@ -79,10 +79,10 @@ class HeldRooms:
                 else:
                     del self._rooms[owner]
 
-    def is_placed(self, uid: str) -> bool:
-        """True for a pod that holds cards itself."""
+    def placed(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these pods that hold cards themselves."""
         with self._lock:
-            return self._fleet.node_of(uid) is not None
+            return frozenset(uid for uid in uids if self._fleet.node_of(uid) is not None)
 
     def held(self) -> frozenset[str]:
         """The pods for which room is held."""

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from hami_node.errors import KubeError
 from hami_node.extender.grouping.gate import HOLD_S
 from hami_node.extender.grouping.rests import MAX_BROKEN_S
 from hami_node.extender.releaser import Releaser
@@ -153,6 +154,18 @@ def test_member_that_fails_gives_back_the_cards_of_all_that_are_not_bound(desk: 
     assert names.POD_NODE not in desk.notes_of(pods[2])
     desk.clock.advance(60.0)
     assert all(desk.choose(name) for name in pods[1:])
+
+
+def test_member_whose_binding_fails_gives_back_the_cards_of_all(desk: Desk) -> None:
+    pods = group(desk, "a", 4)
+    for name in pods[:3]:
+        desk.choose(name)
+    desk.kube.fail("bind_pod", KubeError("no", 403))
+    assert desk.bind(pods[0], str(desk.state.reservation_of(f"uid-{pods[0]}")))
+    desk.sync()
+    look(desk)
+    assert desk.held() == {}
+    assert "others have a turn" in desk.ask(pods[1])["Error"]
 
 
 def test_member_that_is_being_bound_keeps_its_cards(desk: Desk) -> None:
