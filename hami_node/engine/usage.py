@@ -264,7 +264,6 @@ class NodeUsage:
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
         """Start with unused cards; their order is the order of registration."""
-        self._charges: dict[Uuid, dict[str, Charge]] = {}
         self._pods: dict[str, tuple[Charge, ...]] = {}
         self._cards: dict[Uuid, DeviceUsage] = {}
         self.replace_devices(devices)
@@ -284,9 +283,9 @@ class NodeUsage:
         """(pod key, charge) for grants on cards that the node does not have, sorted."""
         missing = [
             (key, charge)
-            for uuid, charges in self._charges.items()
-            if uuid not in self._cards
-            for key, charge in charges.items()
+            for key, charges in self._pods.items()
+            for charge in charges
+            if charge.uuid not in self._cards
         ]
         return tuple(sorted(missing, key=lambda entry: (entry[0], entry[1].uuid)))
 
@@ -296,11 +295,9 @@ class NodeUsage:
 
     def without(self, *keys: str) -> Mapping[Uuid, DeviceUsage]:
         """The cards with what all pods but these hold."""
-        cards = dict(self._cards)
-        for uuid in {charge.uuid for key in keys for charge in self.charges(key)}:
-            if uuid in cards:
-                cards[uuid] = self._fresh(cards[uuid].device, leave_out=keys)
-        return cards
+        touched = {charge.uuid for key in keys for charge in self.charges(key)}
+        devices = [card.device for uuid, card in self._cards.items() if uuid in touched]
+        return {**self._cards, **self._fresh(devices, leave_out=keys)}
 
     def add(self, key: str, grants: PodGrants) -> None:
         """Count a pod's grants; grants counted before under the same key are replaced."""
@@ -311,7 +308,6 @@ class NodeUsage:
         self._pods[key] = charges
         cards = dict(self._cards)
         for charge in charges:
-            self._charges.setdefault(charge.uuid, {})[key] = charge
             card = cards.get(charge.uuid)
             if card is not None:
                 cards[charge.uuid] = charged(card, charge)
@@ -322,25 +318,25 @@ class NodeUsage:
         charges = self._pods.pop(key, ())
         if not charges:
             return
-        cards = dict(self._cards)
-        for charge in charges:
-            held = self._charges[charge.uuid]
-            del held[key]
-            if not held:
-                del self._charges[charge.uuid]
-            card = cards.get(charge.uuid)
-            if card is not None:
-                cards[charge.uuid] = self._fresh(card.device)
-        self._cards = cards
+        cards = (self._cards.get(charge.uuid) for charge in charges)
+        devices = [card.device for card in cards if card is not None]
+        self._cards = {**self._cards, **self._fresh(devices)}
 
     def replace_devices(self, devices: Iterable[Device]) -> None:
         """Take a new inventory; the grants stay with their cards."""
-        self._cards = {device.uuid: self._fresh(device) for device in devices}
+        self._cards = self._fresh(devices)
 
-    def _fresh(self, device: Device, leave_out: Collection[str] = ()) -> DeviceUsage:
-        # Summed from scratch, over the few charges on the card: masks can't be subtracted.
-        card = DeviceUsage(device=device)
-        for key, charge in self._charges.get(device.uuid, {}).items():
-            if key not in leave_out:
-                card = charged(card, charge)
-        return card
+    def _fresh(
+        self, devices: Iterable[Device], leave_out: Collection[str] = ()
+    ) -> dict[Uuid, DeviceUsage]:
+        # Summed from scratch, over the few pods of the node: masks can't be subtracted, and an
+        # index of charges by card would cost a large fleet more memory than its pods' names.
+        cards = {device.uuid: DeviceUsage(device=device) for device in devices}
+        for key, charges in self._pods.items() if cards else ():
+            if key in leave_out:
+                continue
+            for charge in charges:
+                card = cards.get(charge.uuid)
+                if card is not None:
+                    cards[charge.uuid] = charged(card, charge)
+        return cards

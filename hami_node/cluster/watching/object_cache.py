@@ -41,7 +41,7 @@ class ObjectCache(Generic[T]):
         """Start empty; `resource` is for the log."""
         self._resource = resource
         self._lock = threading.Lock()
-        self._objects: dict[Key, T] = {}
+        self._objects: dict[str, dict[str, T]] = {}  # by namespace, name: no key for each object
         self._sorted: tuple[T, ...] | None = ()
         self._listeners: list[Listener] = []
         self._on_change: list[OnChange[T]] = []
@@ -50,17 +50,22 @@ class ObjectCache(Generic[T]):
         """All objects, sorted by (namespace, name)."""
         with self._lock:
             if self._sorted is None:
-                self._sorted = tuple(self._objects[key] for key in sorted(self._objects))
+                self._sorted = tuple(
+                    named[name]
+                    for _, named in sorted(self._objects.items())
+                    for name in sorted(named)
+                )
             return self._sorted
 
     def __len__(self) -> int:
         """How many objects there are."""
-        return len(self._objects)
+        with self._lock:
+            return sum(map(len, self._objects.values()))
 
     def find(self, namespace: str, name: str) -> T | None:
         """The object with this name, or None."""
         with self._lock:
-            return self._objects.get((namespace, name))
+            return self._known((namespace, name))
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` after every list and every change. Subscribe before the watch runs."""
@@ -74,19 +79,23 @@ class ObjectCache(Generic[T]):
 
     def replace(self, found: Mapping[Key, T]) -> None:
         """Take a whole list; its differences are reported, deleted objects first."""
-        for key in [key for key in self._objects if key not in found]:
+        gone = [
+            (namespace, name)
+            for namespace, named in self._objects.items()
+            for name in named
+            if (namespace, name) not in found
+        ]
+        for key in gone:
             self.put(key, None)
         for key, item in found.items():
-            known = self._objects.get(key)
+            known = self._known(key)
             if known is None or known.resource_version != item.resource_version:
                 self.put(key, item)
 
     def put(self, key: Key, after: T | None) -> None:
         """Store or (None) remove an object; a new object under an old name is two changes."""
         with self._lock:
-            before = self._objects.pop(key, None)
-            if after is not None:
-                self._objects[key] = after
+            before = self._exchange(key, after)
             self._sorted = None
         if before is not None and after is not None and before.uid != after.uid:
             self._report_change(before, None)
@@ -98,6 +107,22 @@ class ObjectCache(Generic[T]):
         """Call the listeners."""
         for listener in self._listeners:
             self._guarded(listener)
+
+    def _known(self, key: Key) -> T | None:
+        namespace, name = key
+        named = self._objects.get(namespace)
+        return None if named is None else named.get(name)
+
+    def _exchange(self, key: Key, after: T | None) -> T | None:
+        """Store or remove an object; what was there before."""
+        namespace, name = key
+        named = self._objects.setdefault(namespace, {})
+        before = named.pop(name, None)
+        if after is not None:
+            named[name] = after
+        elif not named:
+            del self._objects[namespace]
+        return before
 
     def _report_change(self, before: T | None, after: T | None) -> None:
         for on_change in self._on_change:
