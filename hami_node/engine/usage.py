@@ -246,11 +246,13 @@ def charged(card: DeviceUsage, charge: Charge) -> DeviceUsage:
     """The card after another pod's charge."""
     rules = counting_of(card.device.vendor)
     is_mask = rules.cores_are_mask
-    used = replace(
-        card,
+    used = DeviceUsage(  # not `replace`, which takes thrice the time
+        device=card.device,
         slots_used=card.slots_used + charge.slots,
         memory_used_mib=card.memory_used_mib + charge.memory_mib,
         cores_used=card.cores_used | charge.cores if is_mask else card.cores_used + charge.cores,
+        parts=card.parts,
+        contradiction=card.contradiction,
     )
     return rules.with_parts(used, charge)
 

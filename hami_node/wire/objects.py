@@ -61,6 +61,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     owner_references: list[_Owner] | None = None
 
 
+_Items = tuple[tuple[str, str], ...]
 _Quantities = dict[str, str | int | float | None] | None
 
 
@@ -271,15 +272,37 @@ def _container_of(
 ) -> Container:
     resources = raw.resources or _Resources()
     limits, requests = _extended(resources.limits), _extended(resources.requests)
+    is_privileged = bool(raw.security_context and raw.security_context.privileged)
+    name, env = sys.intern(raw.name or ""), _literals(raw.env)
+    if not env and raw.name not in ended and len(limits) + len(requests) <= _MOST_SHARED:
+        return _one_container(
+            name, kind, tuple(limits.items()), tuple(requests.items()), is_privileged
+        )
     return Container(
-        name=sys.intern(raw.name or ""),
+        name=name,
         kind=kind,
         limits=limits,
         requests=limits if requests == limits else requests,
-        env=_literals(raw.env),
-        is_privileged=bool(raw.security_context and raw.security_context.privileged),
+        env=env,
+        is_privileged=is_privileged,
         is_terminated=raw.name in ended,
         is_terminated_ok=ended.get(raw.name or "") == 0,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _one_container(
+    name: str, kind: ContainerKind, limits: _Items, requests: _Items, is_privileged: bool
+) -> Container:
+    """One object for all running containers that differ in nothing."""
+    kept = _one_of(limits) if limits else _NOTHING
+    return Container(
+        name=name,
+        kind=kind,
+        limits=kept,
+        requests=kept if requests == limits else _one_of(requests) if requests else _NOTHING,
+        env=_NOTHING,
+        is_privileged=is_privileged,
     )
 
 
@@ -323,7 +346,7 @@ def _shared(found: Mapping[str, str | None]) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=8192)
-def _one_of(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+def _one_of(items: _Items) -> Mapping[str, str]:
     return MappingProxyType(dict(items))
 
 

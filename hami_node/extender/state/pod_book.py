@@ -330,7 +330,9 @@ class PodBook:
         holding = holdings.holding_of(pod, self._vendors)
         written = NOTHING if holding is None else holding.grants
         floor = self._words.floor(pod, counted.seen)
-        grants = replace(united(floor, written), are_inits_over=are_inits_over(pod))
+        grants, is_over = united(floor, written), are_inits_over(pod)
+        if grants.are_inits_over != is_over:
+            grants = replace(grants, are_inits_over=is_over)
         if grants.containers != written.containers and not resize:
             log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
         counted.seen = self._remembered(counted, written, grants)
