@@ -31,6 +31,15 @@ RETRY_S: Final = 0.02
 """How often a waiting pod is retried; kube-scheduler does so when the cluster changes."""
 
 
+BYPASSING_JOB: Final = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "name": "bypassing",
+    "uid": "bypassing-job",
+    "controller": True,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
     """A container that wants a slice of a card.
@@ -139,8 +148,12 @@ def forge(stage: Stage, name: str, want: Want, card: Device) -> None:
 def write_bound(
     stage: Stage, name: str, node: str, container: Container, annotations: Mapping[str, str]
 ) -> None:
-    """Create a pod that is already bound to a node."""
+    """Create a pod that is already bound to a node; all of them belong to one Job.
+
+    Two owners whose pods fail on a node would close it to the namespace for a while.
+    """
     body = body_of(name, (container,), annotations)
+    body["metadata"]["ownerReferences"] = [BYPASSING_JOB]
     body["spec"]["nodeName"] = node
     stage.api.create("pods", body)
 
