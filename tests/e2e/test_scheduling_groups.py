@@ -1,0 +1,128 @@
+"""Groups of pods, gates and pods that fail late, under the real kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from hami_node.wire import names
+from tests.e2e import cards
+from tests.e2e.api import Api, Json
+from tests.e2e.extender import DEFAULT
+from tests.e2e.pods import Pods, RealContainer
+from tests.e2e.waiting import eventually, stays
+from tests.reliability import shows
+
+_CARDS: Final = len(cards.UUIDS)
+_CLAIM: Final = "/api/v1/namespaces/default/persistentvolumeclaims/e2e-late"
+_CLASS: Final = "/apis/storage.k8s.io/v1/storageclasses/e2e-late"
+
+
+def _asking(count: int) -> RealContainer:
+    return RealContainer(name="c0", cards=count)
+
+
+def _placed(pods: Pods) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods.all() if pod["spec"].get("nodeName")}
+
+
+@shows(
+    "E5",
+    fault="two groups of pods that each need all cards are created at the same moment",
+    happens="one runs whole and the other waits without a card; it runs when the first has ended",
+)
+@pytest.mark.usefixtures("extender")
+def test_two_groups_that_each_need_all_cards_run_one_after_the_other(pods: Pods) -> None:
+    groups = {name: {f"{name}-0", f"{name}-1"} for name in ("red", "blue")}
+    for number in range(2):
+        for name in groups:
+            notes = {names.POD_GROUP: name, names.POD_GROUP_MIN: "2"}
+            pods.create(
+                f"{name}-{number}", _asking(_CARDS // 2), annotations=notes, scheduler=DEFAULT
+            )
+
+    def first() -> str:
+        placed = _placed(pods)
+        assert placed in groups.values(), placed
+        return next(name for name, members in groups.items() if members == placed)
+
+    winner = eventually("one group is placed", first, limit_s=60)
+    stays("the other has nothing", lambda: _placed(pods) == groups[winner], 3.0)
+    pods.wait_running(*groups[winner])
+    pods.delete(*groups[winner])
+    (other,) = groups.keys() - {winner}
+    pods.wait_running(*groups[other], limit_s=90)
+
+
+@pytest.fixture
+def claim(api: Api) -> Iterator[str]:
+    """A volume that waits for its pod, of a provisioner that does not exist."""
+    api.create(
+        _CLASS.rpartition("/")[0],
+        {
+            "metadata": {"name": "e2e-late"},
+            "provisioner": "nobody.example/none",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "e2e-late",
+        "resources": {"requests": {"storage": "1Mi"}},
+    }
+    api.create(_CLAIM.rpartition("/")[0], {"metadata": {"name": "e2e-late"}, "spec": spec})
+    yield "e2e-late"
+    _remove_claim(api)
+    api.delete(_CLASS)
+
+
+def _remove_claim(api: Api) -> None:
+    if api.exists(_CLAIM):
+        api.patch(_CLAIM, {"metadata": {"finalizers": None}})
+        api.delete(_CLAIM)
+
+
+def _pod(name: str, count: int, **spec: object) -> Json:
+    """A pod as `Pods.create` makes it, with more in its spec."""
+    return {
+        "metadata": {"name": name, "labels": {"e2e": "pod"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [_asking(count).manifest()],
+            **spec,
+        },
+    }
+
+
+@shows(
+    "E5",
+    fault="a pod's volume is gone after its cards were reserved, and before it is bound",
+    happens="its cards are free as soon as kube-scheduler has given it up, not after 5 minutes",
+)
+@pytest.mark.usefixtures("extender")
+def test_pod_whose_volume_fails_gives_its_cards_back(api: Api, pods: Pods, claim: str) -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+    api.create(Pods.path, _pod("late", _CARDS, volumes=[volume]))
+    key = "volume.kubernetes.io/selected-node"
+
+    def is_chosen() -> bool:
+        return key in api.read(_CLAIM)["metadata"].get("annotations", {})
+
+    eventually("kube-scheduler waits for the volume", is_chosen, limit_s=60)
+    _remove_claim(api)
+    pods.create("next", _asking(_CARDS), scheduler=DEFAULT)
+    pods.wait_running("next", limit_s=60)
+
+
+@pytest.mark.usefixtures("extender")
+def test_pod_with_a_scheduling_gate_holds_nothing_until_it_is_open(api: Api, pods: Pods) -> None:
+    api.create(Pods.path, _pod("gated", _CARDS, schedulingGates=[{"name": "example.com/e2e"}]))
+    pods.create("other", _asking(_CARDS), scheduler=DEFAULT)
+    pods.wait_running("other")
+    assert pods.annotation("gated", names.POD_NODE) == ""
+    pods.delete("other")
+    api.patch(f"{Pods.path}/gated", {"spec": {"schedulingGates": None}})
+    pods.wait_running("gated", limit_s=90)
