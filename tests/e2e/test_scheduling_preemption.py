@@ -78,7 +78,9 @@ def _node(pods: Pods, name: str) -> str:
 
 
 def _is_there(pods: Pods, name: str) -> bool:
-    return _node(pods, name) == _NODE
+    pod = pods.read(name)
+    assert pod["spec"].get("nodeName") == _NODE, f"{pod['metadata']}, {pod['status']}"
+    return True
 
 
 def _names(pods: Pods) -> set[str]:
@@ -100,7 +102,7 @@ def _nobody_goes_for(pods: Pods, name: str) -> None:
 @pytest.mark.usefixtures("extender", "full")
 def test_one_pod_of_the_lowest_priority_makes_room(api: Api, pods: Pods) -> None:
     api.create(Pods.path, _pod("urgent", "e2e-high"))
-    eventually("the urgent pod is bound", lambda: _node(pods, "urgent") == _NODE)
+    eventually("the urgent pod is bound", partial(_is_there, pods, "urgent"))
     assert _names(pods) == {"middle", "urgent"}
     given = nvidia_names.POD_ALLOCATED
     assert (
@@ -117,7 +119,7 @@ def test_a_disruption_budget_protects_its_pod(api: Api, pods: Pods) -> None:
     try:
         eventually("kube-scheduler knows the budget", lambda: api.read(f"{_BUDGETS}/keep-low"))
         api.create(Pods.path, _pod("urgent", "e2e-high"))
-        eventually("the urgent pod is bound", lambda: _node(pods, "urgent") == _NODE)
+        eventually("the urgent pod is bound", partial(_is_there, pods, "urgent"))
         assert _names(pods) == {"low", "urgent"}
     finally:
         api.delete(f"{_BUDGETS}/keep-low")
