@@ -34,6 +34,7 @@ NOT_HERE: Final = {
     "hami_node_record_rebuilt": "the record is whole",
     "hami_node:record_lost": "the record is whole",
     "hami_node_resource_taken": "no other plugin is there",
+    "hami_node_extender_nodes_backed_off": "no node is backed off",
     "hami_node_xid_events": "the driver has no error to tell",
     "hami_node:driver_errors": "the driver has no error to tell",
     'hami_node_allocate_total{result!~"ok': "nobody is refused",

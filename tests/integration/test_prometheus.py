@@ -39,6 +39,7 @@ NOT_HERE: Final = {
     "hami_node_record_rebuilt": "the record is whole",
     "hami_node:record_lost": "the record is whole",
     "hami_node_resource_taken": "no other plugin is there",
+    "hami_node_extender_nodes_backed_off": "no node is backed off",
     "hami_node_extender_resizes": "nobody resizes a pod",
     "hami_node_extender_card_slots) == 0": "every card is offered",
     "ALERTS": "asked for below",
