@@ -246,7 +246,7 @@ def charged(card: DeviceUsage, charge: Charge) -> DeviceUsage:
     """The card after another pod's charge."""
     rules = counting_of(card.device.vendor)
     is_mask = rules.cores_are_mask
-    used = DeviceUsage(  # not `replace`, which takes thrice the time
+    used = DeviceUsage(  # not `replace`, which takes twice the time
         device=card.device,
         slots_used=card.slots_used + charge.slots,
         memory_used_mib=card.memory_used_mib + charge.memory_mib,

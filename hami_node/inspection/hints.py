@@ -22,16 +22,29 @@ NO_NAMESPACE: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """The picture's fleet, and the same without pods."""
+    """The picture's fleet, and the same without pods; `later` has nodes that are closed now too."""
 
     fleet: Fleet
     empty: Fleet
     nodes: tuple[str, ...]
+    later: tuple[str, ...]
 
-    def where(self, request: PodRequest, fleet: Fleet | None = None) -> str:
-        """A node that the request fits on; "" for none."""
-        answer = (fleet or self.fleet).place(request, self.nodes)
-        return answer.node if isinstance(answer, Placed) else ""
+    def where(self, request: PodRequest) -> str:
+        """A node that the request fits on now; "" for none."""
+        return _node(self.fleet, request, self.nodes)
+
+    def where_later(self, request: PodRequest) -> str:
+        """A node that it fits on once nodes that are closed now are open again; "" for none."""
+        return _node(self.fleet, request, self.later)
+
+    def where_alone(self, request: PodRequest) -> str:
+        """A node that it would fit on without other pods; "" for none."""
+        return _node(self.empty, request, self.later)
+
+
+def _node(fleet: Fleet, request: PodRequest, nodes: tuple[str, ...]) -> str:
+    answer = fleet.place(request, nodes)
+    return answer.node if isinstance(answer, Placed) else ""
 
 
 def hints_of(
@@ -49,12 +62,12 @@ def hints_of(
         closed: nodes that get no such pods now.
     """
     basis = picture.basis
+    ready = tuple(name for name in picture.offers if picture.is_ready(name))
     trial = _Trial(
         fleet=picture.fleet,
         empty=picture.empty or fleet_of(basis, picture.offers, {}),
-        nodes=tuple(
-            name for name in picture.offers if picture.is_ready(name) and name not in closed
-        ),
+        nodes=tuple(name for name in ready if name not in closed),
+        later=ready,
     )
     return (
         *(hint for vendor in basis.vendors for hint in _smaller(picture, request, trial, vendor)),
@@ -166,7 +179,8 @@ def _waiting(request: PodRequest, trial: _Trial) -> str:
             f"the ResourceQuota of namespace {request.namespace} prevents it: without it the pod "
             f"fits on {node} now"
         )
-    node = trial.where(request, trial.empty)
-    if node:
+    if node := trial.where_later(request):
+        return f"or wait: when pods are sent to {node} again, it fits there"
+    if node := trial.where_alone(request):
         return f"or wait: when other pods have ended, it fits on {node}"
     return "waiting alone does not help: it fits on no node even without other pods"

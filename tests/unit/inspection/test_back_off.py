@@ -94,3 +94,11 @@ def test_the_live_picture_closes_the_same_nodes() -> None:
 def test_whoever_failed_for_another_owner_is_not_told_about() -> None:
     desk = broken("Allocate failed due to rpc error: code = FailedPrecondition desc = no")
     assert {node.verdict for node in why(desk).nodes} == {Verdict.FITS}
+
+
+def test_a_pod_that_waits_for_the_back_off_alone_is_told_so() -> None:
+    desk = broken()
+    desk.kube.store.delete("nodes", "", "n1")
+    desk.sync()
+    *_, last = why(desk).cures
+    assert last == "or wait: when pods are sent to n0 again, it fits there"
