@@ -94,12 +94,11 @@ def test_rest_of_a_node_is_denied(thief: Api, body: Json) -> None:
     "metadata",
     [
         {"annotations": {"example.com/foreign": "x"}},
-        {"annotations": {nvidia_names.POD_ALLOCATED: "x"}},
         {"labels": {"app": "x"}},
     ],
-    ids=["foreign", "grant", "label"],
+    ids=["foreign", "label"],
 )
-def test_binding_carries_nothing_but_the_phase(
+def test_binding_carries_nothing_but_a_reservation(
     thief: Api, pods: Pods, mine: Json, metadata: dict[str, Json]
 ) -> None:
     with pytest.raises(ApiError, match="hami-node-extender may") as denied:
@@ -108,11 +107,15 @@ def test_binding_carries_nothing_but_the_phase(
     assert not pods.read("mine")["spec"].get("nodeName")
 
 
-def test_binding_with_the_phase_is_allowed(thief: Api, pods: Pods, mine: Json) -> None:
-    phase = {names.POD_BIND_PHASE: names.PHASE_ALLOCATING}
-    thief.create(f"{_POD}/binding", _binding(mine, annotations=phase))
+def test_binding_with_a_reservation_is_allowed(thief: Api, pods: Pods, mine: Json) -> None:
+    carried = {
+        names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
+        names.POD_NODE: NODE,
+        nvidia_names.POD_ALLOCATED: ";",
+    }
+    thief.create(f"{_POD}/binding", _binding(mine, annotations=carried))
     assert pods.read("mine")["spec"]["nodeName"] == NODE
-    assert pods.annotation("mine", names.POD_BIND_PHASE) == names.PHASE_ALLOCATING
+    assert {key: pods.annotation("mine", key) for key in carried} == carried
 
 
 @pytest.mark.parametrize("path", UNREADABLE)
