@@ -40,21 +40,21 @@ def test_node_that_serves_nobody_is_left_alone_until_it_is_mended(
     pods: Pods, extender: Extender, api: Api
 ) -> None:
     began = time.monotonic()
-    pods.create("first", _ONE, scheduler=DEFAULT)
-    status = pods.wait_phase("first", "Failed")
+    pods.create("refused", _ONE, scheduler=DEFAULT)
+    status = pods.wait_phase("refused", "Failed")
     print(status["message"])
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "code = Unavailable" in status["message"]
     eventually("the leader counts the node as closed to all", lambda: _closed(extender) == 1)
-    pods.create("second", _ONE, scheduler=DEFAULT)  # without a controller: another owner's
-    until_s = eventually("it waits, and is told until when", lambda: _told_until(api, "second"))
+    pods.create("held-off", _ONE, scheduler=DEFAULT)  # without a controller: another owner's
+    until_s = eventually("it waits, and is told until when", lambda: _told_until(api, "held-off"))
     limiter.install()  # nothing tells the cluster so: that comes with the pod that tries
-    pods.wait_running("second")
-    assert float(pods.annotation("second", names.POD_BIND_TIME)) >= until_s
-    assert pods.inside("second", "c0").memory_limits == ("3000m",)
+    pods.wait_running("held-off")
+    assert float(pods.annotation("held-off", names.POD_BIND_TIME)) >= until_s
+    assert pods.inside("held-off", "c0").memory_limits == ("3000m",)
     eventually("the node is open again", lambda: _closed(extender) == 0)
-    pods.create("third", _ONE, scheduler=DEFAULT)
-    pods.wait_running("third")
+    pods.create("later", _ONE, scheduler=DEFAULT)
+    pods.wait_running("later")
     print(f"from the broken node to the third pod: {time.monotonic() - began:.1f} s")
 
 
