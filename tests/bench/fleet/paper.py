@@ -122,12 +122,17 @@ class PodWatch:
 
     def _run(self, version: str) -> None:
         try:
-            self._follow(version)
+            while not self._is_over:
+                version = self._follow(version)
         except Exception as error:  # noqa: BLE001 - the waiting thread raises it
             if not self._is_over:
                 self.failure = f"the bench's own watch broke: {error!r}"
 
-    def _follow(self, version: str) -> None:
+    def _follow(self, version: str) -> str:
+        """Watch from this version on; the version to go on with once the API server ends that.
+
+        It does so with a client that takes events too slowly, as one on a busy machine may.
+        """
         connection = self.client.connection(timeout_s=3600)
         path = f"{PODS}?watch=1&resourceVersion={version}&timeoutSeconds=7200"
         connection.request("GET", path, headers=self.client.headers())
@@ -138,13 +143,13 @@ class PodWatch:
             moment_s = time.monotonic()
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                self._take(line, moment_s)
+                version = self._take(line, moment_s)
             with self._changed:
                 self._changed.notify_all()
-        if not self._is_over:
-            raise EOFError("it ended")
+        connection.close()
+        return version
 
-    def _take(self, line: bytes, moment_s: float) -> None:
+    def _take(self, line: bytes, moment_s: float) -> str:
         event = _LINE.decode(line)
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise ValueError(line[:200])
@@ -154,6 +159,7 @@ class PodWatch:
             self.gone.add(name)
         elif pod.spec.node_name:
             self.bound_s.setdefault(name, moment_s)
+        return pod.metadata.resource_version
 
     def moments(self, created_s: dict[str, float]) -> list[Moments]:
         """Of the pods that were bound."""
