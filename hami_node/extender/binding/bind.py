@@ -116,8 +116,7 @@ class PodBinder:
             raise BindRefusedError(f"pod {args.key} is already bound to node {pod.node_name}")
         if pod.is_being_deleted:
             raise BindRefusedError(f"pod {args.key} is being deleted: it can't be bound any more")
-        request = self._request(pod)
-        if request.is_empty:
+        if self._request(pod).is_empty:
             self._bind_plain(pod, args, fence)
             return
         with self._parts.state.binding(pod) as is_free:
@@ -126,7 +125,7 @@ class PodBinder:
             self._settled(pod, fence)
             pod = self._parts.state.latest(args.uid) or pod
             if pod.node_name != args.node:  # else the other call was faster
-                self._bind_asking(pod, request, args, fence)
+                self._bind_asking(pod, self._request(pod), args, fence)
 
     def _bind_asking(self, pod: Pod, request: PodRequest, args: BindArgs, fence: Fence) -> None:
         """Bind a pod that asks for cards; no other call decides about it meanwhile.

@@ -400,3 +400,14 @@ def test_edit_before_the_watch_shows_the_binding_frees_nothing(
     desk.sync()
     assert desk.held() == {"a": WANTS_ALL}
     assert desk.choose("c") == ""
+
+
+# -- 7: what happens while it is found out what became of a Binding --------------------------------
+def test_pod_that_asks_for_something_else_once_its_binding_is_settled_gets_that(desk: Desk) -> None:
+    lose(desk)
+    desk.kube.before["patch_pod_exactly"] = lambda: desk.edit_pod(
+        "a", annotations={nvidia_names.USE_GPU_UUID: "GPU-else"}
+    )
+    assert desk.bind("a", "n1") != ""
+    assert desk.pod("a").node_name == ""
+    assert desk.held() == {}
