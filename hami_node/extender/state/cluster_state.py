@@ -290,9 +290,13 @@ class ClusterState(StateQueries):
             return counted is not None and counted.is_doubtful
 
     def settle(self, uid: str, now: Pod) -> None:
-        """End a doubt with the pod that the API server has under this name now."""
+        """End a doubt with the pod that the API server has under this name now.
+
+        That a Binding which carries its reservation has not arrived yet proves nothing.
+        """
         with self._lock:
-            if (counted := self._pods.find(uid)) is not None:
+            counted = self._pods.find(uid)
+            if counted is not None and not counted.is_late:
                 counted.is_doubtful = False
             self.learned(now)
 

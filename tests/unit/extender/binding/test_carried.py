@@ -411,3 +411,26 @@ def test_pod_that_asks_for_something_else_once_its_binding_is_settled_gets_that(
     assert desk.bind("a", "n1") != ""
     assert desk.pod("a").node_name == ""
     assert desk.held() == {}
+
+
+def test_answer_about_an_earlier_binding_settles_no_later_one() -> None:
+    desk = Desk("n1", is_patched=True)
+    desk.add_pod("a", memory_mib=WANTS_ALL)
+    desk.add_pod("c", memory_mib=WANTS_ALL)
+    desk.sync()
+    assert desk.choose("a") == "n1"
+    lose(desk)  # its reservation is on the pod
+    sent: list[Pod] = []
+
+    def again() -> None:
+        desk.clear_leftovers()
+        assert desk.choose("a") == "n1"
+        sent.append(lose(desk, is_readable=False))  # its Binding carries its reservation
+
+    desk.kube.before["read_pod"] = again
+    desk.ask("a", "nowhere")
+    assert desk.held() == {"a": WANTS_ALL}
+    assert desk.choose("c") == ""
+    desk.kube.bind_pod(sent[0], "n1", carried(desk))
+    desk.sync()
+    assert desk.held() == {"a": WANTS_ALL}
