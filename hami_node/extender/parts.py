@@ -306,7 +306,7 @@ class Parts:
         leader = self.readiness.leader
         if leader is None:
             return Sending()
-        sending = Sending(leader.left_s)
+        sending = Sending(leader.left_s, self._clock.monotonic)
         leader.await_sent = sending.wait
         return sending
 

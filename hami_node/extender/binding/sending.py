@@ -2,14 +2,16 @@
 
 Of the cards in a Binding that carries its reservation nobody but this replica knows. So it ends
 before another replica can lead: it is either stored, and the next leader's watch shows it, or it
-never will be.
+never will be. One that was not answered may be stored until its time is over.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
+from hami_node.errors import KubeError
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.model import Pod
 from hami_node.ports import ExtenderKube
@@ -20,11 +22,16 @@ from hami_node.wire import names
 class Sending:
     """Thread-safe."""
 
-    def __init__(self, left_s: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        left_s: Callable[[], float | None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`left_s` says for how many seconds no other replica can lead; None for ever."""
-        self._left_s = left_s
+        self._left_s, self._monotonic = left_s, monotonic
         self._changed = threading.Condition()
         self._count = 0
+        self._unanswered_until_s = 0.0
 
     def bind(
         self,
@@ -45,17 +52,33 @@ class Sending:
             return
         with self._changed:
             self._count += 1
+        began_s, within_s = self._monotonic(), self._left_s()
         try:
-            kube.bind_pod(pod, node, annotations, self._left_s())
+            kube.bind_pod(pod, node, annotations, within_s)
+        except KubeError as e:
+            if e.is_transient and e.status != 429 and within_s is not None:
+                with self._changed:
+                    until_s = max(self._unanswered_until_s, began_s + within_s)
+                    self._unanswered_until_s = until_s
+            raise
         finally:
             with self._changed:
                 self._count -= 1
                 self._changed.notify_all()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until none is under way; False if one still was after `limit_s`."""
+        """Wait until none is under way, here or there; False if one still was after `limit_s`."""
+        ends_s = self._monotonic() + limit_s
         with self._changed:
-            return self._changed.wait_for(lambda: not self._count, limit_s)
+            while True:
+                now_s = self._monotonic()
+                rest_s = self._unanswered_until_s - now_s
+                if not self._count and rest_s <= 0:
+                    return True
+                if now_s >= ends_s:
+                    return False
+                left_s = ends_s - now_s
+                self._changed.wait(left_s if self._count else min(left_s, rest_s))
 
 
 def why_over(before: Pod, now: Pod, vendors: Sequence[VendorProtocol]) -> str:

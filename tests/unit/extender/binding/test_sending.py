@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hami_node.errors import KubeError
+from hami_node.errors import Conflict, KubeError
 from hami_node.extender.binding.sending import Sending
 from hami_node.model import Pod
 from tests.fakes.extender_kube import FakeExtenderKube
@@ -65,6 +65,26 @@ def test_the_lease_waits_for_a_binding_that_is_under_way(error: KubeError | None
     kube.may_answer.set()
     assert sending.wait(30)
     thread.join()
+
+
+def test_the_lease_waits_for_a_binding_that_was_not_answered_as_long_as_it_may_be_stored() -> None:
+    kube, sending = _Kube(KubeError("the connection broke")), Sending(lambda: 0.5)
+    kube.may_answer.set()
+    began = time.monotonic()
+    with pytest.raises(KubeError):
+        sending.bind(kube, _POD, "n0", {}, is_carried=True)
+    assert not sending.wait(0.01), "the API server may be working on it still"
+    assert sending.wait(30)
+    assert time.monotonic() - began >= 0.5
+
+
+@pytest.mark.parametrize("error", [KubeError("busy", 429), Conflict("changed", 409)])
+def test_the_lease_does_not_wait_for_a_binding_that_was_refused(error: KubeError) -> None:
+    kube, sending = _Kube(error), Sending(lambda: 600.0)
+    kube.may_answer.set()
+    with pytest.raises(KubeError):
+        sending.bind(kube, _POD, "n0", {}, is_carried=True)
+    assert sending.wait(0.0)
 
 
 def test_nothing_is_waited_for_where_nothing_is_under_way() -> None:
