@@ -69,7 +69,7 @@ class Failure:
         is_the_nodes: no pod can have brought it about.
         sent_s: when the pod was bound, Unix seconds; 0 where that is not known.
         failed_s: when it failed, as far as that is known.
-        told: what was said about it, for those who run the cluster.
+        detail: what was said about it, for those who run the cluster.
     """
 
     node: str
@@ -79,7 +79,7 @@ class Failure:
     is_the_nodes: bool
     sent_s: float
     failed_s: float
-    told: str = ""
+    detail: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Hold:
     node: str
     scope: Scope
     fault: StrEnum
-    told: str = ""
+    detail: str = ""
     waves: int = 0
     failed_s: float = 0.0
     until_s: float = 0.0
@@ -256,7 +256,7 @@ class BackOff:
         """The wait, after this failure; None where the pod was counted before."""
         hold = self._holds.get((failure.node, scope)) or self._new(failure, scope)
         if failure.uid in hold.uids:
-            hold.told = max(hold.told, failure.told, key=len)
+            hold.detail = max(hold.detail, failure.detail, key=len)
             return None
         hold.uids[failure.uid] = None
         if len(hold.uids) > MAX_UIDS:
@@ -268,7 +268,7 @@ class BackOff:
         if hold.trial == failure.uid:
             hold.trial = ""
             self._trials.pop(failure.uid, None)
-        hold.fault, hold.told = failure.fault, failure.told
+        hold.fault, hold.detail = failure.fault, failure.detail
         hold.failed_s = max(hold.failed_s, failed_s)
         hold.until_s = max(hold.until_s, failed_s + wait_s(hold.waves))
         return hold

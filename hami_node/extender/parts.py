@@ -116,12 +116,10 @@ class Parts:
         self.handover = HandOver(self.readiness, self.endpoint, clock)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
-        has_own_port = settings.webhook_bind != "off"
-        self.server = self._build_server(DECISIONS if has_own_port else None)
-        self.webhook_server = self._build_webhook_server() if has_own_port else None
+        self.webhook_server = self._build_webhook_server()
+        self.server = self._build_server(None if self.webhook_server is None else DECISIONS)
         self.metrics_server = self._build_metrics_server(probes)
-        is_probed = settings.probe_address != "off"
-        self.probe_server = ProbeServer(settings.probe_address, probes) if is_probed else None
+        self.probe_server = self._build_probe_server(probes)
 
     def _build_readiness(self) -> Readiness:
         settings = self._settings
@@ -185,9 +183,11 @@ class Parts:
         self.readiness.on_begun = made.wake
         return made
 
-    def _build_webhook_server(self) -> ExtenderServer:
+    def _build_webhook_server(self) -> ExtenderServer | None:
         """Everybody may call it, so that it has limits of its own."""
         settings = self._settings
+        if settings.webhook_bind == "off":
+            return None
         return ExtenderServer(
             settings.webhook_bind,
             self.endpoints,
@@ -196,6 +196,10 @@ class Parts:
             on_request=self._metrics.count_request,
             paths=("/webhook",),
         )
+
+    def _build_probe_server(self, probes: Probes) -> ProbeServer | None:
+        address = self._settings.probe_address
+        return None if address == "off" else ProbeServer(address, probes)
 
     def _build_probes(self, died: Callable[[], str]) -> Probes:
         return Probes(

@@ -16,10 +16,10 @@ from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
 from hami_node.extender.grouping.gate import GroupGate
-from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.extender.state.unbound.carried import Carried, can_carry
 from hami_node.inspection.reasons import Explained, explained, lasting_of
 from hami_node.logs import kv
 from hami_node.model import Grant, Node, Pod

@@ -20,7 +20,7 @@ from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.outcome import Fault, Outcome, bound_at, outcome_of
 from hami_node.wire.values.timestamps import format_rfc3339
 
-MAX_TOLD: Final = 200
+MAX_DETAIL: Final = 200
 """Characters shown of what kubelet said."""
 
 
@@ -80,7 +80,7 @@ def note(book: BackOff, pod: Pod, outcome: Outcome, at_s: float, now_s: float) -
         is_the_nodes=outcome.fault.is_the_nodes,
         sent_s=bound_at(pod),
         failed_s=at_s,
-        told=": ".join(filter(None, (f"pod {pod.key}", cut(outcome.message, MAX_TOLD)))),
+        detail=": ".join(filter(None, (f"pod {pod.key}", cut(outcome.message, MAX_DETAIL)))),
     )
     return book.failed(failure, now_s)
 
@@ -122,4 +122,4 @@ def rejections_of(closed: Mapping[str, Hold], now_s: float) -> dict[str, Rejecti
 
 def in_words(hold: Hold, now_s: float) -> str:
     """A wait for those who run the cluster, with what was said of the last pod."""
-    return f"{BackOffReason.BACKED_OFF}: {why_closed(hold, now_s)}; last: {hold.told}"
+    return f"{BackOffReason.BACKED_OFF}: {why_closed(hold, now_s)}; last: {hold.detail}"

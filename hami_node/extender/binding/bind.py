@@ -31,9 +31,9 @@ from hami_node.extender.filter import Outlets
 from hami_node.extender.http.messages import BindArgs, decode_bind_args, encode_error
 from hami_node.extender.late_binding import settle_late
 from hami_node.extender.placing import FindPod, PodPlacer, Stored
-from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
+from hami_node.extender.state.unbound.carried import Carried, can_carry
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, ExtenderKube, Fence

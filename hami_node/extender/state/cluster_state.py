@@ -19,17 +19,17 @@ from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.extender.preemption.books import Books
 from hami_node.extender.preemption.kept_rooms import KeptRooms
 from hami_node.extender.rules import ExtenderRules
-from hami_node.extender.state.carried_book import CarriedBook
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
-from hami_node.extender.state.held_rooms import HeldRooms
 from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
-from hami_node.extender.state.release_book import ReleaseBook
 from hami_node.extender.state.slices import Slices
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
+from hami_node.extender.state.unbound.carried_book import CarriedBook
+from hami_node.extender.state.unbound.held_rooms import HeldRooms
+from hami_node.extender.state.unbound.release_book import ReleaseBook
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
 from hami_node.vendors.holding import UNBOUND_S

@@ -9,7 +9,7 @@ from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, PodGrants
-from hami_node.extender.state.carried import Carried
+from hami_node.extender.state.unbound.carried import Carried
 from hami_node.model import Pod
 from hami_node.vendors.holding import has_grants, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol

@@ -10,12 +10,12 @@ from typing import Final
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.usage import PodGrants, united
 from hami_node.errors import WireError
-from hami_node.extender.state.carried import Carried
 from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom
-from hami_node.extender.state.later_failures import LaterFailures
 from hami_node.extender.state.node_words import NodeWords
 from hami_node.extender.state.resize_room import room_objection
+from hami_node.extender.state.unbound.carried import Carried
+from hami_node.extender.state.unbound.later_failures import LaterFailures
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
 from hami_node.model import Node, Pod

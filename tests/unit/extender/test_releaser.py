@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.extender.releaser import Releaser
-from hami_node.extender.state.later_failures import REPEATED_S, SETTLING_S
+from hami_node.extender.state.unbound.later_failures import REPEATED_S, SETTLING_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.unit.extender.desk import Desk
 

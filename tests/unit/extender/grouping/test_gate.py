@@ -10,8 +10,8 @@ from hami_node.errors import KubeError
 from hami_node.extender.grouping.gate import HOLD_S
 from hami_node.extender.grouping.rests import MAX_BROKEN_S
 from hami_node.extender.releaser import Releaser
-from hami_node.extender.state.held_rooms import PREFIX
-from hami_node.extender.state.later_failures import SETTLING_S
+from hami_node.extender.state.unbound.held_rooms import PREFIX
+from hami_node.extender.state.unbound.later_failures import SETTLING_S
 from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.unit.extender.desk import MEMORY_MIB, Desk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from hami_node.extender.state.carried import Carried
 from hami_node.extender.state.pod_book import PodBook
+from hami_node.extender.state.unbound.carried import Carried
 
 
 class CarriedBook:
