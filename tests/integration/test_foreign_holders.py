@@ -89,7 +89,7 @@ def test_cards_of_pods_from_before_are_closed_until_they_end(node: Rig) -> None:
     eventually(lambda: node.metric("foreign_pods") == 2, LIMIT_S)
     reason = json.loads(node.notes[names.NODE_CLOSED_CARDS])[uuid(1)]
     assert "default/shared (nvidia.com/gpu)" in reason
-    assert node.metric("card_unhealthy", uuid=uuid(1), reason=reason) == 1
+    eventually(lambda: node.metric("card_unhealthy", uuid=uuid(1), reason=reason) == 1, LIMIT_S)
     assert any(problem.why == reason for problem in problems(node))
     node.end("whole")
     await_closed(node, 1)
