@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from hami_node.engine.card_rules import filters_after_numa, rules_of
 from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection, first_failing
+from hami_node.engine.fleet.needs import Needs, needs
 from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NOBODY
 from hami_node.engine.place import Fitting, Plan, try_on
@@ -79,6 +80,7 @@ class Explainer:
         refused: groups that can't take the pod, for which the reasons may be unknown.
         hopeless: groups of which no node can, not even one with a card that the request names.
         answers: why groups can't take the pod; None for those that can.
+        counted_size: the size of it that its memory has counted.
     """
 
     def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
@@ -86,7 +88,9 @@ class Explainer:
         self.refused: set[int] = set()
         self.hopeless: set[int] = set()
         self.answers: dict[int, Rejection | None] = {}
+        self.counted_size = 0
         self._plan = ready
+        self._needs: tuple[int, Needs] | None = None
         self._catalogue = catalogue
         self._named: dict[str, tuple[int, Rejection | None]] = {}
         self._equal: dict[Hashable, Rejection] = {}
@@ -108,6 +112,16 @@ class Explainer:
             + len(self._cards)
             + len(self._counted)
         )
+
+    def needs(self) -> Needs:
+        """What the pod needs at least, of the kinds of cards that there are now.
+
+        As long as no kind is lost, another kind makes them more; with a lost one explainers end.
+        """
+        kinds = self._catalogue.kinds
+        if self._needs is None or self._needs[0] != len(kinds):
+            self._needs = len(kinds), needs(self._plan, kinds)
+        return self._needs[1]
 
     def place(self, node: NodeState, *, is_named: bool) -> Fitting | Rejection:
         """Place the pod on the node, unless it is known that it does not fit.

@@ -14,7 +14,7 @@ from typing import Final
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
 from hami_node.engine.fleet.memory import Memory
-from hami_node.engine.fleet.needs import Needs, needs, settled
+from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NodeSummary
@@ -193,10 +193,11 @@ class Fleet:
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
-        wanted = needs(ready, self._catalogue.kinds)
+        known = self._memory.of(ready)
+        wanted, named = known.needs(), self._named(request)
         if wanted.impossible:
+            self._memory.shrink(known)
             return NoNode()
-        known, named = self._memory.of(ready), self._named(request)
         # a node with a card that the request names is not like the others of its group
         refused = known.hopeless if named else known.refused
         size = known.size
@@ -214,7 +215,7 @@ class Fleet:
                 if known.size > size and is_time_up():
                     return Unfinished()
         finally:
-            self._memory.shrink(ready)
+            self._memory.shrink(known)
         return NoNode()
 
     def explain(
@@ -250,7 +251,7 @@ class Fleet:
                 continue
             if rejection is not None:
                 found[name] = rejection
-        self._memory.shrink(ready)
+        self._memory.shrink(explainer)
         return found
 
     def _ready(self, request: PodRequest) -> Plan | Refused:

@@ -23,7 +23,7 @@ class Memory:
         """Start empty, with the groups and states of `catalogue`."""
         self._catalogue = catalogue
         self._explainers: dict[Plan, Explainer] = {}
-        self._sizes: dict[Plan, int] = {}
+        self._latest: Explainer | None = None
         self._size = 0
         self._lost_kinds = 0
 
@@ -32,21 +32,24 @@ class Memory:
         if self._lost_kinds != self._catalogue.lost_kinds:
             # a number of a kind may mean another kind now
             self._explainers.clear()
-            self._sizes.clear()
+            self._latest = None
             self._size, self._lost_kinds = 0, self._catalogue.lost_kinds
-        explainer = self._explainers.pop(ready, None) or Explainer(ready, self._catalogue)
-        self._explainers[ready] = explainer
+        explainer = self._explainers.get(ready)
+        if explainer is None:
+            explainer = self._explainers[ready] = Explainer(ready, self._catalogue)
+        elif explainer is not self._latest:
+            self._explainers[ready] = self._explainers.pop(ready)
+        self._latest = explainer
         return explainer
 
-    def shrink(self, latest: Plan) -> None:
+    def shrink(self, latest: Explainer) -> None:
         """Forget the oldest requests, where too much is remembered since `latest` was asked for."""
-        explainer = self._explainers[latest]
-        explainer.tidy()
-        self._size += explainer.size - self._sizes.get(latest, 0)
-        self._sizes[latest] = explainer.size
+        latest.tidy()
+        size = latest.size
+        self._size += size - latest.counted_size
+        latest.counted_size = size
         while len(self._explainers) > 1 and (
             len(self._explainers) > MOST_REQUESTS or self._size > MOST_ANSWERS
         ):
-            oldest = next(iter(self._explainers))
-            del self._explainers[oldest]
-            self._size -= self._sizes.pop(oldest, 0)
+            oldest = self._explainers.pop(next(iter(self._explainers)))
+            self._size -= oldest.counted_size

@@ -18,16 +18,15 @@ Key = tuple[float, str]
 
 @dataclass(slots=True)
 class _Shelf:
-    """Neighbouring nodes; `bounds` is worked out when it is first needed after a change."""
+    """Neighbouring nodes; `bounds` is None after a change until somebody needs it."""
 
     keys: list[Key] = field(default_factory=list)
     summaries: list[NodeSummary] = field(default_factory=list)
     bounds: Bounds | None = None
 
-    def joined(self) -> Bounds:
+    def join(self) -> None:
         if self.bounds is None:
             self.bounds = Bounds.joined([summary.bounds for summary in self.summaries])
-        return self.bounds
 
 
 class NodeOrder:
@@ -78,13 +77,15 @@ class NodeOrder:
         """Names of the nodes that may fit, in the order in which they are tried, shelf by shelf.
 
         Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
-        added to it.
+        added to it. A shelf that has changed is joined only once it was looked through in vain:
+        where the pods of the hour go, it would be joined for each of them.
         """
         refused = set() if refused is None else refused
         for shelf in self._shelves:
-            if not needs.may_fit(shelf.joined()):
+            if shelf.bounds is not None and not needs.may_fit(shelf.bounds):
                 continue
             yield self._walk_shelf(shelf, needs, refused)
+            shelf.join()
 
     def _walk_shelf(self, shelf: _Shelf, needs: Needs, refused: set[int]) -> Iterator[str]:
         for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -72,3 +73,25 @@ def test_walk_sees_a_shelf_anew_after_a_change() -> None:
     assert walked(order, _needs(20)) == []
     order.insert("b", _summary(0.0, memory_mib=20))
     assert walked(order, _needs(20)) == ["b"]
+
+
+def test_shelves_are_joined_only_where_one_was_looked_through_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: list[int] = []
+    join = Bounds.joined
+
+    def noted(group: Sequence[Bounds]) -> Bounds:
+        joined.append(len(group))
+        return join(group)
+
+    monkeypatch.setattr(Bounds, "joined", noted)
+    order = NodeOrder(is_fullest_first=False)
+    for number in range(8 * SHELF_SIZE):
+        order.insert(f"n{number:04d}", _summary(float(number), memory_mib=number))
+    assert next(name for names in order.walk(_needs(0)) for name in names) == "n0000"
+    assert joined == []
+    last = f"n{8 * SHELF_SIZE - 1:04d}"
+    for _ in range(2):
+        assert walked(order, _needs(8 * SHELF_SIZE - 1)) == [last]
+    assert sum(joined) == 8 * SHELF_SIZE
