@@ -144,7 +144,7 @@ class PodPlacer:
             carried = Carried(
                 annotations={key: value for key, value in annotations.items() if value is not None},
                 request=request,
-                version=pod.version,
+                pod=pod,
             )
             fence()
         except BaseException:

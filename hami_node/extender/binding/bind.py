@@ -116,7 +116,7 @@ class PodBinder:
             raise BindRefusedError(f"pod {args.key} is already bound to node {pod.node_name}")
         if pod.is_being_deleted:
             raise BindRefusedError(f"pod {args.key} is being deleted: it can't be bound any more")
-        if self._request(pod).is_empty:
+        if self._request(pod, args.node).is_empty:
             self._bind_plain(pod, args, fence)
             return
         with self._parts.state.binding(pod) as is_free:
@@ -125,7 +125,7 @@ class PodBinder:
             self._settled(pod, fence)
             pod = self._parts.state.latest(args.uid) or pod
             if pod.node_name != args.node:  # else the other call was faster
-                self._bind_asking(pod, self._request(pod), args, fence)
+                self._bind_asking(pod, self._request(pod, args.node), args, fence)
 
     def _bind_asking(self, pod: Pod, request: PodRequest, args: BindArgs, fence: Fence) -> None:
         """Bind a pod that asks for cards; no other call decides about it meanwhile.
@@ -207,7 +207,11 @@ class PodBinder:
             raise BindRefusedError(f"pod {args.key} was replaced by another pod ({pod.uid})")
         return pod
 
-    def _request(self, pod: Pod) -> PodRequest:
+    def _request(self, pod: Pod, node: str = "") -> PodRequest:
+        """What the pod asks for; a reservation on the node that its Binding carries knows it."""
+        carried = self._parts.state.carried.find(pod.uid, node)
+        if carried is not None and carried.is_alike(pod):
+            return carried.request
         try:
             return request_of(pod, self._parts.state.rules.vendors)
         except WireError as e:

@@ -70,7 +70,7 @@ class Counted:
     @property
     def version(self) -> int:
         """Of the newest known state of the pod, else of that it was decided on; 0 if unknown."""
-        return self.pod.version or (0 if self.carried is None else self.carried.version)
+        return self.pod.version or (0 if self.carried is None else self.carried.pod.version)
 
     @property
     def is_late(self) -> bool:

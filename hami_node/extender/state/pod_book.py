@@ -14,7 +14,7 @@ from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_m
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.extender.state.node_words import NodeWords
 from hami_node.extender.state.resize_room import room_objection
-from hami_node.extender.state.unbound.carried import Carried
+from hami_node.extender.state.unbound.carried import Carried, Reading
 from hami_node.extender.state.unbound.later_failures import LaterFailures
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
@@ -154,11 +154,12 @@ class PodBook:
 
     def carry(self, counted: Counted, carried: Carried) -> None:
         """The decision stands in memory until it is bound: charge it as the node will read it."""
-        counted.token, counted.carried = 0, carried
         pod = counted.pod
         annotations = {**pod.annotations, **carried.annotations}
         as_bound = replace(pod, node_name=counted.node, annotations=annotations)
-        holding = holdings.holding_of(as_bound, self._vendors)
+        reading = Reading.of(as_bound, self._vendors)
+        counted.token, counted.carried = 0, replace(carried, reading=reading)
+        holding = reading.holding
         if holding is not None and holding.grants != counted.grants:
             counted.grants = holding.grants
             self._fleet.add_pod(pod.uid, pod.namespace, counted.node, holding.grants)
@@ -311,7 +312,7 @@ class PodBook:
     def _count_bound(self, counted: Counted) -> None:
         """Charge what the pod's annotations say, and never less than was seen of it before."""
         pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
-        counted.carried = None
+        carried, counted.carried = counted.carried, None
         said = self._words.about(pod)
         # an approval that was sent names the pod's version: it can't arrive once these change
         resize = tuple(key + pod.annotations[key] for key in _RESIZE_KEYS if key in pod.annotations)
@@ -320,14 +321,19 @@ class PodBook:
             return
         if counted.marks != marks:
             counted.asked = NOTHING
-        if counted.since_s is not None and counted.node == pod.node_name:
+        is_reserved = counted.since_s is not None and counted.node == pod.node_name
+        if is_reserved:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
             self.failures.gone(pod.uid)
             counted.bound_s = self._clock.monotonic()
         counted.marks, counted.token, counted.own, counted.since_s = marks, 0, (), None
         counted.words = said
-        holding = holdings.holding_of(pod, self._vendors)
+        reading = None if carried is None else carried.reading
+        if reading is not None and reading.is_of(pod, marks):
+            holding = reading.holding
+        else:
+            holding = holdings.holding_of(pod, self._vendors)
         written = NOTHING if holding is None else holding.grants
         floor = self._words.floor(pod, counted.seen)
         grants, is_over = united(floor, written), are_inits_over(pod)
@@ -337,6 +343,8 @@ class PodBook:
             log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
         counted.seen = self._remembered(counted, written, grants)
         grants = united(counted.asked, grants)
+        if is_reserved and not said and grants == counted.grants:
+            return  # just that was charged with the reservation
         if any(grants.containers):
             counted.node, counted.grants = pod.node_name, grants
             limited = self._limited(pod, grants) if said else None

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_node.engine.place import PodRequest
-from hami_node.model import Node, Pod
-from hami_node.vendors.holding import reservation_keys
+from hami_node.model import Container, Node, Pod
+from hami_node.vendors.holding import Holding, holding_of, marks_of, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
+
+Marks = tuple[str | bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a pod with these marks and containers holds, so that its echo need not be read again."""
+
+    marks: Marks
+    containers: tuple[Container, ...]
+    holding: Holding | None
+
+    @classmethod
+    def of(cls, pod: Pod, vendors: Sequence[VendorProtocol]) -> Reading:
+        """Read it."""
+        return cls(
+            marks=marks_of(pod, vendors),
+            containers=pod.containers,
+            holding=holding_of(pod, vendors),
+        )
+
+    def is_of(self, pod: Pod, marks: Marks) -> bool:
+        """True for a pod with these marks that holds just this."""
+        return marks == self.marks and pod.containers == self.containers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +43,23 @@ class Carried:
     Attributes:
         annotations: the reservation as the node's daemon reads it.
         request: what was asked for; a pod that asks for something else by now is not bound.
-        version: of the pod as it was decided on; a pod that the watch has passed by is gone.
+        pod: as it was decided on; a pod that the watch has passed by is gone.
+        reading: what the node will read of the reservation; None before that is known.
     """
 
     annotations: Mapping[str, str]
     request: PodRequest
-    version: int = 0
+    pod: Pod
+    reading: Reading | None = None
+
+    def is_alike(self, pod: Pod) -> bool:
+        """True for a state of the pod that asks for exactly what it asked for at the decision."""
+        return pod is self.pod or _asking(pod) == _asking(self.pod)
+
+
+def _asking(pod: Pod) -> tuple[object, ...]:
+    """All that a request is made of."""
+    return pod.namespace, pod.containers, pod.annotations
 
 
 def can_carry(node: Node, pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:

@@ -73,6 +73,44 @@ def test_filter_writes_nothing_and_the_binding_carries_all(desk: Desk) -> None:
     assert desk.held() == {"a": WANTS_ALL}
 
 
+def test_binding_and_its_echoes_charge_nothing_anew(desk: Desk) -> None:
+    def changes() -> int:
+        with desk.state.books.held() as books:
+            return books.fleet.nodes["n1"].version
+
+    before, charges = changes(), desk.state.charges()
+    assert desk.bind("a", "n1") == ""
+    desk.sync()
+    desk.edit_pod("a", status={"phase": "Running"})
+    desk.sync()
+    assert (changes(), desk.state.charges()) == (before, charges)
+    desk.edit_pod("a", annotations={nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,7000,0:;"})
+    desk.sync()
+    assert desk.held() == {"a": 7000}
+    desk.delete_pod("a")
+    desk.sync()
+    assert desk.held() == {}
+
+
+@pytest.mark.parametrize(
+    ("edited", "held"),
+    [
+        ("GPU-n1-0,NVIDIA,7000,0:;", 7000),
+        ("GPU-n1-0,NVIDIA,10,0:;", WANTS_ALL),
+        ("GPU-n1-9,NVIDIA,100,0:;", WANTS_ALL + 100),
+        ("", WANTS_ALL),
+    ],
+)
+def test_echo_that_says_something_else_is_read(desk: Desk, edited: str, held: int) -> None:
+    desk.kube.fail("bind_pod", LOST, is_served=True)
+    desk.kube.before["read_pod"] = lambda: desk.edit_pod(
+        "a", annotations={nvidia_names.POD_ALLOCATED: edited}
+    )
+    assert desk.bind("a", "n1") == ""
+    desk.sync()
+    assert desk.held() == {"a": held}
+
+
 def test_carried_reservation_is_charged_as_a_written_one() -> None:
     boxes = (Box(name="one", memory_mib=3000, cores=30), Box(name="two", cards=2, memory_mib=500))
     held = []
