@@ -13,6 +13,7 @@ from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
+from hami_node.engine.fleet.candidates import among
 from hami_node.engine.fleet.memory import Memory
 from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
@@ -256,7 +257,9 @@ class Fleet:
 
     def _ready(self, request: PodRequest) -> Plan | Refused:
         """The request ready for nodes that are summed up."""
-        ready = plan(request, self.rules, self.quotas.quota(request.namespace))
+        # requests of all namespaces are equal but for the quota, which is part of the plan
+        nameless = PodRequest(namespace="", containers=request.containers, wishes=request.wishes)
+        ready = plan(nameless, self.rules, self.quotas.quota(request.namespace))
         if isinstance(ready, Refused):
             return ready
         self.catch_up()
@@ -274,8 +277,8 @@ class Fleet:
             return order.walk(wanted, refused)
         if len(candidates) * FEW < len(self._nodes):
             return (self._few(order, wanted, candidates, refused),)
-        allowed = frozenset(candidates)
-        return (filter(allowed.__contains__, names) for names in order.walk(wanted, refused))
+        is_allowed = among(candidates)
+        return (filter(is_allowed, names) for names in order.walk(wanted, refused))
 
     def _few(
         self, order: NodeOrder, wanted: Needs, names: Collection[str], refused: set[int]

@@ -223,13 +223,10 @@ def _may_serve(device: Device, ctx: FitContext) -> bool:
 
 
 def settled(ready: Plan, kinds: Mapping[int, Device]) -> Plan:
-    """The plan without what can't change any answer, so that equal requests are equal.
+    """The plan without a quota that can't change any answer, so that equal requests are equal.
 
-    That is the namespace, whose quota the plan has, and a quota that is out of reach even if every
-    container gets the largest card.
+    It is out of reach even if every container gets the largest card.
     """
-    if ready.request.namespace:
-        ready = replace(ready, request=replace(ready.request, namespace=""))
     if ready.quota is None:
         return ready
     memory_mib = cores = 0
