@@ -42,7 +42,7 @@ def _next_pod_works(pods: Pods, scheduler: Scheduler, name: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rounds", [7, pytest.param(20, marks=pytest.mark.e2e_long)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.e2e_long)])
 def test_kubelet_restarted_many_times_kills_nobody(
     cluster: Cluster, daemon: Daemon, pods: Pods, scheduler: Scheduler, rounds: int
 ) -> None:

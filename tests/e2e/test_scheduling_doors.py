@@ -56,7 +56,7 @@ def _is_green(pod: Json) -> bool:
     "connections by the thousand, bodies of 380 MiB",
     happens="the probes stay green, memory stays below the limit, a pod gets its card meanwhile",
 )
-@pytest.mark.parametrize("for_s", [25, pytest.param(60, marks=pytest.mark.e2e_long)])
+@pytest.mark.parametrize("for_s", [15, pytest.param(60, marks=pytest.mark.e2e_long)])
 def test_attack_on_all_ports(
     cluster: Cluster, api: Api, daemon: Daemon, extender: Extender, pods: Pods, for_s: int
 ) -> None:

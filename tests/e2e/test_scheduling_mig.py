@@ -223,7 +223,7 @@ def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
     lost="pods that came while no plugin served: kubelet refuses them",
 )
 @pytest.mark.parametrize(
-    ("many", "kills"), [(12, 8), pytest.param(30, 20, marks=pytest.mark.e2e_long)]
+    ("many", "kills"), [(8, 5), pytest.param(30, 20, marks=pytest.mark.e2e_long)]
 )
 def test_kills_at_random_moments_leave_no_instance_and_lose_none(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, many: int, kills: int
