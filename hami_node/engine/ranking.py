@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from hami_node.engine.compat import Compat
 from hami_node.engine.usage import DeviceUsage
@@ -112,8 +112,7 @@ def node_score(cards: Iterable[DeviceUsage]) -> float:
     return round(WEIGHT * share, DIGITS)
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """A card with its score and its position in the order of registration."""
 
     card: DeviceUsage

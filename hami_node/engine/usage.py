@@ -183,7 +183,7 @@ class _Tally:
     mask: int = 0
     grants: int = 0
     parts: list[Hashable] = field(default_factory=list)
-    init_parts: Counter[Hashable] = field(default_factory=Counter)
+    init_parts: Counter[Hashable] | None = None
 
     def take(self, grant: Grant, is_init: bool) -> None:
         self.mask |= grant.cores
@@ -201,7 +201,7 @@ class _Tally:
 
     def unite(self, parts: Iterable[Hashable]) -> None:
         """What an init container has is free again for the others of its pod."""
-        self.init_parts |= Counter(parts)
+        self.init_parts = (self.init_parts or Counter()) | Counter(parts)
 
 
 def collapse(pod: PodGrants) -> tuple[Charge, ...]:
@@ -230,7 +230,9 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
 
 def _charge(uuid: Uuid, tally: _Tally) -> Charge:
     slots, memory_mib, cores = tally.peak
-    of_inits = tuple((tally.init_parts - Counter(tally.parts)).elements())
+    of_inits: tuple[Hashable, ...] = ()
+    if tally.init_parts:
+        of_inits = tuple((tally.init_parts - Counter(tally.parts)).elements())
     return Charge(
         uuid=uuid,
         vendor=tally.vendor,
@@ -268,12 +270,18 @@ class NodeUsage:
         """Start with unused cards; their order is the order of registration."""
         self._pods: dict[str, tuple[Charge, ...]] = {}
         self._cards: dict[Uuid, DeviceUsage] = {}
+        self._touched: tuple[Uuid, ...] | None = None
         self.replace_devices(devices)
 
     @property
     def cards(self) -> Mapping[Uuid, DeviceUsage]:
         """Every card by UUID in order of registration; a frozen snapshot."""
         return MappingProxyType(self._cards)
+
+    def take_touched(self) -> tuple[Uuid, ...] | None:
+        """The cards that may have changed since this was asked last; None for all of them."""
+        touched, self._touched = self._touched, ()
+        return touched
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -308,6 +316,7 @@ class NodeUsage:
         if not charges:
             return
         self._pods[key] = charges
+        self._touch(charges)
         cards = dict(self._cards)
         for charge in charges:
             card = cards.get(charge.uuid)
@@ -320,13 +329,21 @@ class NodeUsage:
         charges = self._pods.pop(key, ())
         if not charges:
             return
+        self._touch(charges)
         cards = (self._cards.get(charge.uuid) for charge in charges)
         devices = [card.device for card in cards if card is not None]
         self._cards = {**self._cards, **self._fresh(devices)}
 
     def replace_devices(self, devices: Iterable[Device]) -> None:
         """Take a new inventory; the grants stay with their cards."""
+        self._touched = None
         self._cards = self._fresh(devices)
+
+    def _touch(self, charges: Iterable[Charge]) -> None:
+        if self._touched is not None:
+            self._touched = (*self._touched, *(charge.uuid for charge in charges))
+            if len(self._touched) > len(self._cards):
+                self._touched = None
 
     def _fresh(
         self, devices: Iterable[Device], leave_out: Collection[str] = ()

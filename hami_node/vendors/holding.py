@@ -68,15 +68,12 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
     is_never_bound = pod.is_being_deleted and not pod.node_name
     if pod.is_over or is_never_bound or not node:
         return None
-    held = [_slots_of(pod, vendor, vendors) for vendor in vendors]
+    held = [slots for vendor in vendors if (slots := _slots_of(pod, vendor, vendors))]
     if not any(any(slots) for slots in held):
         return None
-    kinds = tuple(container.kind for container in pod.containers)
-    width = max(map(len, held))
-    containers = tuple(
-        tuple(grant for slots in held for grants in slots[i : i + 1] for grant in grants)
-        for i in range(width)
-    )
+    kinds = tuple([container.kind for container in pod.containers])
+    containers = held[0] if len(held) == 1 else _joined(held)
+    width = len(containers)
     return Holding(
         node=node,
         is_bound=bool(pod.node_name),
@@ -85,6 +82,14 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
             kinds=kinds if width == len(kinds) else (ContainerKind.APP,) * width,
             are_inits_over=are_inits_over(pod),
         ),
+    )
+
+
+def _joined(held: Sequence[tuple[ContainerGrants, ...]]) -> tuple[ContainerGrants, ...]:
+    """What each container has of all vendors."""
+    return tuple(
+        tuple(grant for slots in held for grants in slots[i : i + 1] for grant in grants)
+        for i in range(max(map(len, held)))
     )
 
 
@@ -99,7 +104,7 @@ def _slots_of(
         return vendor.written_on(pod) if is_holder else ()
     held = vendor.held_by(pod)
     if held.by_container:
-        return tuple(held.by_container.get(container.name, ()) for container in pod.containers)
+        return tuple([held.by_container.get(container.name, ()) for container in pod.containers])
     return held.slots if pod.node_name else ()
 
 

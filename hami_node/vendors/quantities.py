@@ -67,8 +67,8 @@ def check_quantities(container: Container, resources: Iterable[str]) -> None:
     Raises:
         WireError: not a quantity, negative, fractional or too large; it names the resource.
     """
-    resources = tuple(resources)
-    for quantities in (container.limits, container.requests):
+    resources, limits, requests = tuple(resources), container.limits, container.requests
+    for quantities in (limits,) if requests == limits else (limits, requests):
         for resource in resources:
             text = quantities.get(resource)
             if text is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -169,10 +169,7 @@ class Catalogue:
     def refresh(self, node: NodeState) -> NodeSummary:
         """Sum the node up as it is now."""
         cards = node.usage.cards.values()
-        former, former_group = node.states, node.group
-        node.states = tuple(
-            [self._state(node, card, position) for position, card in enumerate(cards)]
-        )
+        former, former_group = self._restate(node), node.group
         group = node.group = self._groups.acquire((node.links, node.states))
         summary = self._summaries.get(group)
         if summary is None:
@@ -184,6 +181,21 @@ class Catalogue:
             self._leave_group(former_group)
         node.summary = summary
         return summary
+
+    def _restate(self, node: NodeState) -> list[int]:
+        """Number the states of the cards that changed; the numbers that they had before."""
+        touched, states, former = node.usage.take_touched(), list(node.states), list[int]()
+        cards = node.usage.cards
+        if touched is None or len(states) != len(cards):
+            former = states
+            states = [self._state(node, card, at) for at, card in enumerate(cards.values())]
+        else:
+            for at, (uuid, card) in enumerate(cards.items()):
+                if uuid in touched:
+                    former.append(states[at])
+                    states[at] = self._state(node, card, at)
+        node.states = tuple(states)
+        return former
 
     def _leave_group(self, group: int) -> None:
         if self._groups.release(group):
@@ -220,7 +232,7 @@ class Catalogue:
         is_full, is_used = card.slots_used >= card.device.slots, card.slots_used > 0
         return self._sorts.acquire((kind, is_healthy, is_cordoned, is_full, is_used))
 
-    def _forget(self, states: tuple[int, ...]) -> None:
+    def _forget(self, states: Iterable[int]) -> None:
         for state in states:
             if self._states.release(state):
                 del self._cards[state]

@@ -13,6 +13,7 @@ from typing import Final
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.model import (
+    NO_CARD_WISHES,
     Ask,
     CardWishes,
     Container,
@@ -82,6 +83,8 @@ WISH_KEYS: Final = (
     (names.NUMA_BIND,),
 )
 
+WISHED: Final = frozenset(key for group in WISH_KEYS for key in group)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NvidiaProtocol(VendorProtocol):
@@ -110,6 +113,8 @@ class NvidiaProtocol(VendorProtocol):
 
         Source: HAMi device/devices.go:693-738, nvidia/device.go:482.
         """
+        if WISHED.isdisjoint(annotations):
+            return NO_CARD_WISHES
         modes = decode_words(annotations.get(names.VGPU_MODE))
         return CardWishes(
             use_types=_lower_words(annotations.get(names.USE_GPU_TYPE)),

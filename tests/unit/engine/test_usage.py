@@ -212,6 +212,29 @@ def test_remove_undoes_add_exactly(stay: list[PodGrants], go: list[PodGrants], d
     assert (dict(usage.cards), usage.unknown) == before
 
 
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | PODS), max_size=12), st.randoms())
+def test_cards_that_are_not_touched_stay_as_they_were(
+    changes: list[tuple[str, PodGrants | None]], draw: Any
+) -> None:
+    usage = NodeUsage([device(0), device(1)])
+    assert usage.take_touched() is None
+    before = dict(usage.cards)
+    for key, pod in changes:
+        if pod is None:
+            usage.remove(key)
+        else:
+            usage.add(key, pod)
+        if draw.random() < 0.5:
+            touched = usage.take_touched()
+            assert all(
+                touched is None or uuid in touched or usage.cards[uuid] is card
+                for uuid, card in before.items()
+            )
+            before = dict(usage.cards)
+    usage.replace_devices([device(0), device(2)])
+    assert usage.take_touched() is None
+
+
 @given(st.lists(PODS, max_size=6), st.randoms())
 def test_sums_are_independent_of_the_order_of_pods(pods: list[PodGrants], draw: Any) -> None:
     shuffled = list(enumerate(pods))
