@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+_STEADY: Final = (10_000, 10, 10)
+"""Thresholds of a process that holds much and decides often: hardly any of its garbage is in
+cycles, and by default the collector would look at new objects after every few calls."""
 _MANY: Final = (100_000, 50, 100)
 """Thresholds of the garbage collector while nearly everything that is made also stays."""
 
@@ -27,8 +30,9 @@ def collecting_seldom() -> Iterator[None]:
 
 
 def settle() -> None:
-    """What is there now stays for long: no later collection looks at it."""
+    """What is there now stays for long: no later collection looks at it, and they are rarer."""
     gc.collect()
+    gc.set_threshold(*_STEADY)
     gc.freeze()  # collecting all pods of a large cluster would stall decisions
     give_back()
 

@@ -25,6 +25,7 @@ class ExtenderMetrics:
         """Register the series."""
         self.registry = registry
         self._decided, self._requested = LabelSets(), LabelSets()
+        self._counters: dict[tuple[str, str], Counter] = {}  # found again without a lock
 
         def counter(name: str, doc: str, *labels: str) -> Counter:
             return Counter(PREFIX + name, doc, labels, registry=registry)
@@ -65,7 +66,13 @@ class ExtenderMetrics:
 
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""
-        self._decisions.labels(*self._decided.bounded((call, result))).inc()
+        counter = self._counters.get((call, result))
+        if counter is None:
+            bounded = self._decided.bounded((call, result))
+            counter = self._decisions.labels(*bounded)
+            if bounded == (call, result):
+                self._counters[call, result] = counter
+        counter.inc()
 
     def count_cut_search(self) -> None:
         """Count a choice of linked cards that need not be the best."""

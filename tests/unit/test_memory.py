@@ -18,11 +18,19 @@ def test_collector_looks_seldom_while_much_is_read_and_as_usual_afterwards() -> 
 
 
 def test_what_is_there_is_not_looked_at_again_once_settled() -> None:
+    usual = gc.get_threshold()
     try:
+        gc.set_threshold(700, 10, 10)
         memory.settle()
         assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() > (700, 10, 10)
+        assert gc.isenabled()
+        with memory.collecting_seldom():
+            pass
+        assert gc.get_threshold() > (700, 10, 10)
     finally:
         gc.unfreeze()
+        gc.set_threshold(*usual)
 
 
 def test_memory_is_given_back_without_an_error_whatever_the_c_library(

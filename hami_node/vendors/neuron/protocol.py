@@ -10,6 +10,7 @@ from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.model import (
+    NO_CARD_WISHES,
     Ask,
     CardWishes,
     Container,
@@ -78,6 +79,8 @@ class NeuronProtocol(VendorProtocol):
 
     def wishes_of(self, annotations: Mapping[str, str]) -> CardWishes:
         """Only UUIDs."""
+        if names.USE_NEURON_UUID not in annotations and names.NOUSE_NEURON_UUID not in annotations:
+            return NO_CARD_WISHES
         uuids = decode_uuid_wish(annotations, names.USE_NEURON_UUID, names.NOUSE_NEURON_UUID)
         return CardWishes(uuids=uuids)
 
