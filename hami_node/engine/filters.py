@@ -25,7 +25,8 @@ WHOLE_CARD: Final = 100
 class Reason(StrEnum):
     """Why a card or a node can't serve; the texts are HAMi's. Vendors have reasons of their own.
 
-    Source: common/common.go:25-44.
+    `TOO_LITTLE_ROOM` is ours: that the node's cards can't take the whole pod is certain, and which
+    card lacks what was not looked at. Source: common/common.go:25-44.
     """
 
     NOT_HEALTHY = "CardNotHealth"
@@ -42,6 +43,7 @@ class Reason(StrEnum):
     TOO_FEW_CARDS_FIT = "AllocatedCardsInsufficientRequest"
     TOO_FEW_CARDS = "NodeInsufficientDevice"
     NOT_REGISTERED = "node unregistered"
+    TOO_LITTLE_ROOM = "NodeInsufficientRoom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ def _is_lasting(rejection: Rejection, lasting: frozenset[StrEnum]) -> bool | Non
     None where that depends on the size of the node's cards.
     """
     if rejection.whole is not None:
-        return True
+        return None if rejection.whole is Reason.TOO_LITTLE_ROOM else True
     left = rejection.counts.keys() - lasting - {Reason.TOO_FEW_CARDS_FIT}
     if not left:
         return Reason.TOO_FEW_CARDS_FIT not in rejection.counts

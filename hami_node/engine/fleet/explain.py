@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from hami_node.engine.card_rules import filters_after_numa, rules_of
 from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection, first_failing
+from hami_node.engine.fleet.effort import LOOK_STEPS, Effort
 from hami_node.engine.fleet.needs import Needs, needs
 from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NOBODY
@@ -39,6 +40,11 @@ CONTEXT_FIELDS: Final = frozenset(
 )
 """All that filters may read of a context: an explainer has one request, and cordons are part of a
 card's state. What else differs from node to node has to become part of that state too."""
+
+NO_ROOM: Final = Rejection(whole=Reason.TOO_LITTLE_ROOM)
+"""The reason where only the refusal itself is known."""
+NO_SUCH_CARD: Final = Rejection(whole=Reason.UUID_MISMATCH)
+"""The request names the cards that it accepts, and the node has none of them."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -123,7 +129,9 @@ class Explainer:
             self._needs = len(kinds), needs(self._plan, kinds)
         return self._needs[1]
 
-    def place(self, node: NodeState, *, is_named: bool) -> Fitting | Rejection:
+    def place(
+        self, node: NodeState, *, is_named: bool, effort: Effort | None = None
+    ) -> Fitting | Rejection:
         """Place the pod on the node, unless it is known that it does not fit.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
@@ -131,12 +139,14 @@ class Explainer:
         known = self._known(node, is_named=is_named)
         if known is not None:
             return known
-        answer = try_on(node.offer(), self._plan)
+        answer = self._try(node, effort)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         return answer
 
-    def rejection(self, node: NodeState, *, is_named: bool) -> Rejection | None:
+    def rejection(
+        self, node: NodeState, *, is_named: bool, effort: Effort | None = None
+    ) -> Rejection | None:
         """Find out why the node can't take the pod, or None when it can.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
@@ -146,10 +156,13 @@ class Explainer:
                 return self._named[node.name][1]
         elif node.group in self.answers:
             return self.answers[node.group]
-        elif (rejection := self._by_cards(node)) is not False:
-            self.answers[node.group] = rejection
-            return rejection
-        answer = try_on(node.offer(), self._plan)
+        else:
+            if effort is not None:
+                effort.take(LOOK_STEPS)
+            if (rejection := self._by_cards(node)) is not False:
+                self.answers[node.group] = rejection
+                return rejection
+        answer = self._try(node, effort)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         if is_named:
@@ -157,6 +170,22 @@ class Explainer:
         else:
             self.answers[node.group] = None
         return None
+
+    def known_refusal(self, node: NodeState, *, is_named: bool) -> Rejection | None:
+        """That the node can't take the pod, as far as that is known without trying it.
+
+        It has no other reason than that, and is not remembered. `is_named`: as above.
+        """
+        if self.needs().impossible or node.group in self.hopeless:
+            return NO_ROOM
+        if is_named:
+            return self._named[node.name][1] if self._is_known(node) else None
+        return NO_ROOM if node.group in self.refused else None
+
+    def _try(self, node: NodeState, effort: Effort | None) -> Fitting | Rejection:
+        if effort is not None:
+            effort.took(node, self._plan)
+        return try_on(node.offer(), self._plan)
 
     def tidy(self) -> None:
         """Forget groups that no longer exist, once they are most of what is remembered."""

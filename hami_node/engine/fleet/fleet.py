@@ -14,6 +14,8 @@ from typing import Final
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
 from hami_node.engine.fleet.candidates import among
+from hami_node.engine.fleet.effort import Effort
+from hami_node.engine.fleet.explain import NO_SUCH_CARD
 from hami_node.engine.fleet.memory import Memory
 from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
@@ -224,16 +226,19 @@ class Fleet:
         request: PodRequest,
         candidates: Iterable[str] | None = None,
         is_time_up: IsTimeUp = never,
+        effort: Effort | None = None,
     ) -> dict[str, Rejection] | Refused:
         """Why each of these nodes can't take the pod; nodes that can are left out.
 
-        If the time is up, it has taken from `candidates` only those that it has looked at.
+        If the time is up, it has taken from `candidates` only those that it has looked at. Once the
+        effort is spent, a node's reason is what `search` has found out by then: that it can't.
         """
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
         explainer, named = self._memory.of(ready), self._named(request)
         known, found = explainer.answers, dict[str, Rejection]()
+        owners = self._owners_wished(request)
         unknown = Rejection(whole=Reason.NOT_REGISTERED)
         nodes = self._nodes
         for name in nodes if candidates is None else candidates:
@@ -243,8 +248,12 @@ class Fleet:
                 continue
             if state.group in known and name not in named:
                 rejection = known[state.group]
+            elif effort is not None and effort.is_spent:
+                rejection = explainer.known_refusal(state, is_named=name in named)
+                if rejection is None and owners is not None and name not in owners:
+                    rejection = NO_SUCH_CARD
             else:
-                rejection = explainer.rejection(state, is_named=name in named)
+                rejection = explainer.rejection(state, is_named=name in named, effort=effort)
                 if rejection is not None:
                     found[name] = rejection
                 if is_time_up():
@@ -293,6 +302,8 @@ class Fleet:
         for (_, name), summary in sorted(summaries, key=lambda entry: entry[0]):
             if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
                 yield name
+            else:
+                refused.add(summary.group)
 
     def _order(self, ready: Plan) -> NodeOrder:
         policy = ready.request.wishes.node_policy

@@ -78,14 +78,19 @@ class NodeOrder:
 
         Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
         added to it. A shelf that has changed is joined only once it was looked through in vain:
-        where the pods of the hour go, it would be joined for each of them.
+        where the pods of the hour go, it would be joined for each of them. The groups of a shelf
+        that is passed over as a whole are added once no node was taken.
         """
         refused = set() if refused is None else refused
+        passed: list[_Shelf] = []
         for shelf in self._shelves:
             if shelf.bounds is not None and not needs.may_fit(shelf.bounds):
+                passed.append(shelf)
                 continue
             yield self._walk_shelf(shelf, needs, refused)
             shelf.join()
+        for shelf in passed:
+            refused.update([summary.group for summary in shelf.summaries])
 
     def _walk_shelf(self, shelf: _Shelf, needs: Needs, refused: set[int]) -> Iterator[str]:
         for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from operator import attrgetter, length_hint
 
 from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet.effort import Effort
 from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
@@ -25,7 +26,7 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
-from hami_node.extender.state.slices import Slices
+from hami_node.extender.state.slices import EXPLAIN_STEPS, Slices
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.extender.state.unbound.carried_book import CarriedBook
 from hami_node.extender.state.unbound.held_rooms import HeldRooms
@@ -317,13 +318,17 @@ class ClusterState(StateQueries):
     def explain(
         self, request: PodRequest, candidates: Iterable[str] | None = None
     ) -> Mapping[str, Rejection] | Refused:
-        """Why each node can't take the pod; nodes that can are left out."""
+        """Why each node can't take the pod; nodes that can are left out.
+
+        Reasons have a bounded effort: for nodes beyond it that they can't is all that is said.
+        """
+        effort = Effort(EXPLAIN_STEPS)
         with self._lock:
             names = iter(list(self._fleet.nodes if candidates is None else candidates))
         found: dict[str, Rejection] = {}
         for is_time_up in self._slices.turns():
             with self._lock:
-                answer = self._fleet.explain(request, names, is_time_up)
+                answer = self._fleet.explain(request, names, is_time_up, effort)
             if isinstance(answer, Refused):
                 return answer
             found |= answer

@@ -17,6 +17,8 @@ PAUSE_S: Final = 0.001
 """How long the lock is free between two slices: taken again at once, it would never be free."""
 LONGEST_S: Final = 2.0
 """After so long the rest is done in one piece: changes may come faster than slices."""
+EXPLAIN_STEPS: Final = 9_000
+"""Effort for the reasons of one answer: they are words, and kube-scheduler waits for them."""
 
 
 class Slices:

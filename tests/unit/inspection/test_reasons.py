@@ -140,3 +140,14 @@ def test_ask_that_no_node_of_a_kind_ever_serves_is_unresolvable_and_said_once() 
     assert said.failed.keys() == {"c"}
     assert said.unresolvable == dict.fromkeys("ab", "1/4 NumaNotFit: 4 or 8, not 7")
     assert said.summary.count("4 or 8, not 7") == 1
+
+
+def test_node_of_which_only_the_refusal_is_known_may_get_room_if_its_cards_are_large_enough() -> (
+    None
+):
+    """Preemption may help there; on cards that are too small it never does."""
+    known = Rejection(whole=Reason.TOO_LITTLE_ROOM)
+    found = explain({"a": known})
+    assert (dict(found.failed), dict(found.unresolvable)) == ({"a": "NodeInsufficientRoom"}, {})
+    found = explain({"a": known}, memory_mib=MEMORY_MIB + 1)
+    assert (dict(found.failed), dict(found.unresolvable)) == ({}, {"a": "NodeInsufficientRoom"})
