@@ -212,6 +212,8 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     are the parts that init containers have with those of the others.
     Source: HAMi 2.10 device/initContainer.go:36-114, with sidecars counted where they run.
     """
+    if len(pod.containers) == 1 and len(pod.containers[0]) == 1 and pod.holds(0):
+        return (_charge_of(pod.containers[0][0]),)  # most pods
     tallies: dict[Uuid, _Tally] = {}
     for index, grants in enumerate(pod.containers):
         is_init = pod.kind(index) is ContainerKind.INIT
@@ -226,6 +228,18 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
             named = (grant.part for grant in grants if grant.uuid == uuid)
             tallies[uuid].unite(part for part in named if part is not None)
     return tuple(_charge(uuid, tallies[uuid]) for uuid in sorted(tallies))
+
+
+def _charge_of(grant: Grant) -> Charge:
+    """What a pod takes that holds nothing else, whatever the role of its container."""
+    return Charge(
+        uuid=grant.uuid,
+        vendor=grant.vendor,
+        slots=1,
+        memory_mib=grant.memory_mib,
+        cores=grant.cores,
+        parts=() if grant.part is None else (grant.part,),
+    )
 
 
 def _charge(uuid: Uuid, tally: _Tally) -> Charge:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from hami_node.engine.usage import PodGrants
@@ -71,7 +72,7 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
     held = [slots for vendor in vendors if (slots := _slots_of(pod, vendor, vendors))]
     if not any(any(slots) for slots in held):
         return None
-    kinds = tuple([container.kind for container in pod.containers])
+    kinds = _one_of(tuple([container.kind for container in pod.containers]))
     containers = held[0] if len(held) == 1 else _joined(held)
     width = len(containers)
     return Holding(
@@ -91,6 +92,12 @@ def _joined(held: Sequence[tuple[ContainerGrants, ...]]) -> tuple[ContainerGrant
         tuple(grant for slots in held for grants in slots[i : i + 1] for grant in grants)
         for i in range(max(map(len, held)))
     )
+
+
+@lru_cache(maxsize=256)
+def _one_of(kinds: tuple[ContainerKind, ...]) -> tuple[ContainerKind, ...]:
+    """One object for all pods of the same shape."""
+    return kinds
 
 
 def _slots_of(

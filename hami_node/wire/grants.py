@@ -5,6 +5,7 @@ Source: HAMi 2.4 to 2.10 (device/devices.go, EncodePodDevices and DecodePodDevic
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from hami_node.errors import WireError
@@ -48,7 +49,7 @@ def _decode_entry(text: str, key: str, vendor: Vendor) -> Grant | None:
     if not uuid or not word:
         raise WireError(key, text, "an entry without a card or without a vendor")
     return Grant(
-        uuid=Uuid(uuid),
+        uuid=Uuid(sys.intern(uuid)),
         vendor=vendor if word == vendor.word else word,
         memory_mib=memory_mib,
         cores=cores,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -19,14 +18,21 @@ import msgspec
 from hami_node.errors import WireError
 from hami_node.model import NO_CONDITIONS, Container, ContainerKind, Node, Pod
 from hami_node.text import cut
-from hami_node.wire import names
+from hami_node.wire.shared_texts import (
+    MOST_SHARED,
+    NOTHING,
+    Items,
+    annotations_of,
+    one_of,
+    one_text,
+    shared,
+)
 
 T = TypeVar("T")
 
 Raw = bytes | str | Mapping[str, object]
 """One object: JSON text, or JSON that has been parsed already."""
 
-_DROPPED_ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT_ENV: Final = ("CUDA_", "LIBCUDA_", "GPU_")
 _OF_KUBELET: Final = frozenset(
     ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
@@ -35,11 +41,6 @@ _NOT_ADMITTED: Final = "UnexpectedAdmissionError"
 _MAX_REFUSAL: Final = 300
 _KEPT_INSIDE: Final = ("_GPU_", "_DEVICE", "_OVERSUBSCRIBE", "_REDIRECT", "LD_PRELOAD")
 """Variables with such a name are kept without their value as well: that they are set decides."""
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-_MOST_SHARED: Final = 16
-"""Larger mappings are seldom equal, and would keep memory that nobody uses."""
-_REPEATED: Final = frozenset((names.POD_NODE, names.POD_BIND_PHASE))
-"""Annotations with a few values, which thousands of pods have."""
 _NOT_BOUND: Final = frozenset(("Unschedulable", "SchedulerError"))
 """Written when an attempt has failed; a pod with a scheduling gate has not been looked at yet."""
 
@@ -61,7 +62,6 @@ class _Metadata(msgspec.Struct, rename="camel"):
     owner_references: list[_Owner] | None = None
 
 
-_Items = tuple[tuple[str, str], ...]
 _Quantities = dict[str, str | int | float | None] | None
 
 
@@ -217,11 +217,11 @@ def _pod_of(raw: _Pod) -> Pod:
         node_name=sys.intern(spec.node_name or ""),
         phase=sys.intern(status.phase or "Pending"),
         scheduler_name=sys.intern(spec.scheduler_name or ""),
-        annotations=_annotations(metadata.annotations),
-        labels=_shared(metadata.labels or {}),
+        annotations=annotations_of(metadata.annotations),
+        labels=shared(metadata.labels or {}),
         containers=(*inits, *apps),
         resource_version=metadata.resource_version or "",
-        creation_time=metadata.creation_timestamp or "",
+        creation_time=one_text(metadata.creation_timestamp or ""),
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_containers=any(item.container_id for item in statuses),
         owner=_controller_of(metadata.owner_references),
@@ -274,7 +274,7 @@ def _container_of(
     limits, requests = _extended(resources.limits), _extended(resources.requests)
     is_privileged = bool(raw.security_context and raw.security_context.privileged)
     name, env = sys.intern(raw.name or ""), _literals(raw.env)
-    if not env and raw.name not in ended and len(limits) + len(requests) <= _MOST_SHARED:
+    if not env and raw.name not in ended and len(limits) + len(requests) <= MOST_SHARED:
         return _one_container(
             name, kind, tuple(limits.items()), tuple(requests.items()), is_privileged
         )
@@ -292,16 +292,16 @@ def _container_of(
 
 @lru_cache(maxsize=8192)
 def _one_container(
-    name: str, kind: ContainerKind, limits: _Items, requests: _Items, is_privileged: bool
+    name: str, kind: ContainerKind, limits: Items, requests: Items, is_privileged: bool
 ) -> Container:
     """One object for all running containers that differ in nothing."""
-    kept = _one_of(limits) if limits else _NOTHING
+    kept = one_of(limits) if limits else NOTHING
     return Container(
         name=name,
         kind=kind,
         limits=kept,
-        requests=kept if requests == limits else _one_of(requests) if requests else _NOTHING,
-        env=_NOTHING,
+        requests=kept if requests == limits else one_of(requests) if requests else NOTHING,
+        env=NOTHING,
         is_privileged=is_privileged,
     )
 
@@ -314,7 +314,7 @@ def _literals(env: Iterable[_Env] | None) -> Mapping[str, str]:
         is_kept, has_to_have_value = _kept_as(item.name)
         if is_kept and (item.value is not None or not has_to_have_value):
             kept[sys.intern(item.name)] = item.value or ""
-    return kept or _NOTHING
+    return kept or NOTHING
 
 
 @lru_cache(maxsize=4096)
@@ -327,36 +327,14 @@ def _kept_as(name: str) -> tuple[bool, bool]:
 
 def _extended(quantities: _Quantities) -> Mapping[str, str]:
     if not quantities:
-        return _NOTHING
-    return _shared(
+        return NOTHING
+    return shared(
         {
             name: str(value)
             for name, value in quantities.items()
             if "/" in name and value is not None
         }
     )
-
-
-def _shared(found: Mapping[str, str | None]) -> Mapping[str, str]:
-    """One mapping for all objects with equal ones: the pods of a Deployment differ in little."""
-    if not found:
-        return _NOTHING
-    kept = {sys.intern(name): value or "" for name, value in found.items()}
-    return kept if len(kept) > _MOST_SHARED else _one_of(tuple(kept.items()))
-
-
-@lru_cache(maxsize=8192)
-def _one_of(items: _Items) -> Mapping[str, str]:
-    return MappingProxyType(dict(items))
-
-
-def _annotations(raw: Mapping[str, str | None] | None) -> Mapping[str, str]:
-    kept = {
-        sys.intern(name): sys.intern(value) if value and name in _REPEATED else value or ""
-        for name, value in (raw or {}).items()
-        if name != _DROPPED_ANNOTATION
-    }
-    return kept or _NOTHING
 
 
 def _foreign_conditions(raw: Iterable[_Condition] | None) -> Mapping[str, str]:
@@ -376,8 +354,8 @@ def _node_of(raw: _Node) -> Node:
     return Node(
         name=metadata.name or "",
         uid=metadata.uid or "",
-        annotations=_annotations(metadata.annotations),
-        labels=_shared(metadata.labels or {}),
+        annotations=annotations_of(metadata.annotations),
+        labels=shared(metadata.labels or {}),
         capacity=_extended(status.capacity),
         allocatable=_extended(status.allocatable),
         resource_version=metadata.resource_version or "",

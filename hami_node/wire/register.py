@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import msgspec
@@ -62,7 +63,7 @@ def device_of(row: DeviceRow, vendor: Vendor) -> Device:
     """The card of a row; a missing NUMA node is 0, a negative number means unknown."""
     numa = row.numa or 0
     return Device(
-        uuid=Uuid(row.id or ""),
+        uuid=Uuid(sys.intern(row.id or "")),
         index=row.index or 0,
         vendor=vendor,
         model=sys.intern(row.type or ""),
@@ -70,9 +71,15 @@ def device_of(row: DeviceRow, vendor: Vendor) -> Device:
         numa=numa if numa >= 0 else None,
         healthy=bool(row.health),
         slots=row.count or 0,
-        memory_mib=row.devmem or 0,
+        memory_mib=_one_number(row.devmem or 0),
         cores=row.devcore or 0,
     )
+
+
+@lru_cache(maxsize=1024)
+def _one_number(number: int) -> int:
+    """One object for all cards of a size."""
+    return number
 
 
 def decode_csv_register(text: str, key: str, vendor: Vendor) -> tuple[Device, ...]:
@@ -93,7 +100,7 @@ def _from_fields(card: str, key: str, vendor: Vendor) -> Device:
         raise WireError(key, card, "a card needs 7 or 9 fields")
     has_mode = len(fields) == 9
     return Device(
-        uuid=Uuid(fields[0]),
+        uuid=Uuid(sys.intern(fields[0])),
         slots=parse_whole(fields[1], key),
         memory_mib=parse_whole(fields[2], key),
         cores=parse_whole(fields[3], key),

@@ -11,8 +11,9 @@ from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.extender.state.unbound.carried import Carried
 from hami_node.model import Pod
-from hami_node.vendors.holding import has_grants, reservation_keys
+from hami_node.vendors.holding import has_grants, marks_of, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.wire import names
 from hami_node.wire.resize import Word
 
 Marks = tuple[str | bool | None, ...]
@@ -21,6 +22,8 @@ NOTHING: Final = PodGrants(containers=())
 """What a pod holds that is charged nowhere."""
 NO_WORDS: Final[Mapping[str, Word]] = MappingProxyType({})
 """What a node says of a pod that was never resized."""
+
+_RESIZE_KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED, names.POD_RESIZE_STATE)
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Counted:
         own: marks of the reservation as it was stored; () before that.
         carried: the reservation while it stands in memory alone: the Binding shall carry it.
         bound_s: monotonic time at which it was first known to be bound; None before that.
-        marks: of the bound pod when it was charged.
+        charged: the bound pod when it was charged; None if it has to be charged again.
         words: what its node said of its resized containers then.
         seen: the grants of the bound pod that no edit makes smaller.
         asked: what it shall hold by a resize that may have been approved in its present version.
@@ -59,7 +62,7 @@ class Counted:
     own: Marks = ()
     carried: Carried | None = None
     bound_s: float | None = None
-    marks: Marks = ()
+    charged: Pod | None = None
     words: Mapping[str, Word] = field(default_factory=lambda: NO_WORDS)
     seen: PodGrants = NOTHING
     asked: PodGrants = NOTHING
@@ -104,6 +107,17 @@ class Counted:
 def reservation_marks(pod: Pod, vendors: Iterable[VendorProtocol]) -> Marks:
     """What distinguishes one reservation of a pod from the next: all that a node serves from."""
     return tuple(pod.annotations.get(key) for key in reservation_keys(vendors))
+
+
+def charge_marks(pod: Pod, vendors: Sequence[VendorProtocol]) -> tuple[str | bool, ...]:
+    """All that the charge of a bound pod depends on, beside what its node says."""
+    return (*marks_of(pod, vendors), *resize_marks(pod))
+
+
+def resize_marks(pod: Pod) -> tuple[str, ...]:
+    """What is said of a resize; an approval that was sent before it changed can't arrive."""
+    notes = pod.annotations
+    return tuple([key + notes[key] for key in _RESIZE_KEYS if key in notes])
 
 
 def is_overfull(card: DeviceUsage | None) -> bool:

@@ -10,7 +10,13 @@ from typing import Final
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.usage import PodGrants, united
 from hami_node.errors import WireError
-from hami_node.extender.state.counted_pod import NOTHING, Counted, reservation_marks
+from hami_node.extender.state.counted_pod import (
+    NOTHING,
+    Counted,
+    charge_marks,
+    reservation_marks,
+    resize_marks,
+)
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.extender.state.node_words import NodeWords
 from hami_node.extender.state.resize_room import room_objection
@@ -34,8 +40,6 @@ MAX_GONE: Final = 8_192
 MAX_SEEN: Final = 256
 """Grants of one bound pod that are remembered although its annotations no longer name them, if the
 node does not have their cards: edits could name new ones for ever."""
-
-_RESIZE_KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED, names.POD_RESIZE_STATE)
 
 
 class PodBook:
@@ -291,7 +295,7 @@ class PodBook:
     def recount(self, counted: Counted) -> None:
         """Charge a bound pod again by what is known of it: a resize was not stored."""
         if counted.pod.node_name:
-            counted.marks = ()
+            counted.charged = None
             self._count_bound(counted)
 
     def _is_void(self, counted: Counted) -> bool:
@@ -314,12 +318,14 @@ class PodBook:
         pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
         carried, counted.carried = counted.carried, None
         said = self._words.about(pod)
-        # an approval that was sent names the pod's version: it can't arrive once these change
-        resize = tuple(key + pod.annotations[key] for key in _RESIZE_KEYS if key in pod.annotations)
-        marks = (*holdings.marks_of(pod, self._vendors), *resize)
-        if counted.marks == marks and counted.words == said:
+        marks = charge_marks(pod, self._vendors)
+        is_same = (
+            counted.charged is not None and charge_marks(counted.charged, self._vendors) == marks
+        )
+        counted.charged = pod
+        if is_same and counted.words == said:
             return
-        if counted.marks != marks:
+        if not is_same:
             counted.asked = NOTHING
         is_reserved = counted.since_s is not None and counted.node == pod.node_name
         if is_reserved:
@@ -327,7 +333,7 @@ class PodBook:
         if counted.bound_s is None:
             self.failures.gone(pod.uid)
             counted.bound_s = self._clock.monotonic()
-        counted.marks, counted.token, counted.own, counted.since_s = marks, 0, (), None
+        counted.token, counted.own, counted.since_s = 0, (), None
         counted.words = said
         reading = None if carried is None else carried.reading
         if reading is not None and reading.is_of(pod, marks):
@@ -339,7 +345,7 @@ class PodBook:
         grants, is_over = united(floor, written), are_inits_over(pod)
         if grants.are_inits_over != is_over:
             grants = replace(grants, are_inits_over=is_over)
-        if grants.containers != written.containers and not resize:
+        if grants.containers != written.containers and not resize_marks(pod):
             log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
         counted.seen = self._remembered(counted, written, grants)
         grants = united(counted.asked, grants)

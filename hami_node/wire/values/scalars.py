@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from hami_node.errors import WireError
@@ -20,12 +21,18 @@ def parse_whole(text: str, key: str, *, minimum: int = 0) -> int:
     Raises:
         WireError: `text` is anything else, or below `minimum`; it names `key`.
     """
-    if not _WHOLE.fullmatch(text):
+    value = _number_in(text)
+    if value is None:
         raise WireError(key, text, "not a whole decimal number")
-    value = int(text)
     if not minimum <= value <= MAX_INT32:
         raise WireError(key, text, f"not between {minimum} and {MAX_INT32}")
     return value
+
+
+@lru_cache(maxsize=8192)
+def _number_in(text: str) -> int | None:
+    """Thousands of cards and grants have the same few amounts: each is one object."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def parse_bool(text: str, key: str) -> bool:

@@ -40,6 +40,27 @@ def _sums(charges: tuple[Charge, ...]) -> list[tuple[str, int, int, int]]:
     return [(item.uuid, item.memory_mib, item.cores, item.slots) for item in charges]
 
 
+@pytest.mark.parametrize("kind", [INIT, SIDECAR, APP])
+@pytest.mark.parametrize("is_over", [False, True], ids=["inits run", "inits are over"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        grant("GPU-0", 3000, 30),
+        replace(grant("GPU-0", 3000, 30), part=("1g", 0)),
+        Grant(uuid=Uuid("NEURON-0"), vendor=NEURON, memory_mib=0, cores=0b110),
+        Grant(uuid=Uuid("DCU-0"), vendor="DCU", memory_mib=7, cores=0),
+    ],
+    ids=["slice", "part", "mask", "foreign"],
+)
+def test_collapse_of_a_single_grant_is_the_same_beside_a_container_without_any(
+    kind: ContainerKind, is_over: bool, held: Grant
+) -> None:
+    alone = _pod((kind, (held,)), are_inits_over=is_over)
+    beside = _pod((kind, (held,)), (APP, ()), are_inits_over=is_over)
+
+    assert collapse(alone) == collapse(beside)
+
+
 @pytest.mark.parametrize(
     ("pod", "effective", "later"),
     [
