@@ -9,7 +9,7 @@ from hami_node.config.settings import Settings, declarations, plain_value
 from hami_node.setting_types import Group
 from hami_node.verify.checks.leading import SchedulerConfig, scheduler_config
 from hami_node.verify.checks.subject import Subject, gap_of
-from hami_node.verify.findings import Finding, ok, several, words, wrong
+from hami_node.verify.findings import Finding, ok, several, warning, words, wrong
 from hami_node.verify.read.installation import Part, Runs
 from hami_node.verify.read.reading import Gap
 
@@ -87,9 +87,8 @@ def _schedulers(subject: Subject) -> Iterator[Finding]:
 def _scheduler(
     subject: Subject, part: Part, config: SchedulerConfig, extender: Settings | None
 ) -> Iterator[Finding]:
-    again = (
-        f"correct it, then kubectl -n {subject.namespace} rollout restart deployment/{part.name}"
-    )
+    restart = f"kubectl -n {subject.namespace} rollout restart deployment/{part.name}"
+    again = f"correct it, then {restart}"
     profiles = {profile.scheduler_name for profile in config.profiles or ()}
     if extender is not None and extender.scheduler_name not in profiles:
         yield wrong(
@@ -109,3 +108,10 @@ def _scheduler(
         )
     if not config.extenders:
         yield wrong(_CHECK, f"{part.name} calls no extender", again)
+    elif not any(one.preempt_verb for one in config.extenders):
+        yield warning(
+            _CHECK,
+            f"{part.name} does not ask the extender whom to evict (preemptVerb): pods may be "
+            "evicted for one with a higher priority that their cards have no room for",
+            f"add preemptVerb: preempt to its extender, then {restart}",
+        )

@@ -44,6 +44,7 @@ class ExtenderEntry(Struct, frozen=True):
     """An extender that kube-scheduler calls."""
 
     url_prefix: str = ""
+    preempt_verb: str = ""
     managed_resources: list[_Managed] | None = None
 
 

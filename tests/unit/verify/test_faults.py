@@ -257,6 +257,17 @@ def test_fault_is_named_with_its_cure(
     assert all(one["remedy"] for one in found if one["state"] == "wrong")
 
 
+def test_scheduler_that_asks_nobody_whom_to_evict_is_warned_about(cluster: Installed) -> None:
+    configure("hami-node-scheduler", "config.yaml", "preemptVerb: preempt", "ignorable: false")(
+        cluster
+    )
+    found = findings(cluster)
+    [why] = [what for name, what in states(found, "warn") if "preemptVerb" in what]
+    assert why.startswith("hami-node-scheduler does not ask the extender whom to evict")
+    [remedy] = [one["remedy"] for one in found if one["what"] == why]
+    assert "preemptVerb: preempt" in remedy
+
+
 def test_table_ends_with_what_to_do_first(cluster: Installed) -> None:
     lose("runtimeclasses", "nvidia")(cluster)
     annotated(limiter=None)(cluster)
