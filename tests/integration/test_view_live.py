@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.extender.http.routes import ServerLimits
+from hami_node.extender.http.server_limits import ServerLimits
 from hami_node.view.feed import Change
 from hami_node.wire.values.timestamps import format_dashed
 from tests.fakes.api_server import FaultyApiServer

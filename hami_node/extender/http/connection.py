@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hami_node.extender.http.connection_limit import AcceptedConnection, Stage
-from hami_node.extender.http.routes import ServerLimits
+from hami_node.extender.http.server_limits import ServerLimits
 
 LINGER_S: Final = 2.0
 """How much longer a refused body is read and dropped, so that the client receives the response."""
@@ -28,24 +29,42 @@ class _HungUp(Exception):
     """Ends the parser's work on what a refused client has sent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionParts:
+    """What a connection needs of its server.
+
+    Attributes:
+        limits: what clients may use.
+        accepted: the connection's place among the others.
+        why_not: accepted clients only are served, where it is set.
+        on_end: called when it has ended.
+    """
+
+    limits: ServerLimits
+    accepted: AcceptedConnection
+    why_not: WhyNot | None
+    on_end: Callable[[AcceptedConnection], None]
+
+
 class ClientConnection(HttpToolsProtocol):
-    """One client. uvicorn limits neither the size of a request's head nor any time."""
+    """One client. uvicorn limits neither the size of a request's head nor any time.
+
+    Attributes:
+        deadline_s: when the present request has to be complete; time of the event loop.
+    """
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        limits: ServerLimits,
-        accepted: AcceptedConnection,
-        why_not: WhyNot | None,
-        on_end: Callable[[AcceptedConnection], None],
+        self, config: uvicorn.Config, server_state: ServerState, parts: ConnectionParts
     ) -> None:
-        """Serve the application of `config`; with `why_not` to accepted clients only."""
+        """Serve the application of `config`."""
         super().__init__(config, server_state, app_state={})
-        self._limits, self._accepted, self._why_not = limits, accepted, why_not
-        self._on_end = on_end
+        self._limits, self._accepted, self._why_not = parts.limits, parts.accepted, parts.why_not
+        self._on_end = parts.on_end
         self._stranger = ""
         self._is_in_head, self._sent_bytes, self._parsed_bytes = False, 0, 0
+        self.deadline_s = 0.0
+        self._due_s: float | None = None
+        self._is_idle = False
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -63,7 +82,9 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client."""
-        self._limit_time(None)
+        self._due_s = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._unread is not None:
             self._unread.cancel()
         self._on_end(self._accepted)
@@ -76,18 +97,20 @@ class ClientConnection(HttpToolsProtocol):
         if was_in_head and self._is_in_head:
             self._sent_bytes += len(data)
             self._check_head(self._sent_bytes)
-        if self._timer is None and self._accepted.stage is Stage.WAITING:
+        if (self._due_s is None or self._is_idle) and self._accepted.stage is Stage.WAITING:
+            self._is_idle = False
             self._limit_time(self._limits.request_s)  # it has sent no more than empty lines
 
     def on_message_begin(self) -> None:
         """The head begins."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.is_busy():
             self._hang_up(400, "a request must wait for the answer to the one before")
             raise _HungUp
-        super().on_message_begin()
+        self.begin_head()
         self._is_in_head, self._sent_bytes, self._parsed_bytes = True, 0, 0
-        self.scope["state"]["deadline_s"] = self.loop.time() + self._limits.request_s
-        self._limit_time(self._limits.request_s)
+        self._is_idle = False
+        self.deadline_s = self.loop.time() + self._limits.request_s
+        self._limit_time_at(self.deadline_s)
 
     def on_url(self, url: bytes) -> None:
         """A part of the URL."""
@@ -109,19 +132,51 @@ class ClientConnection(HttpToolsProtocol):
             self._hang_up(403, self._stranger)
             raise _HungUp
         self._limit_time(self._limits.request_s + LINGER_S)
-        super().on_headers_complete()
+        self.begin_body()
 
     def on_message_complete(self) -> None:
         """The request is complete."""
-        self._limit_time(None)
-        if not self.cycle.response_complete:
+        self._due_s = None
+        if self.is_busy():
             self._accepted.stage = Stage.WORKING
-        super().on_message_complete()
+        self.end_body()
 
     def on_response_complete(self) -> None:
         """The answer is written; as far as it is unread, `pause_writing` has been called."""
-        self._accepted.stage, self._accepted.since_s = Stage.WAITING, self.loop.time()
+        self._note_answer()
         super().on_response_complete()
+
+    # -- for those who answer without an application -----------------------------------------------
+    def is_busy(self) -> bool:
+        """Whether a request has come that is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def begin_head(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+
+    def begin_body(self) -> None:
+        """Its head is complete."""
+        super().on_headers_complete()
+
+    def end_body(self) -> None:
+        """All of it is there."""
+        super().on_message_complete()
+
+    def expire_body(self) -> None:
+        """Its body has not come in time."""
+        self.transport.close()
+
+    def stop(self) -> None:
+        """The server ends; the application's tasks have been cancelled."""
+
+    def be_idle(self, limit_s: float) -> None:
+        """Close the connection if no request comes for so long."""
+        self._is_idle = True
+        self._limit_time(limit_s)
+
+    def _note_answer(self) -> None:
+        self._accepted.stage, self._accepted.since_s = Stage.WAITING, self.loop.time()
 
     def pause_writing(self) -> None:
         """The client has not read all yet."""
@@ -151,17 +206,34 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             raise _HungUp
 
-    def _limit_time(self, limit_s: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if limit_s is None else self.loop.call_later(limit_s, self._expire)
+    def _limit_time(self, limit_s: float) -> None:
+        self._limit_time_at(self.loop.time() + limit_s)
+
+    def _limit_time_at(self, due_s: float) -> None:
+        """One timer serves many limits: it is set anew when it has run out, or comes too late."""
+        self._due_s = due_s
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= due_s:
+                return
+            timer.cancel()
+        self._timer = self.loop.call_at(due_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due_s is None:
+            return
+        if self.loop.time() < self._due_s:
+            self._timer = self.loop.call_at(self._due_s, self._look)
+            return
+        self._due_s = None
+        self._expire()
 
     def _expire(self) -> None:
-        self._timer = None
         if self._is_in_head:
             self._hang_up(408, f"the head did not arrive within {self._limits.request_s:g} s")
         else:
-            self.transport.close()
+            self.expire_body()
 
     def _hang_up(self, status: int, sentence: str) -> None:
         if self.transport.is_closing():

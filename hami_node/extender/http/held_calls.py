@@ -59,37 +59,45 @@ class HeldCalls:
             SentOn: the call has to be sent again.
         """
         ends_s = asyncio.get_running_loop().time() + HOLD_S
-        while True:
-            self.running += 1
+        try:
+            return await self._counted(work)
+        except NotLeading as e:
+            error = e
+        return await self.go_on(work, error, ends_s)
+
+    async def go_on(self, work: Callable[[], Awaitable[T]], error: NotLeading, ends_s: float) -> T:
+        """The same for a call that has failed with `error`; it is held until `ends_s` at most."""
+        while await self._held(ends_s):
             try:
-                return await work()
-            except NotLeading:
-                if not await self._held(ends_s):
-                    raise
-            finally:
-                self.running -= 1
+                return await self._counted(work)
+            except NotLeading as e:
+                error = e
+        raise error
+
+    async def _counted(self, work: Callable[[], Awaitable[T]]) -> T:
+        self.running += 1
+        try:
+            return await work()
+        finally:
+            self.running -= 1
 
     async def _held(self, ends_s: float) -> bool:
         """Wait for a change; True if the call can be worked on now."""
         now = asyncio.get_running_loop().time
-        self.running -= 1
-        try:
-            while now() < ends_s:
-                match self._advise():
-                    case Advice.REFUSE:
-                        return False
-                    case Advice.ELSEWHERE:
-                        await asyncio.sleep(self._hop_s(now()))
-                        raise SentOn
-                    case Advice.AGAIN:
-                        await asyncio.sleep(LOOK_S)
-                        return True
-                    case Advice.WAIT:
-                        self._elsewhere_s = None
-                        await asyncio.sleep(LOOK_S)
-            return False
-        finally:
-            self.running += 1
+        while now() < ends_s:
+            match self._advise():
+                case Advice.REFUSE:
+                    return False
+                case Advice.ELSEWHERE:
+                    await asyncio.sleep(self._hop_s(now()))
+                    raise SentOn
+                case Advice.AGAIN:
+                    await asyncio.sleep(LOOK_S)
+                    return True
+                case Advice.WAIT:
+                    self._elsewhere_s = None
+                    await asyncio.sleep(LOOK_S)
+        return False
 
     def _hop_s(self, now_s: float) -> float:
         if self._elsewhere_s is None:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection
 from typing import Final, Self
 
 from hami_node.errors import ConfigError
+from hami_node.extender.http.calls import OnRequest
 from hami_node.extender.http.certificates import Certificates, TlsFiles
 from hami_node.extender.http.connection import accepts_only
-from hami_node.extender.http.routes import Endpoints, OnRequest, Routes, ServerLimits
+from hami_node.extender.http.routes import Endpoints, Routes
+from hami_node.extender.http.server_limits import ServerLimits
 from hami_node.extender.http.serving import TLS_SHUTDOWN_S, BoundedServer, listen
 from hami_node.logs import kv
 
@@ -63,8 +65,7 @@ class ExtenderServer:
         why_not = accepts_only(tls.client_name) if tls and tls.client_ca_file else None
         listener = listen(self._address, self._limits, "http-bind")
         self._port = int(listener.getsockname()[1])
-        app = self._routes.application()
-        self._server = server = BoundedServer(app, certificates, why_not, self._limits)
+        self._server = server = BoundedServer(self._routes, certificates, why_not, self._limits)
         self._spawn("extender-http", lambda: self._serve(server, listener))
         if certificates:
             interval_s = self._limits.certificate_check_s

@@ -7,21 +7,25 @@ import contextlib
 import logging
 import socket
 import threading
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from hami_node.errors import ConfigError
+from hami_node.extender.http.call_connection import CallConnection
 from hami_node.extender.http.certificates import Certificates
-from hami_node.extender.http.connection import LINGER_S, ClientConnection, WhyNot
+from hami_node.extender.http.connection import LINGER_S, ClientConnection, ConnectionParts, WhyNot
 from hami_node.extender.http.connection_limit import AcceptedConnection, ConnectionLimit, Stage
-from hami_node.extender.http.routes import ServerLimits
+from hami_node.extender.http.routes import Routes
+from hami_node.extender.http.server_limits import ServerLimits
 from hami_node.logs import kv
 
 log: Final = logging.getLogger(__name__)
 
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""As ASGI has it."""
 KEEP_ALIVE_S: Final = 300
 """kube-scheduler closes idle connections after 90 s, so we never close one that it still uses."""
 BACKLOG: Final = 512
@@ -64,16 +68,18 @@ class BoundedServer:
 
     def __init__(
         self,
-        app: ASGIApp,
+        served: Routes | Application,
         certificates: Certificates | None,
         why_not: WhyNot | None,
         limits: ServerLimits,
     ) -> None:
-        """Serve an application; with certificates over HTTPS, with `why_not` to some clients."""
+        """Serve routes or an application; over HTTPS with certificates, to some with `why_not`."""
+        self._routes = served if isinstance(served, Routes) else None
         self._config = uvicorn.Config(
-            app, ws="none", lifespan="off", interface="asgi3", log_config=None,
-            log_level=logging.ERROR, access_log=False, proxy_headers=False, server_header=False,
-            date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+            _nothing if isinstance(served, Routes) else served, ws="none", lifespan="off",
+            interface="asgi3", log_config=None, log_level=logging.ERROR, access_log=False,
+            proxy_headers=False, server_header=False, date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )  # fmt: skip
         self._config.load()
         self.server_state = ServerState()
@@ -133,19 +139,9 @@ class BoundedServer:
             raw.close()
             return
 
-        def connection() -> ClientConnection:
-            return ClientConnection(
-                self._config,
-                self.server_state,
-                limits,
-                accepted,
-                self._why_not,
-                self._connections.release,
-            )
-
         try:
             await loop.connect_accepted_socket(
-                connection,
+                lambda: self._connection(accepted),
                 raw,
                 ssl=certificates.newest if certificates else None,
                 ssl_handshake_timeout=limits.handshake_s if certificates else None,
@@ -154,6 +150,17 @@ class BoundedServer:
         except (OSError, asyncio.CancelledError) as e:  # its handshake failed, or it made way
             log.debug("extender_client_refused", extra=kv(error=repr(e)))
             self._connections.release(accepted)
+
+    def _connection(self, accepted: AcceptedConnection) -> ClientConnection:
+        parts = ConnectionParts(
+            limits=self._limits,
+            accepted=accepted,
+            why_not=self._why_not,
+            on_end=self._connections.release,
+        )
+        if self._routes is None:
+            return ClientConnection(self._config, self.server_state, parts)
+        return CallConnection(self._config, self.server_state, parts, self._routes)
 
     def stop(self, grace_s: float) -> None:
         """Let `run` end, from any thread; running requests may take `grace_s` seconds."""
@@ -169,7 +176,7 @@ class BoundedServer:
                 await asyncio.sleep(STOP_CHECK_S)  # connections accepted last arrive meanwhile
                 for arriving in tuple(self._arriving):
                     arriving.cancel()
-                while connections or tasks:
+                while connections or tasks or self._is_working():
                     for connection in tuple(connections):
                         connection.shutdown()  # at once if idle, else after its response
                     await asyncio.sleep(STOP_CHECK_S)
@@ -178,5 +185,15 @@ class BoundedServer:
         if tasks:  # cancelled requests still send a response
             await asyncio.wait(tuple(tasks), timeout=LINGER_S)
         for connection in tuple(connections):
+            if isinstance(connection, ClientConnection):
+                connection.stop()
             connection.transport.abort()
         await asyncio.sleep(0)  # lets the aborted connections be closed
+
+    def _is_working(self) -> bool:
+        """Whether a call is worked on whose client may have gone."""
+        return self._routes is not None and self._routes.running() > 0
+
+
+async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:  # noqa: ANN401 - as ASGI has it
+    """No connection asks this application."""

@@ -384,3 +384,92 @@ def test_close_is_harmless_before_start_and_twice() -> None:
     server.close()
     server.close()
     assert server.port == 0
+
+
+# -- one connection, request by request ------------------------------------------------------------
+
+
+def test_head_of_a_page_is_answered_without_its_body_and_of_a_call_is_405() -> None:
+    with serving() as server:
+        received = talk(server, b"HEAD /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert received.endswith(b"\r\n\r\n")
+        assert b"content-length: 3\r\n" in received
+        received = talk(server, b"HEAD /filter HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 405 ")
+        assert received.endswith(b"\r\n\r\n")
+
+
+def test_http_1_0_is_answered_and_hung_up_on() -> None:
+    with serving() as server:
+        received = talk(server, b"POST /bind HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close\r\n" in received
+    assert received.endswith(b'{"bind": 2}')
+
+
+def test_client_that_waits_for_100_sends_its_body_after_it() -> None:
+    head = b"POST /bind HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(head)
+        assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(b"{}")
+        assert raw.recv(1000).endswith(b'{"bind": 2}')
+
+
+def test_client_that_waits_for_100_is_refused_without_it() -> None:
+    head = b"POST /bind HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(head)
+        assert raw.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", [b"http://x/bind", b"/bind?a=b", b"/%62ind", b"/bind#part"])
+def test_forms_of_one_path_reach_the_same_endpoint(path: bytes) -> None:
+    with serving() as server:
+        received = talk(
+            server,
+            b"POST %b HTTP/1.1\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}" % path,
+        )
+    assert received.endswith(b'{"bind": 2}')
+
+
+def test_path_that_ends_in_a_newline_is_another_one() -> None:
+    with serving() as server:
+        received = talk(server, b"GET /healthz%0A HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 404 ")
+
+
+def test_idle_connection_serves_on_after_the_time_that_a_request_has() -> None:
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            connection.request("POST", "/bind", b"{}")
+            connection.getresponse().read()
+            kept = connection.sock
+            threading.Event().wait(2 * LIMITS.request_s)
+            connection.request("POST", "/bind", b"{}")
+            assert connection.getresponse().status == 200
+            assert connection.sock is kept
+
+
+def test_empty_lines_do_not_keep_an_idle_connection() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 20) as raw:
+        raw.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        assert raw.recv(1000)
+        raw.sendall(b"\r\n")
+        assert raw.recv(1000) == b""
+
+
+def test_stop_waits_for_work_whose_client_has_gone() -> None:
+    gate, seen = HeldCall(), Seen()
+    with serving(replace(ECHO, bind=gate), seen=seen) as server, ThreadPoolExecutor(1) as pool:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+            raw.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+            assert gate.entered.acquire(timeout=10)
+        stop = pool.submit(server.close, 20.0)
+        threading.Event().wait(0.2)
+        assert not stop.done()
+        gate.opened.set()
+        stop.result(10)
+    assert seen.requests == [("/bind", 200)]
