@@ -14,6 +14,7 @@ import logging
 import random
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, Generic
 
 from hami_node.cluster.calls import Query
@@ -30,6 +31,7 @@ from hami_node.cluster.watching.frames import (
     read_meta,
 )
 from hami_node.cluster.watching.object_cache import Key, ObjectCache, T
+from hami_node.cluster.watching.pages_ahead import PageAhead
 from hami_node.cluster.watching.watch_health import Trouble, WatchHealth, WatchTimes
 from hami_node.errors import Gone, KubeError, WireError
 from hami_node.logs import kv
@@ -200,13 +202,20 @@ class ResourceWatch(Generic[T]):
             query = (*query, ("limit", str(PAGE_LIMIT)))
         elif self._list_from:
             query = (*query, ("resourceVersion", self._list_from))
+        body = self._fetch_page(query)
         while not stop.is_set():
-            page = read_list(self._sender.list_page(self._kind.path, self._kind.resource, query))
-            self._read_items(page.items, found)
+            page = read_list(body)
             if not page.next_token:
+                self._read_items(page.items, found)
                 self._finish_list(found, page.resource_version)
                 return
             query = (*self._selector, ("limit", str(PAGE_LIMIT)), ("continue", page.next_token))
+            ahead = PageAhead(partial(self._fetch_page, query))
+            self._read_items(page.items, found)
+            body = ahead.body()
+
+    def _fetch_page(self, query: Query) -> bytes:
+        return self._sender.list_page(self._kind.path, self._kind.resource, query)
 
     def _finish_list(self, found: dict[Key, T], version: str) -> None:
         self._bad &= found.keys()
