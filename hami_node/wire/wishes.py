@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from hami_node.model import Uuid, UuidWish
 from hami_node.wire import names
+
+_NOTHING_CORDONED: Final[frozenset[Uuid]] = frozenset()
+"""One for all nodes: an empty set made of something is a new object."""
 
 
 def decode_words(text: str | None) -> tuple[str, ...]:
@@ -28,4 +32,5 @@ def decode_uuid_wish(annotations: Mapping[str, str], use: str, nouse: str) -> Uu
 
 def decode_cordon(annotations: Mapping[str, str]) -> frozenset[Uuid]:
     """The cordoned cards of this node; never raises."""
-    return frozenset(Uuid(word) for word in decode_words(annotations.get(names.NODE_CORDON)))
+    words = decode_words(annotations.get(names.NODE_CORDON))
+    return frozenset(map(Uuid, words)) if words else _NOTHING_CORDONED

@@ -106,8 +106,10 @@ class Fleet:
         state.usage.replace_devices(devices)
         state.cordoned, state.pair_scores = cordoned, pair_scores
         self._catalogue.enroll(state)
+        alone = (name,)  # one for all cards of the node
         for uuid in state.usage.cards:
-            self._owners[uuid] = (*self._owners.get(uuid, ()), name)
+            others = self._owners.get(uuid)
+            self._owners[uuid] = (*others, name) if others else alone
         self._touch(state)
 
     def remove_node(self, name: str) -> None:
