@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
@@ -19,6 +19,7 @@ from hami_node.engine.filters import (
     is_within_quota,
     needs_idle_card,
 )
+from hami_node.engine.fleet.seating import Seating
 from hami_node.engine.fleet.summaries import Bounds, NodeSummary, Room
 from hami_node.engine.fleet.together import Share, Together, together_of
 from hami_node.engine.place import Plan
@@ -75,13 +76,15 @@ class Needs:
     Attributes:
         asks: each ask by itself.
         total: all asks that are served at the same time, in one sum.
-        together: the same, to be compared card by card.
+        seatings: the same, asked whether there is any way to share the cards.
+        together: the same, to be added up card by card where there are too many ways.
     """
 
     asks: tuple[Need, ...]
     impossible: bool
     total: Sum = NOTHING
     together: tuple[Together, ...] = ()
+    seatings: tuple[Seating, ...] = field(default=(), compare=False)
 
     def may_fit(self, bounds: Bounds) -> bool:
         """False when nothing within these bounds can serve the pod."""
@@ -114,6 +117,9 @@ class Needs:
         if node.bounds.has_divided:
             return True
         rooms = node.rooms
+        for seating in self.seatings:
+            if not seating.may_fit(rooms):
+                return False
         for need in self.asks:
             if not (_is_in_one_group(rooms, need) if need.is_bound else _counts(rooms, need)):
                 return False
@@ -156,9 +162,15 @@ def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
     asks = tuple(need for _, _, need in found)
     steady = [(ask, need) for kind, ask, need in found if kind is not ContainerKind.INIT]
     shares: dict[str, list[Share]] = {}
+    bound: set[str] = set()
     for ask, need in steady:
+        if need.is_bound:
+            bound.add(ask.vendor.word)
         if not rules_of(ask.vendor).cores_are_mask:
             shares.setdefault(ask.vendor.word, []).append(_share(ready, ask, need))
+    seatings = {
+        vendor: Seating(group, is_bound=vendor in bound) for vendor, group in shares.items()
+    }
     return Needs(
         asks=tuple(need for i, need in enumerate(asks) if need not in asks[:i]),
         impossible=any(not need.kinds for need in asks) or _is_over_quota(ready, steady),
@@ -167,7 +179,13 @@ def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
             slots=sum(share.count for group in shares.values() for share in group),
             idle=sum(share.count for group in shares.values() for share in group if share.is_alone),
         ),
-        together=tuple(check for group in shares.values() for check in together_of(group)),
+        seatings=tuple(seating for seating in seatings.values() if seating.is_asked),
+        together=tuple(
+            check
+            for vendor, group in shares.items()
+            if not seatings[vendor].is_asked
+            for check in together_of(group)
+        ),
     )
 
 

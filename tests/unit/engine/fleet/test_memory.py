@@ -286,8 +286,11 @@ BOUND = PodWishes(cards=((NVIDIA, CardWishes(is_numa_bound=True)),))
         _request(ask(4, 9000, 0), ask(2, 9000, 0), ask(1, 100, 0)),
         _request(ask(4, 8000, 100), wishes=BOUND),
         _request(WHOLE_2, WHOLE_3, wishes=PodWishes(gpu_policy="topology-aware")),
+        _request(ask(2, 4000, 30), ask(4, 4000, 71)),
+        _request(ask(2, 4000, 30), ask(2, 4000, 71), ask(2, 4000, 72)),
+        _request(ask(2, 4000, 60), ask(2, 4000, 60), ask(1, 4000, 50), wishes=BOUND),
     ],
-    ids=["whole", "cores", "beside-whole", "memory", "numa", "links"],
+    ids=["whole", "cores", "beside-whole", "memory", "numa", "links", "dealt", "three", "in-numa"],
 )
 def test_nodes_where_containers_fit_alone_but_not_together_are_not_tried(
     request_: PodRequest, monkeypatch: pytest.MonkeyPatch
@@ -298,8 +301,9 @@ def test_nodes_where_containers_fit_alone_but_not_together_are_not_tried(
 
 
 def _deep(memory_mib: int = 4000) -> PodRequest:
-    """Passes every sum, and is refused: the first container spreads over what the second needs."""
-    return _request(ask(2, memory_mib, 30), ask(4, memory_mib, 71))
+    """Is refused only by trying: too many containers of different sizes to deal the cards out."""
+    tiny = (ask(1, 1 + number, 0) for number in range(5))
+    return _request(ask(2, memory_mib, 30), ask(4, memory_mib, 71), *tiny)
 
 
 def test_refused_group_is_not_tried_again_until_something_changes_there(

@@ -1,0 +1,172 @@
+"""Whether containers that run side by side can share a node's cards in any way at all.
+
+Stricter than `together`, which adds up: here each card is asked which containers it can hold at
+once, and the cards are dealt out. Still necessary and not sufficient: placing takes one card after
+another, and may miss a way that exists. Cards, and nodes, that are alike for the request are worked
+out once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Final
+
+from hami_node.engine.fleet.summaries import Room
+from hami_node.engine.fleet.together import Share
+
+MOST_WAYS: Final = 64
+"""Ways in which one card may be shared that are told apart; beyond that nobody asks."""
+MOST_OPEN: Final = 256
+"""Ways of dealing cards out that are followed at once; beyond that the node may fit."""
+MOST_KEPT: Final = 4_096
+"""Cards, and nodes, whose answer is kept."""
+
+Amounts = tuple[int, ...]
+"""For each sort of container: how many of them, or how many cards they still need."""
+
+
+class Seating:
+    """One request's containers with cards of one vendor. Not thread-safe: its owner has a lock.
+
+    Attributes:
+        is_asked: there are several containers, of few sizes; else `may_fit` is of no use.
+    """
+
+    def __init__(self, shares: Sequence[Share], *, is_bound: bool) -> None:
+        """`is_bound`: all cards of a container are of one NUMA group."""
+        equal: dict[tuple[object, ...], list[Share]] = {}
+        for share in shares:
+            amounts = tuple(share.memory_by_kind.items())
+            key = (share.count, amounts, share.cores, share.idle_kinds)
+            equal.setdefault(key, []).append(share)
+        self._sorts = tuple(group[0] for group in equal.values())
+        self._most = tuple(len(group) for group in equal.values())
+        self._is_bound = is_bound
+        self.is_asked = len(shares) > 1 and prod(most + 1 for most in self._most) <= MOST_WAYS
+        self._numbers: dict[tuple[Amounts, ...], int] = {(): 0}
+        self._ways: list[tuple[Amounts, ...]] = [()]
+        self._cards: dict[Room, int] = {}
+        self._groups: dict[Amounts, frozenset[Amounts]] = {}
+        self._nodes: dict[tuple[Amounts, ...], bool] = {}
+
+    def may_fit(self, rooms: Iterable[Room]) -> bool:
+        """False when there is no way to share the cards."""
+        key = tuple(sorted(self._by_group(rooms)))
+        answer = self._nodes.get(key)
+        if answer is None:
+            if len(self._nodes) >= MOST_KEPT:
+                self._nodes.clear()
+            answer = self._nodes[key] = self._fits(key)
+        return answer
+
+    def _by_group(self, rooms: Iterable[Room]) -> Iterator[Amounts]:
+        """The cards of each NUMA group, or all of them, by what they can hold."""
+        groups: dict[int, list[int]] = {}
+        cards = self._cards
+        for room in rooms:
+            if room.cores <= 0:
+                continue  # a card whose cores are all taken serves nobody
+            number = cards.get(room)
+            if number is None:
+                number = self._learned(room)
+            if number:
+                groups.setdefault(room.numa if self._is_bound else 0, []).append(number)
+        for numbers in groups.values():
+            numbers.sort()
+            yield tuple(numbers)
+
+    def _learned(self, room: Room) -> int:
+        ways = tuple(_largest(self._held(room)))
+        number = self._numbers.setdefault(ways, len(self._ways))
+        if number == len(self._ways):
+            self._ways.append(ways)
+        if len(self._cards) >= MOST_KEPT:
+            self._cards.clear()
+        self._cards[room] = number
+        return number
+
+    def _held(self, room: Room) -> Iterator[Amounts]:
+        """Everything that the card can hold at once."""
+        choices = [range(most + 1) for most in self._most]
+        return (way for way in product(*choices) if any(way) and self._can_hold(room, way))
+
+    def _can_hold(self, room: Room, way: Amounts) -> bool:
+        memory_mib = cores = 0
+        count = sum(way)
+        if count > room.slots:
+            return False
+        for share, times in zip(self._sorts, way, strict=True):
+            if not times:
+                continue
+            each_mib = share.memory_by_kind.get(room.kind)
+            if each_mib is None:
+                return False
+            if share.idle_kinds >> room.kind & 1 and (count > 1 or not room.is_idle):
+                return False
+            memory_mib += times * each_mib
+            cores += times * share.cores
+        return memory_mib <= room.memory_mib and cores <= room.cores
+
+    def _fits(self, groups: tuple[Amounts, ...]) -> bool:
+        """Whether the groups together serve every container."""
+        if not self._is_bound:
+            return bool(groups) and self._serves(groups[0], self._most)
+        left = {self._most}
+        for group in groups:
+            served = self._served(group)
+            left = {_less(open_, way) for open_ in left for way in served}
+            if len(left) > MOST_OPEN:
+                return True
+        return any(not any(open_) for open_ in left)
+
+    def _served(self, group: Amounts) -> frozenset[Amounts]:
+        """How many containers of each sort a NUMA group can serve as a whole."""
+        answer = self._groups.get(group)
+        if answer is None:
+            if len(self._groups) >= MOST_KEPT:
+                self._groups.clear()
+            choices = [range(most + 1) for most in self._most]
+            answer = frozenset(way for way in product(*choices) if self._serves(group, way))
+            self._groups[group] = answer
+        return answer
+
+    def _serves(self, cards: Amounts, containers: Amounts) -> bool:
+        """Whether these cards can be dealt out to so many containers of each sort."""
+        needed = (times * share.count for share, times in zip(self._sorts, containers, strict=True))
+        left = {tuple(needed)}
+        for number, times in Counter(cards).items():
+            ways = self._ways[number]
+            for _ in range(times):
+                left = set(_smallest({_less(open_, way) for open_ in left for way in ways}))
+                if len(left) > MOST_OPEN:
+                    return True
+        return any(not any(open_) for open_ in left)
+
+
+def _less(open_: Amounts, way: Amounts) -> Amounts:
+    return tuple([max(have - take, 0) for have, take in zip(open_, way, strict=True)])
+
+
+def _is_within(some: Amounts, more: Amounts) -> bool:
+    return all(a <= b for a, b in zip(some, more, strict=True))
+
+
+def _largest(ways: Iterable[Amounts]) -> list[Amounts]:
+    """Those that are not part of another one."""
+    kept: list[Amounts] = []
+    for way in sorted(ways, key=sum, reverse=True):
+        if not any(_is_within(way, larger) for larger in kept):
+            kept.append(way)
+    return sorted(kept)
+
+
+def _smallest(ways: Iterable[Amounts]) -> list[Amounts]:
+    """Those of which no other one is part."""
+    kept: list[Amounts] = []
+    for way in sorted(ways, key=sum):
+        if not any(_is_within(smaller, way) for smaller in kept):
+            kept.append(way)
+    return kept
