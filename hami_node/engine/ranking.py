@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from hami_node.engine.compat import Compat
@@ -57,6 +58,7 @@ def parse_weights(text: str) -> Weights | None:
     return Weights(slot=values["slot"], core=values["core"], memory=values["memory"])
 
 
+@lru_cache(maxsize=64)
 def words(policy: str) -> tuple[str, ...]:
     """The words of a comma-chained policy, without blanks."""
     return tuple(word.strip() for word in policy.split(","))
