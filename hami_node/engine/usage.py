@@ -273,6 +273,23 @@ def charged(card: DeviceUsage, charge: Charge) -> DeviceUsage:
     return rules.with_parts(used, charge)
 
 
+def _taken_back(card: DeviceUsage, charge: Charge) -> DeviceUsage | None:
+    """The card before that charge; None where the others have to be summed up for it.
+
+    Plain sums are subtracted: a node may have a hundred pods. Masks can't be, nor what is recorded
+    of parts, nor a contradiction.
+    """
+    is_mask = counting_of(card.device.vendor).cores_are_mask
+    if is_mask or charge.parts or card.parts is not None or card.contradiction:
+        return None
+    return DeviceUsage(
+        device=card.device,
+        slots_used=card.slots_used - charge.slots,
+        memory_used_mib=card.memory_used_mib - charge.memory_mib,
+        cores_used=card.cores_used - charge.cores,
+    )
+
+
 class NodeUsage:
     """The cards of one node with all grants on them. Not thread-safe: its owner holds a lock.
 
@@ -344,9 +361,17 @@ class NodeUsage:
         if not charges:
             return
         self._touch(charges)
-        cards = (self._cards.get(charge.uuid) for charge in charges)
-        devices = [card.device for card in cards if card is not None]
-        self._cards = {**self._cards, **self._fresh(devices)}
+        cards, anew = dict(self._cards), []
+        for charge in charges:
+            card = cards.get(charge.uuid)
+            if card is None:
+                continue
+            rest = _taken_back(card, charge)
+            if rest is None:
+                anew.append(card.device)
+            else:
+                cards[charge.uuid] = rest
+        self._cards = cards | self._fresh(anew) if anew else cards
 
     def replace_devices(self, devices: Iterable[Device]) -> None:
         """Take a new inventory; the grants stay with their cards."""
@@ -362,7 +387,7 @@ class NodeUsage:
     def _fresh(
         self, devices: Iterable[Device], leave_out: Collection[str] = ()
     ) -> dict[Uuid, DeviceUsage]:
-        # Summed from scratch, over the few pods of the node: masks can't be subtracted, and an
+        # Summed from scratch, over all pods of the node: masks can't be subtracted, and an
         # index of charges by card would cost a large fleet more memory than its pods' names.
         cards = {device.uuid: DeviceUsage(device=device) for device in devices}
         for key, charges in self._pods.items() if cards else ():

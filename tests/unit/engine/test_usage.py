@@ -233,6 +233,43 @@ def test_remove_undoes_add_exactly(stay: list[PodGrants], go: list[PodGrants], d
     assert (dict(usage.cards), usage.unknown) == before
 
 
+PLAIN_PODS = st.builds(
+    PodGrants,
+    containers=st.lists(
+        st.lists(GRANTS.map(lambda held: replace(held, part=None)), max_size=3).map(tuple),
+        max_size=4,
+    ).map(tuple),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.none() | PLAIN_PODS | PODS), max_size=16),
+    st.sampled_from(
+        [
+            {},
+            {"mode": "mig"},
+            {"vendor": NEURON, "mode": "", "cores": 3, "detail": neuron_card().device.detail},
+        ]
+    ),
+)
+def test_cards_after_any_changes_are_those_of_a_rebuild(
+    changes: list[tuple[str, PodGrants | None]], kind: dict[str, Any]
+) -> None:
+    devices = [device(0, **kind), device(1, **kind)]
+    usage, there = NodeUsage(devices), dict[str, PodGrants]()
+    for key, pod in changes:
+        there.pop(key, None)
+        if pod is None:
+            usage.remove(key)
+        else:
+            usage.add(key, pod)
+            there[key] = pod
+    rebuilt = NodeUsage(devices)
+    for key, pod in there.items():
+        rebuilt.add(key, pod)
+    assert dict(usage.cards) == dict(rebuilt.cards)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | PODS), max_size=12), st.randoms())
 def test_cards_that_are_not_touched_stay_as_they_were(
     changes: list[tuple[str, PodGrants | None]], draw: Any
