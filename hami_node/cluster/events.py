@@ -65,6 +65,7 @@ class EventWriter:
         self._waiting = EventQueue(self._limits.queue_size, per_minute, clock.monotonic())
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # put() is safe anywhere
         self._lock = threading.Lock()
+        self._looks_soon = False
         # By hash: thousands are remembered, and a text has up to a KiB. Two Events with one hash
         # would cost one of them.
         self._last_s: OrderedDict[int, float] = OrderedDict()
@@ -81,7 +82,9 @@ class EventWriter:
                 self._last_s.pop(hash(left_out), None)  # may come again
             if left_out is not note:
                 self._remember(note, now_s)
-        if self._bell.empty():
+            # a thread that waits for the budget would be woken for nothing, for every pod
+            is_awaited = self._looks_soon and note.is_routine
+        if not is_awaited and self._bell.empty():
             self._bell.put(None)
         return left_out is None
 
@@ -106,7 +109,9 @@ class EventWriter:
         with self._lock:
             now_s = self._clock.monotonic()
             note = self._waiting.take(now_s)
-            return note, None if note else self._waiting.wait_s(now_s)
+            wait_s = None if note else self._waiting.wait_s(now_s)
+            self._looks_soon = wait_s is not None
+            return note, wait_s
 
     def _rest(self, wait_s: float | None) -> None:
         with suppress(queue.Empty):

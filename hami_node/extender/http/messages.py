@@ -14,6 +14,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.extender.caller_limits import MAX_NODES, check_count, check_pod
+from hami_node.extender.http.node_names import NodeNames
 from hami_node.model import Node, Pod
 from hami_node.wire.objects import decode_node, decode_pod
 
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER: Final = msgspec.json.Encoder()
+_NAMES: Final = NodeNames()
 NULL: Final = b"null"
 """A member that is absent is one that is null."""
 
@@ -95,16 +97,13 @@ def decode_filter_args(body: bytes) -> FilterArgs:
     """
     members = members_of(body)
     pod = pod_of(members)
-    names = decoded(members.get("nodenames", NULL), list[str], "NodeNames")
-    check_count("NodeNames", names or (), MAX_NODES)
+    names = _names_of(members.get("nodenames", NULL))
     listed = decoded(members.get("nodes", NULL), _NodeList, "Nodes")
     nodes = None
     if listed is not None:
         check_count("Nodes", listed.items or (), MAX_NODES)
         nodes = tuple(_given(raw) for raw in listed.items or ())
-    return FilterArgs(
-        pod=pod, node_names=None if names is None else tuple(dict.fromkeys(names)), nodes=nodes
-    )
+    return FilterArgs(pod=pod, node_names=names, nodes=nodes)
 
 
 def decode_bind_args(body: bytes) -> BindArgs:
@@ -135,7 +134,7 @@ def encode_filter_answer(answer: FilterAnswer) -> bytes:
     return _ENCODER.encode(
         {
             "Nodes": nodes,
-            "NodeNames": None if answer.node_names is None else list(answer.node_names),
+            "NodeNames": answer.node_names,
             "FailedNodes": dict(answer.failed or {}),
             "FailedAndUnresolvableNodes": dict(answer.unresolvable or {}),
             "Error": answer.error,
@@ -158,6 +157,15 @@ def pod_of(members: Mapping[str, bytes]) -> Pod:
         raise WireError("Pod", pod.key, "has no name, namespace or uid")
     check_pod(pod)
     return pod
+
+
+def _names_of(raw: bytes) -> tuple[str, ...] | None:
+    """Equal bytes give the same tuple, as long as they are remembered."""
+    known = _NAMES.find(raw)
+    if known is not None:
+        return known
+    given = decoded(raw, list[str], "NodeNames")
+    return None if given is None else _NAMES.keep(raw, given)
 
 
 def _given(raw: msgspec.Raw) -> GivenNode:
