@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -86,20 +86,27 @@ class PodBook:
         self._remember_gone(uid)
         self._drop(uid)
 
-    def sweep(self, present: Collection[str], version: int) -> None:
-        """Drop reservations of pods that were not bound in time, and pods that no longer exist.
+    def uids(self) -> list[str]:
+        """Every pod that is recorded."""
+        return list(self._pods)
+
+    def sweep(self, uids: Iterable[str], present: Collection[str], version: int) -> None:
+        """Drop those of these pods that no longer exist, and reservations not bound in time.
 
         Args:
+            uids: the pods to look at.
             present: uids of the pods that the watch shows.
             version: the resourceVersion that the watch has reached at least.
         """
         now_s = self._clock.monotonic()
-        for uid, counted in list(self._pods.items()):
-            self._drop_if_late(counted)
-            if uid in present or counted.token or counted.is_binding:
+        for uid in uids:
+            if (item := self._pods.get(uid)) is None or (item.since_s is None and uid in present):
+                continue  # it is gone, or it is bound and there
+            self._drop_if_late(item)
+            if uid in present or item.token or item.is_binding:
                 continue
-            is_shown = 0 < counted.version <= version
-            if is_shown or now_s - counted.born_s > self._unbound_s:
+            is_shown = 0 < item.version <= version
+            if is_shown or now_s - item.born_s > self._unbound_s:
                 self._drop(uid)
 
     def in_use(self, nodes: Collection[str] | None) -> list[PodUse]:
