@@ -6,7 +6,7 @@ k8s.io/kube-scheduler/extender/v1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -14,7 +14,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.extender.caller_limits import MAX_NODES, check_count, check_pod
-from hami_node.extender.http.node_names import NodeNames
+from hami_node.extender.http.node_names import NodeNames, is_plain
 from hami_node.model import Node, Pod
 from hami_node.wire.objects import decode_node, decode_pod
 
@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER: Final = msgspec.json.Encoder()
-_NAMES: Final = NodeNames()
 NULL: Final = b"null"
 """A member that is absent is one that is null."""
 
@@ -44,11 +43,11 @@ class FilterArgs:
     """A pod and its candidates: names, or whole nodes from callers that simulate; None is null."""
 
     pod: Pod
-    node_names: tuple[str, ...] | None
+    node_names: Collection[str] | None
     nodes: tuple[GivenNode, ...] | None
 
     @property
-    def candidates(self) -> tuple[str, ...]:
+    def candidates(self) -> Collection[str]:
         """The names of the nodes to choose from."""
         if self.node_names is not None:
             return self.node_names
@@ -82,7 +81,7 @@ class FilterAnswer:
         error: the filter itself failed.
     """
 
-    node_names: Sequence[str] | None = None
+    node_names: Collection[str] | None = None
     nodes: Sequence[msgspec.Raw] | None = None
     failed: Mapping[str, str] | None = None
     unresolvable: Mapping[str, str] | None = None
@@ -134,7 +133,7 @@ def encode_filter_answer(answer: FilterAnswer) -> bytes:
     return _ENCODER.encode(
         {
             "Nodes": nodes,
-            "NodeNames": answer.node_names,
+            "NodeNames": None if answer.node_names is None else list(answer.node_names),
             "FailedNodes": dict(answer.failed or {}),
             "FailedAndUnresolvableNodes": dict(answer.unresolvable or {}),
             "Error": answer.error,
@@ -159,13 +158,15 @@ def pod_of(members: Mapping[str, bytes]) -> Pod:
     return pod
 
 
-def _names_of(raw: bytes) -> tuple[str, ...] | None:
-    """Equal bytes give the same tuple, as long as they are remembered."""
-    known = _NAMES.find(raw)
-    if known is not None:
-        return known
+def _names_of(raw: bytes) -> Collection[str] | None:
+    """The candidates, each once; a plain list is decoded later, if at all."""
+    if is_plain(raw):
+        names = NodeNames(raw)
+        check_count("NodeNames", names, MAX_NODES)
+        return names
     given = decoded(raw, list[str], "NodeNames")
-    return None if given is None else _NAMES.keep(raw, given)
+    check_count("NodeNames", given or (), MAX_NODES)
+    return None if given is None else tuple(dict.fromkeys(given))
 
 
 def _given(raw: msgspec.Raw) -> GivenNode:

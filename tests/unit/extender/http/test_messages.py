@@ -36,13 +36,13 @@ def body(**members: Any) -> bytes:
 def test_names_are_read_once_and_in_order() -> None:
     args = decode_filter_args(body(Pod=POD, NodeNames=["b", "a", "b"]))
     assert args.pod.key == "default/p"
-    assert args.candidates == ("b", "a")
+    assert list(args.candidates) == ["b", "a"]
     assert args.nodes is None
 
 
 @pytest.mark.parametrize("key", ["NodeNames", "nodenames", "nodeNames", "NODENAMES"])
 def test_members_are_read_in_any_case(key: str) -> None:
-    assert decode_filter_args(body(pod=POD, **{key: ["a"]})).node_names == ("a",)
+    assert list(decode_filter_args(body(pod=POD, **{key: ["a"]})).node_names or ()) == ["a"]
 
 
 def test_whole_nodes_keep_what_came() -> None:

@@ -1,57 +1,89 @@
-"""Lists of names that come again and again."""
+"""Lists of thousands of names, of which a decision asks about one or two."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hami_node.errors import WireError
 from hami_node.extender.caller_limits import MAX_NODES
 from hami_node.extender.http.messages import decode_filter_args
-from hami_node.extender.http.node_names import MAX_BYTES, REMEMBERED, NodeNames
+from hami_node.extender.http.node_names import FEW_LOOKS, NodeNames, is_plain
 
 POD = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
+NAMES = st.text('ab.-,"\\é \n[]{}', max_size=4)
+VALUES = st.recursive(
+    NAMES | st.integers() | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=6,
+)
 
 
 def body_of(names: object) -> bytes:
     return json.dumps({"Pod": POD, "NodeNames": names}).encode()
 
 
-def test_equal_bytes_are_the_same_tuple_and_others_are_not() -> None:
-    first = decode_filter_args(body_of(["n1", "n2", "n1"])).node_names
-    assert first == ("n1", "n2")
-    assert decode_filter_args(body_of(["n1", "n2", "n1"])).node_names is first
-    assert decode_filter_args(body_of(["n1", "n2"])).node_names is not first
-    assert decode_filter_args(body_of(["n1", "n3", "n1"])).node_names == ("n1", "n3")
+@given(names=st.lists(NAMES, max_size=6), asked=st.lists(NAMES, max_size=2 * FEW_LOOKS))
+def test_names_are_those_of_the_list_however_often_asked(
+    names: list[str], asked: list[str]
+) -> None:
+    found = decode_filter_args(body_of(names)).node_names
+    assert found is not None
+    of_nodes = [name for name in [*asked, *names] if not set(name) & set(',"\\\n')]
+    assert [name in found for name in of_nodes] == [name in names for name in of_nodes]
+    assert list(found) == list(dict.fromkeys(names))
+    assert len(found) == len(set(names))
 
 
-def test_only_the_last_few_are_remembered() -> None:
-    names = NodeNames()
-    for number in range(REMEMBERED + 1):
-        names.keep(b"%d" % number, [str(number)])
-    assert names.find(b"0") is None
-    assert [names.find(b"%d" % number) for number in range(1, REMEMBERED + 1)] == [
-        (str(number),) for number in range(1, REMEMBERED + 1)
-    ]
+@given(value=st.lists(VALUES, max_size=4), is_ascii=st.booleans())
+def test_plain_is_only_a_list_of_strings(value: list[object], is_ascii: bool) -> None:
+    raw = json.dumps(value, ensure_ascii=is_ascii).encode()
+    if is_plain(raw):
+        assert value
+        assert all(isinstance(name, str) for name in value)
+    else:
+        assert not (value and all(isinstance(one, str) and one.isalpha() for one in value)) or (
+            not raw.isascii() or b"\\" in raw
+        )
 
 
-def test_huge_list_is_not_remembered() -> None:
-    names, raw = NodeNames(), b"x" * (MAX_BYTES + 1)
-    assert names.keep(raw, ["a"]) == ("a",)
-    assert names.find(raw) is None
+@given(text=st.text('",[]{}\\a1 ', max_size=12))
+def test_whatever_is_plain_and_valid_can_be_decoded(text: str) -> None:
+    raw = b'["' + text.encode() + b'"]'
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return
+    if is_plain(raw):
+        assert list(NodeNames(raw)) == list(dict.fromkeys(value))
 
 
 @pytest.mark.parametrize(
-    "wrong", [["a"] * (MAX_NODES + 1), [1], {"a": 1}, "a"], ids=["many", "number", "object", "text"]
+    "wrong",
+    [["a"] * (MAX_NODES + 1), [1], ["a", 1], ["a", ["b"]], {"a": 1}, "a"],
+    ids=["many", "number", "mixed", "nested", "object", "text"],
 )
-def test_what_is_refused_is_refused_again(wrong: object) -> None:
-    for _ in range(2):
-        with pytest.raises(WireError):
-            decode_filter_args(body_of(wrong))
+def test_what_is_no_list_of_names_is_refused(wrong: object) -> None:
+    with pytest.raises(WireError):
+        decode_filter_args(body_of(wrong))
 
 
 def test_absent_names_stay_absent() -> None:
-    for _ in range(2):
-        assert decode_filter_args(json.dumps({"Pod": POD}).encode()).node_names is None
-        assert decode_filter_args(body_of([])).node_names == ()
+    assert decode_filter_args(json.dumps({"Pod": POD}).encode()).node_names is None
+    none = decode_filter_args(body_of([])).node_names
+    assert none is not None
+    assert not list(none)
+
+
+def test_thousands_are_not_decoded_for_a_few_looks() -> None:
+    names = NodeNames(json.dumps([f"node-{number}" for number in range(5000)]).encode())
+    assert len(names) == 5000
+    assert "node-4999" in names
+    assert "node-499" in names
+    assert "node-5000" not in names
+    assert not names._names
+    assert list(names)[:2] == ["node-0", "node-1"]
+    assert "node-4999" in names
