@@ -91,14 +91,11 @@ class PodPlacer:
         Raises:
             NotLeading: another replica decides by now; nothing is charged.
         """
-        known = self._known(pod)
-        if known.node_name:
-            return Refused(why=f"pod {pod.key} is bound to node {known.node_name}")
-        if known.is_being_deleted or known.is_over:
-            why = f"pod {pod.key} is being deleted or has ended"
-            return NotStored(why=why, result="pod-gone")
-        if known is not pod and not self._is_true(pod, known):
-            return self._untrue(pod)
+        known = self._known(pod) if is_binding else self._confirmed(pod)
+        if not isinstance(known, Pod):
+            return known
+        if (refusal := self._unfit(pod, known)) is not None:
+            return refusal
         answer = self._reserve(known, request, candidates, is_binding=is_binding)
         if not isinstance(answer, Reserved):
             return answer
@@ -133,6 +130,33 @@ class PodPlacer:
         known = [one for one in shown if one is not None and one.uid == pod.uid]
         newest = max(known, key=attrgetter("version"), default=pod)
         return newest if newest.version >= max(pod.version, 1) else pod
+
+    def _confirmed(self, pod: Pod) -> Pod | NotStored | Refused:
+        """The pod as the API server has it: read, if only the caller shows it so far."""
+        known = self._known(pod)
+        if known is not pod:
+            return known
+        try:
+            stored = self._writer.read(pod)
+        except NotFound:
+            return Refused(why=f"pod {pod.key} was deleted")
+        except KubeError as e:
+            return NotStored(why=f"pod {pod.key} could not be read: {e}", result="not-stored")
+        if stored.uid != pod.uid:
+            why = f"pod {pod.key} was replaced by another pod"
+            return NotStored(why=why, result="pod-gone")
+        return stored
+
+    def _unfit(self, pod: Pod, known: Pod) -> NotStored | Refused | None:
+        """Why nothing is reserved for the pod that a caller describes; None if something may be."""
+        if known.node_name:
+            return Refused(why=f"pod {pod.key} is bound to node {known.node_name}")
+        if known.is_being_deleted or known.is_over:
+            why = f"pod {pod.key} is being deleted or has ended"
+            return NotStored(why=why, result="pod-gone")
+        if known is not pod and not self._is_true(pod, known):
+            return self._untrue(pod)
+        return None
 
     def _carried(
         self, pod: Pod, request: PodRequest, reserved: Reserved, node: Node, fence: Fence

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -330,6 +331,34 @@ def test_nothing_of_what_a_caller_sent_is_kept() -> None:
     known = [desk.state.latest(f"u-{number}") for number in range(20)]
     assert not any(pod.annotations or pod.containers for pod in known if pod is not None)
     assert len(repr(desk.state._pods._pods)) < 50_000
+
+
+@pytest.mark.parametrize(
+    ("metadata", "containers", "why"),
+    [
+        pytest.param({"name": "made-up"}, 1, "was deleted", id="no such pod"),
+        pytest.param({"uid": "made-up"}, 1, "replaced by another pod", id="another uid"),
+        pytest.param({"resourceVersion": "9" * 15}, 2, "does not ask for", id="newer, and more"),
+    ],
+)
+def test_pod_that_only_the_caller_shows_is_read_first(
+    desk: Desk, metadata: Json, containers: int, why: str
+) -> None:
+    body = deepcopy(stored(desk, "pods", "a"))
+    body["metadata"] |= metadata
+    body["spec"]["containers"] = [
+        {**body["spec"]["containers"][0], "name": f"c{number}"} for number in range(containers)
+    ]
+    assert why in json.dumps(desk.ask(body))
+    assert desk.held() == {}
+
+
+def test_pod_that_can_not_be_read_is_not_placed(desk: Desk) -> None:
+    body = desk.add_pod("new")
+    desk.kube.fail("read_pod", KubeError("the API server hangs", 504))
+    assert "the API server hangs" in desk.ask(body)["Error"]
+    assert desk.held() == {}
+    assert desk.choose(body)
 
 
 @shows(

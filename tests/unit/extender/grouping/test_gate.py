@@ -220,6 +220,7 @@ def test_groups_of_two_namespaces_are_two_groups(desk: Desk) -> None:
     other = {"metadata": {"name": "x", "namespace": "other", "uid": "x"}}
     other["metadata"]["annotations"] = desk.notes_of(pods[0])  # type: ignore[assignment]
     other |= {"spec": desk.kube.store.read("pods", "default", pods[0])["spec"]}
+    desk.kube.store.create("pods", "other", other)
     assert "other/a has 1 of 2 pods" in desk.ask(other)["Error"]
     assert desk.choose(pods[0])
 
