@@ -66,7 +66,11 @@ def test_outage_changes_nothing_on_the_node(
         ),
         limit_s=40,
     )
-    assert daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
+    eventually(
+        "the handshake is renewed",
+        lambda: daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before,
+        limit_s=60,
+    )
     cards.heal()
     eventually("the card is back", lambda: sum(healthy_slices().values()) == 80)
     assert (daemon.pid(), daemon.restarts()) == (pid, restarts)
