@@ -10,7 +10,7 @@ from hami_node.engine.card_rules import contradiction, rules_of
 from hami_node.engine.compat import Compat
 from hami_node.engine.filters import FitContext, context
 from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
-from hami_node.engine.usage import Charge, DeviceUsage, PodGrants, charged, collapse
+from hami_node.engine.usage import DeviceUsage, PodGrants, charge_of, charged, collapse
 from hami_node.model import Ask, Grant, PodWishes, Uuid
 
 NO_WISHES: Final = PodWishes()
@@ -61,7 +61,7 @@ def check_fixed(
 
 def is_free(card: DeviceUsage, grant: Grant) -> bool:
     """True where nobody holds the part of the card that the grant names."""
-    return contradiction(card, _charge_of(grant)) is None
+    return contradiction(card, charge_of(grant)) is None
 
 
 def _fits(
@@ -95,7 +95,7 @@ def _all_possible(
 ) -> Objection | None:
     live, rules = dict(before), rules_of(ctx.ask.vendor)
     for grant in grants:
-        charge = _charge_of(grant)
+        charge = charge_of(grant)
         card = live[charge.uuid]
         objection = rules.against(before[charge.uuid], card, grant, charge, ctx)
         if objection is not None:
@@ -142,14 +142,3 @@ def _covered(card: DeviceUsage, grant: Grant, ask: Ask, *, is_approved: bool) ->
     if is_approved:
         return None
     return rules_of(ask.vendor).beyond_ask(card, grant, ask)
-
-
-def _charge_of(grant: Grant) -> Charge:
-    return Charge(
-        uuid=grant.uuid,
-        vendor=grant.vendor,
-        slots=1,
-        memory_mib=grant.memory_mib,
-        cores=grant.cores,
-        parts=() if grant.part is None else (grant.part,),
-    )

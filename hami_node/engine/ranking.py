@@ -58,9 +58,24 @@ def parse_weights(text: str) -> Weights | None:
     return Weights(slot=values["slot"], core=values["core"], memory=values["memory"])
 
 
-@lru_cache(maxsize=64)
+MAX_USUAL: Final = 64
+"""Characters of a policy whose words are remembered."""
+
+
 def words(policy: str) -> tuple[str, ...]:
-    """The words of a comma-chained policy, without blanks."""
+    """The words of a comma-chained policy, without blanks.
+
+    A pod's annotation may name one of 256 KiB: what is longer than any policy is not remembered.
+    """
+    return _usual(policy) if len(policy) <= MAX_USUAL else _split(policy)
+
+
+@lru_cache(maxsize=64)
+def _usual(policy: str) -> tuple[str, ...]:
+    return _split(policy)
+
+
+def _split(policy: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in policy.split(","))
 
 

@@ -213,7 +213,7 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     Source: HAMi 2.10 device/initContainer.go:36-114, with sidecars counted where they run.
     """
     if len(pod.containers) == 1 and len(pod.containers[0]) == 1 and pod.holds(0):
-        return (_charge_of(pod.containers[0][0]),)  # most pods
+        return (charge_of(pod.containers[0][0]),)  # most pods
     tallies: dict[Uuid, _Tally] = {}
     for index, grants in enumerate(pod.containers):
         is_init = pod.kind(index) is ContainerKind.INIT
@@ -230,8 +230,8 @@ def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     return tuple(_charge(uuid, tallies[uuid]) for uuid in sorted(tallies))
 
 
-def _charge_of(grant: Grant) -> Charge:
-    """What a pod takes that holds nothing else, whatever the role of its container."""
+def charge_of(grant: Grant) -> Charge:
+    """What a grant takes of its card alone, whatever the role of its container."""
     return Charge(
         uuid=grant.uuid,
         vendor=grant.vendor,

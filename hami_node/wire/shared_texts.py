@@ -19,6 +19,9 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_SHARED: Final = 16
 """Larger mappings are seldom equal, and would keep memory that nobody uses."""
 
+MOST_CHARS: Final = 40
+"""Longer texts are no times."""
+
 _DROPPED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _REPEATED: Final = frozenset((names.POD_NODE, names.POD_BIND_PHASE))
 """Annotations with a few values, which thousands of pods have."""
@@ -26,9 +29,17 @@ _OF_A_MOMENT: Final = frozenset((names.POD_TIME, names.POD_BIND_TIME))
 """Annotations that are equal on pods that were bound together."""
 
 
-@lru_cache(maxsize=8192)
 def one_text(text: str) -> str:
-    """One object for texts that often follow each other: the pods of an owner are made together."""
+    """One object for texts that often follow each other: the pods of an owner are made together.
+
+    Whoever may edit a pod can write 256 KiB there, which must not outlive the pod: only what is as
+    short as a time is remembered.
+    """
+    return _remembered(text) if len(text) <= MOST_CHARS else text
+
+
+@lru_cache(maxsize=8192)
+def _remembered(text: str) -> str:
     return text
 
 

@@ -10,6 +10,8 @@ from hami_node.errors import WireError
 
 MAX_INT32: Final = 2**31 - 1
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_MOST_DIGITS: Final = 20
+"""With the sign; nothing longer matches, and none is remembered."""
 TRUE_WORDS: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 """Go's spellings of true. Source: strconv.ParseBool."""
 _FALSE_WORDS: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -21,7 +23,7 @@ def parse_whole(text: str, key: str, *, minimum: int = 0) -> int:
     Raises:
         WireError: `text` is anything else, or below `minimum`; it names `key`.
     """
-    value = _number_in(text)
+    value = _number_in(text) if len(text) <= _MOST_DIGITS else None
     if value is None:
         raise WireError(key, text, "not a whole decimal number")
     if not minimum <= value <= MAX_INT32:
@@ -31,7 +33,10 @@ def parse_whole(text: str, key: str, *, minimum: int = 0) -> int:
 
 @lru_cache(maxsize=8192)
 def _number_in(text: str) -> int | None:
-    """Thousands of cards and grants have the same few amounts: each is one object."""
+    """Thousands of cards and grants have the same few amounts: each is one object.
+
+    Texts are remembered, so they have to be short.
+    """
     return int(text) if _WHOLE.fullmatch(text) else None
 
 

@@ -12,11 +12,13 @@ from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.ranking import (
     Scored,
     Weights,
+    _usual,
     device_score,
     has_word,
     node_score,
     parse_weights,
     visit_order,
+    words,
 )
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask
@@ -264,3 +266,10 @@ def test_visit_order_is_independent_of_the_order_given(
     assert visit_order(shuffled, policy, compat, is_numa_bound=False) == visit_order(
         scored, policy, compat, is_numa_bound=False
     )
+
+
+def test_policy_of_a_tenant_is_not_remembered_at_length() -> None:
+    before = _usual.cache_info().currsize
+    assert len(words("binpack, ," * 20_000)) == 40_001
+    assert _usual.cache_info().currsize == before
+    assert words(" binpack , numa") == ("binpack", "numa")

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from hami_node.errors import WireError
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
+from hami_node.wire.shared_texts import _remembered
+from hami_node.wire.values.scalars import _number_in, parse_whole
 
 GRANTS = "GPU-1,NVIDIA,3000,30:;"
 
@@ -38,3 +43,16 @@ def test_pods_bound_in_the_same_moment_share_its_text() -> None:
 
     assert texts[0] is texts[1]
     assert texts[0] == "1780000000"
+
+
+def test_what_a_tenant_writes_at_length_does_not_outlive_its_pod() -> None:
+    before = _remembered.cache_info().currsize, _number_in.cache_info().currsize
+    for number in range(3):
+        long = f"{number}" * 200_000
+        assert decode_pod(_pod(**{names.POD_TIME: long})).annotations[names.POD_TIME] == long
+        with pytest.raises(WireError):
+            parse_whole(long, "key")
+    after = _remembered.cache_info().currsize, _number_in.cache_info().currsize
+
+    assert after[1] == before[1]
+    assert after[0] <= before[0] + 1  # the time of creation
