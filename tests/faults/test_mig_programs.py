@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.faults.mig_program import Ended, Programs, lines
+from tests.faults.mig_program import CALL_LIMIT_S, Ended, Programs, lines
 from tests.nvml_stub.build import NoCompiler, build
 from tests.nvml_stub.control import UUIDS, Stub
 from tests.nvml_stub.mig import Instance
@@ -21,6 +21,8 @@ from tests.reliability import shows
 
 CARD, OTHER = UUIDS[0], UUIDS[1]
 STRANGER_PID: Final = 4711
+HANG_LIMIT_S: Final = 0.3
+"""So long a call may take where one hangs."""
 PARTS: Final = 3
 """So many tests share the positions of a way: each stays below the limit of a test."""
 MAKE: Final = (
@@ -138,15 +140,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     programs.close()
 
 
-def made(world: World, *steps: str) -> Ended:
+def made(world: World, step: str) -> Ended:
     """A program makes pod a's instance while that happens."""
-    return world.programs.run(*steps, "make a", held=["b"], served=["b"])
+    return world.programs.run(
+        step, "make a", held=["b"], served=["b"], call_limit_s=call_limit_s(step)
+    )
 
 
-def ended(world: World, *steps: str) -> Ended:
+def ended(world: World, step: str) -> Ended:
     """A program destroys what pod a had while that happens."""
     held = ["a", "b"]
-    return world.programs.run(*steps, "end a", "keep 1", held=held, served=held)
+    return world.programs.run(
+        step, "end a", "keep 1", held=held, served=held, call_limit_s=call_limit_s(step)
+    )
+
+
+def call_limit_s(step: str) -> float:
+    """How long a call may take while that happens."""
+    return HANG_LIMIT_S if " hang " in step else CALL_LIMIT_S
 
 
 WAYS: Final = {"make": made, "destroy": ended}
