@@ -25,7 +25,8 @@ class ExtenderMetrics:
         """Register the series."""
         self.registry = registry
         self._decided, self._requested = LabelSets(), LabelSets()
-        self._counters: dict[tuple[str, str], Counter] = {}  # found again without a lock
+        self._found: dict[tuple[object, ...], Counter] = {}  # found again without a lock
+        self._timed: dict[tuple[str, int], Histogram] = {}
 
         def counter(name: str, doc: str, *labels: str) -> Counter:
             return Counter(PREFIX + name, doc, labels, registry=registry)
@@ -66,12 +67,12 @@ class ExtenderMetrics:
 
     def count_decision(self, call: str, result: str) -> None:
         """Count a call of filter, bind or webhook with its result."""
-        counter = self._counters.get((call, result))
+        counter = self._found.get((call, result))
         if counter is None:
             bounded = self._decided.bounded((call, result))
             counter = self._decisions.labels(*bounded)
             if bounded == (call, result):
-                self._counters[call, result] = counter
+                self._found[call, result] = counter
         counter.inc()
 
     def count_cut_search(self) -> None:
@@ -84,11 +85,21 @@ class ExtenderMetrics:
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        self._requests.labels(route, str(status)).observe(seconds)
+        timed = self._timed.get((route, status))
+        if timed is None:
+            timed = self._timed[route, status] = self._requests.labels(route, str(status))
+        timed.observe(seconds)
 
     def count_api_request(self, verb: str, resource: str, status: int) -> None:
         """Count a request to the API server."""
-        self._api.labels(*self._requested.bounded((verb, resource, str(status)))).inc()
+        counter = self._found.get((verb, resource, status))
+        if counter is None:
+            labels = (verb, resource, str(status))
+            bounded = self._requested.bounded(labels)
+            counter = self._api.labels(*bounded)
+            if bounded == labels:
+                self._found[verb, resource, status] = counter
+        counter.inc()
 
     def count_event_dropped(self) -> None:
         """Count an Event that was left out or lost."""

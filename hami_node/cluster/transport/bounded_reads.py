@@ -1,4 +1,4 @@
-"""One deadline for all reads of a response, its headers included.
+"""Connections that read a response by one deadline, and send a request in one piece.
 
 A socket's time limit starts again with every byte, so a server that sends one now and then could
 hold a caller for hours.
@@ -62,11 +62,28 @@ class _Response(http.client.HTTPResponse):
 
 
 class _HttpConnection(urllib3.connection.HTTPConnection):
+    """Its head and its body are otherwise two writes, each of which wakes the server."""
+
     response_class = _Response
+    _held: bytearray | None = None
+
+    def request(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - passed on
+        self._held = held = bytearray()
+        try:
+            super().request(*args, **named)
+        finally:
+            self._held = None
+        self.send(held)
+
+    def send(self, data: Any) -> None:  # noqa: ANN401 - as the base class has it
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held += data
 
 
-class _HttpsConnection(urllib3.connection.HTTPSConnection):
-    response_class = _Response
+class _HttpsConnection(_HttpConnection, urllib3.connection.HTTPSConnection):
+    pass
 
 
 class _HttpPool(urllib3.connectionpool.HTTPConnectionPool):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import http.client
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import urllib3
@@ -34,6 +34,9 @@ status; 0 when there was no response."""
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 16
+_IDLE_CONNECTIONS: Final = 40
+"""Kept for the next requests: no fewer than the extender has threads that bind, because each
+further one would cost two handshakes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +127,13 @@ class Connection:
         configuration.socket_options = _keepalive.tcp_keepalive_socket_options(
             idle=15, interval=5, count=3
         )
-        configuration.connection_pool_maxsize = 8
+        configuration.connection_pool_maxsize = _IDLE_CONNECTIONS
         if not configuration.verify_ssl:  # the kubeconfig says so: nobody needs it repeated
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._configuration = configuration
-        self._pool: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager
-        self._pool.pool_classes_by_scheme = POOL_CLASSES
+        self._pools: urllib3.PoolManager = _rest.RESTClientObject(configuration).pool_manager
+        self._pools.pool_classes_by_scheme = POOL_CLASSES
+        self._pool, self._base = _pool_of(self._pools, self.host)
         self._user_agent = user_agent
         self._timeouts = timeouts or Timeouts()
         self._on_request = on_request or (lambda _verb, _resource, _status: None)
@@ -182,7 +186,7 @@ class Connection:
 
     def close(self) -> None:
         """Close all idle connections."""
-        self._pool.clear()
+        self._pools.clear()
 
     def _open(self, call: ApiCall, read_s: float, limit: Deadline) -> urllib3.BaseHTTPResponse:
         """Send a call; retry it once when it was refused and the credentials were rotated."""
@@ -196,12 +200,12 @@ class Connection:
         left_s = limit.left_s()
         if not left_s:
             raise KubeError(f"can't {call}: no time is left for it")
-        url = self.host + call.path + (f"?{urlencode(call.query)}" if call.query else "")
+        url = self._base + call.path + (f"?{urlencode(call.query)}" if call.query else "")
         body = None if call.body is None else msgspec.json.encode(call.body)
         status = 0
         try:
             with foreign_errors(call, self.host):
-                response = self._pool.request(
+                response = self._pool.urlopen(
                     call.method,
                     url,
                     body=body,
@@ -218,16 +222,20 @@ class Connection:
         finally:
             self._on_request(call.verb, call.resource, status)
 
-    def _headers(self, call: ApiCall) -> urllib3.HTTPHeaderDict:
-        headers = urllib3.HTTPHeaderDict({"Accept": call.accept, "User-Agent": self._user_agent})
+    def _headers(self, call: ApiCall) -> Mapping[str, str]:
+        headers = {"Accept": call.accept, "User-Agent": self._user_agent}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
         token = _authorization(self._configuration, call)
         if token is not None:
             headers["Authorization"] = token
-        for name, value in acting_as(self._configuration):
-            headers.add(name, value)
-        return headers
+        acting = tuple(acting_as(self._configuration))
+        if not acting:
+            return headers
+        repeated = urllib3.HTTPHeaderDict(headers)
+        for name, value in acting:
+            repeated.add(name, value)
+        return repeated
 
     def _renew_credentials(self) -> bool:
         """Load the configuration again; True when it contains another token than before."""
@@ -260,6 +268,18 @@ class Connection:
             raise
         response.release_conn()
         return b"".join(chunks)
+
+
+def _pool_of(
+    pools: urllib3.PoolManager, host: str
+) -> tuple[urllib3.PoolManager | urllib3.HTTPConnectionPool, str]:
+    """What sends requests to this server, and what stands before the path of each.
+
+    Nearly always it is one pool; only a proxy has to see to which server a request goes.
+    """
+    if isinstance(pools, urllib3.ProxyManager):
+        return pools, host
+    return pools.connection_from_url(host), urlsplit(host).path.rstrip("/")
 
 
 def _authorization(configuration: Any, call: ApiCall) -> str | None:  # noqa: ANN401 - untyped library

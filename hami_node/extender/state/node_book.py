@@ -22,7 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class NodeBook:
-    """Nodes, their offers and the vendors given up. Not thread-safe: its owner holds a lock."""
+    """Nodes, their offers and the vendors given up. Not thread-safe: its owner holds a lock.
+
+    Attributes:
+        offering: how many nodes offer cards.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class NodeBook:
         self._marks: dict[str, tuple[object, ...]] = {}
         self._offers: dict[str, Offer] = {}
         self._given_up: dict[str, dict[Vendor, str]] = {}
+        self.offering = 0
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -46,11 +51,6 @@ class NodeBook:
     def offers(self) -> Mapping[str, Offer]:
         """What each node offers."""
         return self._offers
-
-    @property
-    def offering(self) -> int:
-        """How many nodes offer cards."""
-        return sum(1 for offer in self._offers.values() if offer.devices)
 
     @property
     def silent(self) -> int:
@@ -88,6 +88,7 @@ class NodeBook:
 
     def remove(self, name: str) -> None:
         """The node was deleted; its pods' grants are kept until the pods are deleted."""
+        self.offering -= _is_offering(self._offers.get(name))
         for book in (self._nodes, self._marks, self._offers, self._given_up):
             book.pop(name, None)
         self._fleet.remove_node(name)
@@ -116,6 +117,7 @@ class NodeBook:
         offer = offer_of(node, self._vendors, given_up, self._node_labels)
         known = self._offers.get(node.name)
         self._offers[node.name] = offer
+        self.offering += _is_offering(offer) - _is_offering(known)
         if known is None or known.missing != offer.missing or known.problem != offer.problem:
             _report(node.name, offer)
         if not offer.devices:
@@ -127,6 +129,10 @@ class NodeBook:
                 cordoned=offer.cordoned,
                 pair_scores=offer.pair_scores,
             )
+
+
+def _is_offering(offer: Offer | None) -> bool:
+    return offer is not None and bool(offer.devices)
 
 
 def _report(node: str, offer: Offer) -> None:
