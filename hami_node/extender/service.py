@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -31,6 +32,9 @@ GRACE_S: Final = 20.0
 RESTART_AFTER_S: Final = 15.0
 """The leader restarts later than the other replicas, which get the same configuration with it."""
 LOOK_S: Final = 0.25
+SWITCH_S: Final = 0.001
+"""So long may a thread keep the interpreter that others wait for: a sweep, say, a decision. A
+decision changes threads several times, and would wait for Python's 5 ms each time."""
 
 
 class Extender:
@@ -164,6 +168,7 @@ def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[A
     """
     signals = SignalThread(*END_SIGNALS)
     configure(settings.log_format, settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
     log.info("starting", extra=kv(version=__version__, scheduler=settings.scheduler_name))
     if settings.ignored:
         log.warning("settings_without_effect", extra=kv(names=settings.ignored))

@@ -61,7 +61,8 @@ class Sweeper:
             self._state.catch_up()
         memory.settle()
         self._readiness.settled.set()
-        log.info("synced", extra=kv(nodes=len(self._view.nodes()), pods=len(self._view.pods())))
+        nodes, pods = self._view.node_watch.size(), self._view.pod_watch.size()
+        log.info("synced", extra=kv(nodes=nodes, pods=pods))
         while not stop.is_set():
             self.sweep()
             self._handshakes.look()
@@ -85,7 +86,8 @@ class Sweeper:
     def sweep(self) -> None:
         """Drop what no longer counts, and remove it from the pods."""
         version = self._view.pod_watch.version()  # read first, so that the pods are not older
-        self._state.sweep({pod.uid for pod in self._view.pods()}, version)
+        present = {pod.uid for pod in self._view.pod_watch.cache.unsorted()}
+        self._state.sweep(present, version)
         if self._readiness.is_leading():
             with suppress(NotLeading):
                 self._clear_leftovers(self._readiness.require_lead())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from hami_node.logs import kv
@@ -56,6 +57,12 @@ class ObjectCache(Generic[T]):
                     for name in sorted(named)
                 )
             return self._sorted
+
+    def unsorted(self) -> list[T]:
+        """All objects in no order: sorting a whole cluster's holds every thread up."""
+        with self._lock:
+            copies = [list(named.values()) for named in self._objects.values()]
+        return list(chain.from_iterable(copies))
 
     def __len__(self) -> int:
         """How many objects there are."""

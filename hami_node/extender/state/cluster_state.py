@@ -27,7 +27,7 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
-from hami_node.extender.state.slices import EXPLAIN_STEPS, Slices
+from hami_node.extender.state.slices import EXPLAIN_STEPS, Slices, pause
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.extender.state.unbound.carried_book import CarriedBook
 from hami_node.extender.state.unbound.held_rooms import HeldRooms
@@ -115,18 +115,24 @@ class ClusterState(StateQueries):
             present: uids of the pods that the watch shows.
             version: the resourceVersion that the watch has reached at least.
         """
-        with self._lock:
-            uids = self._pods.uids()
-        for first in range(0, len(uids), SWEPT_AT_ONCE):
-            with self._lock:
-                self._pods.sweep(uids[first : first + SWEPT_AT_ONCE], present, version)
+        for uids in self._parts():
+            self._pods.sweep(uids, present, version)
         with self._lock:
             self._back_off.sweep()
 
     def leftovers(self) -> tuple[Pod, ...]:
         """Pods that carry a reservation which no longer counts, or whose binding is in doubt."""
+        return tuple(pod for uids in self._parts() for pod in self._pods.leftovers(uids))
+
+    def _parts(self) -> Iterator[list[str]]:
+        """All pods that are recorded, some at a time with the lock; others have it in between."""
         with self._lock:
-            return self._pods.leftovers()
+            uids = self._pods.uids()
+        for first in range(0, len(uids), SWEPT_AT_ONCE):
+            if first:
+                pause()
+            with self._lock:
+                yield uids[first : first + SWEPT_AT_ONCE]
 
     # -- decisions -------------------------------------------------------------------------------
     def reserve(

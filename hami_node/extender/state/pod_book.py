@@ -123,10 +123,10 @@ class PodBook:
         found = ((uid, self._pods.get(uid)) for uid in (() if state is None else state.usage.pods))
         return frozenset(uid for uid, item in found if item and item.pod.is_being_deleted)
 
-    def leftovers(self) -> tuple[Pod, ...]:
-        """Unbound pods that carry a reservation which does not count, or may have been bound."""
-        vendors = self._vendors
-        return tuple(item.pod for item in self._pods.values() if item.is_leftover(vendors))
+    def leftovers(self, uids: Iterable[str]) -> list[Pod]:
+        """Those of these pods that are unbound and carry what does not count or is in doubt."""
+        found = map(self._pods.get, uids)
+        return [item.pod for item in found if item and item.is_leftover(self._vendors)]
 
     def count(self, pod: Pod) -> None:
         """Apply a state of a pod, unless a newer state of it is known."""

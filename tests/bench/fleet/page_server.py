@@ -38,6 +38,10 @@ class Pods:
             self._pods[path] = {**pod, "metadata": meta}
             return self._pods[path]
 
+    def find(self, path: str) -> Json | None:
+        """The pod with this path; None where it is not known."""
+        return self._pods.get(path)
+
     def patch(self, path: str, change: Json) -> Json | None:
         """Merge annotations and labels into a pod; None where it is not known."""
         known = self._pods.get(path)
@@ -63,6 +67,9 @@ def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
             query = {key: values[0] for key, values in parse_qs(url.query).items()}
             if "watch" in query:
                 self._hang()
+                return
+            if (pod := pods.find(url.path)) is not None:
+                self._answer(200, json.dumps(pod).encode())
                 return
             page = folder / f"{url.path.rsplit('/', 1)[1]}-{query.get('continue', '0')}.json"
             if page.exists():
