@@ -114,7 +114,7 @@ class PodFilter:
     def _placed(self, args: FilterArgs, request: PodRequest, fence: Fence) -> FilterAnswer:
         answer = self._placer.place(args.pod, request, args.candidates, fence)
         if isinstance(answer, Busy):
-            return self._not_now(answer.why)
+            return self._not_now(answer.why, "unfinished" if answer.is_unfinished else "not-now")
         if isinstance(answer, Refused):
             return self._refused(args, answer.why)
         if isinstance(answer, NoNode):
@@ -145,9 +145,9 @@ class PodFilter:
             return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""
 
-    def _not_now(self, why: str) -> FilterAnswer:
+    def _not_now(self, why: str, result: str = "not-now") -> FilterAnswer:
         """Let the scheduler try again soon."""
-        self._out.on_result("not-now")
+        self._out.on_result(result)
         return FilterAnswer(error=why)
 
     def _nowhere(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import itemgetter
 from typing import Final
+
+from hami_node.engine.fleet.needs import Needs
+from hami_node.engine.fleet.node_order import NodeOrder
+from hami_node.engine.fleet.node_state import NodeState
+from hami_node.engine.fleet.summaries import Key
 
 FEW_LOOKS: Final = 2
 """So often a list is looked through, which takes less time than to make a set of it."""
@@ -12,6 +19,30 @@ FEW_LOOKS: Final = 2
 def among(names: Collection[str]) -> Callable[[str], bool]:
     """Tells whether a name is one of these; whatever is not a list is asked itself."""
     return _Listed(names).has if isinstance(names, list | tuple) else names.__contains__
+
+
+def few(
+    states: Iterable[NodeState],
+    order: NodeOrder,
+    wanted: Needs,
+    refused: set[int],
+    after: Key | None,
+) -> Iterator[str]:
+    """As `order.walk`, of these nodes only: names of those that may fit, in the order's order."""
+    ordered = sorted(
+        (
+            (order.key(state.name, state.summary.score), state.summary)
+            for state in states
+            if state.summary is not None and state.group not in refused
+        ),
+        key=itemgetter(0),
+    )
+    at = 0 if after is None else bisect_right(ordered, after, key=itemgetter(0))
+    for (_, name), summary in (*ordered[at:], *ordered[:at]):
+        if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
+            yield name
+        else:
+            refused.add(summary.group)
 
 
 class _Listed:

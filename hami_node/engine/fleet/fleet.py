@@ -7,20 +7,20 @@ first that fits are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.filters import Reason, Rejection
-from hami_node.engine.fleet.candidates import among
+from hami_node.engine.fleet.candidates import among, few
 from hami_node.engine.fleet.effort import Effort
 from hami_node.engine.fleet.explain import NO_SUCH_CARD
 from hami_node.engine.fleet.memory import Memory
 from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
-from hami_node.engine.fleet.summaries import NodeSummary
+from hami_node.engine.fleet.summaries import Key, NodeSummary
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, plan
 from hami_node.engine.quota import Quota, QuotaBook
 from hami_node.engine.ranking import SPREAD
@@ -193,7 +193,8 @@ class Fleet:
         """As `place`, for as long as there is time; what it has found out by then is remembered.
 
         The fleet may change before it is asked again: an answer is always that of `place` at that
-        moment, because what was refused is looked at again where it has changed.
+        moment, because what was refused is looked at again where it has changed. After `put_off`
+        it begins where it was, and the first node that fits there is taken.
         """
         ready = self._ready(request)
         if isinstance(ready, Refused):
@@ -205,23 +206,38 @@ class Fleet:
             return NoNode()
         # a node with a card that the request names is not like the others of its group
         refused = known.hopeless if named else known.refused
-        size = known.size
+        size, order = known.size, self._order(ready)
         try:
-            for names in self._tried(ready, wanted, candidates, refused):
+            for last, names in self._tried(ready, wanted, candidates, refused, known.resume):
                 for name in names:
                     state, is_named = self._nodes[name], name in named
                     answer = known.place(state, is_named=is_named)
                     if not isinstance(answer, Rejection):
+                        known.resume = None
                         return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
                     if not named:
                         refused.add(state.group)
                     if known.size > size and is_time_up():
+                        summary = state.summary
+                        known.stopped = last if summary is None else order.key(name, summary.score)
                         return Unfinished()
                 if known.size > size and is_time_up():
+                    known.stopped = last
                     return Unfinished()
         finally:
             self._memory.shrink(known)
+        known.resume = None
         return NoNode()
+
+    def put_off(self, request: PodRequest) -> None:
+        """A search was given up unfinished: the next one for an equal pod begins where it was.
+
+        So it comes to an end, however much changes among the nodes that come first.
+        """
+        ready = self._ready(request)
+        if not isinstance(ready, Refused):
+            known = self._memory.of(ready)
+            known.resume = known.stopped
 
     def explain(
         self,
@@ -277,35 +293,29 @@ class Fleet:
         return settled(ready, self._catalogue.kinds)
 
     def _tried(
-        self, ready: Plan, wanted: Needs, candidates: Collection[str] | None, refused: set[int]
-    ) -> Iterable[Iterable[str]]:
-        """The nodes to try in their order, in lots that are quickly looked through."""
+        self,
+        ready: Plan,
+        wanted: Needs,
+        candidates: Collection[str] | None,
+        refused: set[int],
+        after: Key | None,
+    ) -> Iterable[tuple[Key | None, Iterable[str]]]:
+        """The nodes to try in their order, in lots that are quickly looked through.
+
+        Each lot comes with its last key, if it has one. Nodes up to the key `after` come last.
+        """
         order = self._order(ready)
         owners = self._owners_wished(ready.request)
         if owners is not None:
             candidates = owners if candidates is None else owners.intersection(candidates)
         if candidates is None:
-            return order.walk(wanted, refused)
+            return order.walk(wanted, refused, after)
         if len(candidates) * FEW < len(self._nodes):
-            return (self._few(order, wanted, candidates, refused),)
+            states = [state for name in set(candidates) if (state := self._nodes.get(name))]
+            return ((after, few(states, order, wanted, refused, after)),)
         is_allowed = among(candidates)
-        return (filter(is_allowed, names) for names in order.walk(wanted, refused))
-
-    def _few(
-        self, order: NodeOrder, wanted: Needs, names: Collection[str], refused: set[int]
-    ) -> Iterator[str]:
-        summaries = [
-            (order.key(name, state.summary.score), state.summary)
-            for name in set(names)
-            if (state := self._nodes.get(name)) is not None
-            and state.summary is not None
-            and state.group not in refused
-        ]
-        for (_, name), summary in sorted(summaries, key=lambda entry: entry[0]):
-            if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
-                yield name
-            else:
-                refused.add(summary.group)
+        lots = order.walk(wanted, refused, after)
+        return ((last, filter(is_allowed, names)) for last, names in lots)
 
     def _order(self, ready: Plan) -> NodeOrder:
         policy = ready.request.wishes.node_policy

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_node.engine.fleet.needs import Needs
-from hami_node.engine.fleet.summaries import Bounds, NodeSummary
+from hami_node.engine.fleet.summaries import Bounds, Key, NodeSummary
 
 SHELF_SIZE = 64
 """Nodes per shelf: skipping a shelf costs as much as looking at one node of it."""
-
-Key = tuple[float, str]
-"""A node's score (negative where the fullest comes first) and its name."""
 
 
 @dataclass(slots=True)
@@ -73,8 +70,12 @@ class NodeOrder:
             del self._shelves[index]
             del self._lasts[index]
 
-    def walk(self, needs: Needs, refused: set[int] | None = None) -> Iterator[Iterator[str]]:
+    def walk(
+        self, needs: Needs, refused: set[int] | None = None, after: Key | None = None
+    ) -> Iterator[tuple[Key, Iterator[str]]]:
         """Names of the nodes that may fit, in the order in which they are tried, shelf by shelf.
+
+        Each lot comes with its last key. Nodes up to the key `after` come last.
 
         Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
         added to it. A shelf that has changed is joined only once it was looked through in vain:
@@ -83,17 +84,36 @@ class NodeOrder:
         """
         refused = set() if refused is None else refused
         passed: list[_Shelf] = []
-        for shelf in self._shelves:
+        for shelf, part in self._from(after):
             if shelf.bounds is not None and not needs.may_fit(shelf.bounds):
                 passed.append(shelf)
                 continue
-            yield self._walk_shelf(shelf, needs, refused)
+            keys = shelf.keys[part]
+            if keys:
+                yield keys[-1], self._walk_shelf(keys, shelf.summaries[part], needs, refused)
             shelf.join()
         for shelf in passed:
             refused.update([summary.group for summary in shelf.summaries])
 
-    def _walk_shelf(self, shelf: _Shelf, needs: Needs, refused: set[int]) -> Iterator[str]:
-        for (_, name), summary in zip(shelf.keys, shelf.summaries, strict=True):
+    def _from(self, after: Key | None) -> list[tuple[_Shelf, slice]]:
+        """Each shelf as a whole; that with the key `after` in two parts, the first of them last."""
+        every = [(shelf, slice(None)) for shelf in self._shelves]
+        if after is None or not every:
+            return every
+        at = min(bisect_left(self._lasts, after), len(every) - 1)
+        shelf = self._shelves[at]
+        position = bisect_right(shelf.keys, after)
+        head, tail = (shelf, slice(position)), (shelf, slice(position, None))
+        return [tail, *every[at + 1 :], *every[:at], head]
+
+    def _walk_shelf(
+        self,
+        keys: Sequence[Key],
+        summaries: Sequence[NodeSummary],
+        needs: Needs,
+        refused: set[int],
+    ) -> Iterator[str]:
+        for (_, name), summary in zip(keys, summaries, strict=True):
             if summary.group in refused:
                 continue
             if needs.may_fit(summary.bounds) and needs.has_rooms(summary):

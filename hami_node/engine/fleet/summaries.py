@@ -16,6 +16,10 @@ NOBODY: Final = Uuid("")
 """The UUID of any card that no list names."""
 
 
+Key = tuple[float, str]
+"""By which a node is sorted: its score (negative where the fullest comes first) and its name."""
+
+
 class Room(NamedTuple):
     """What is free on a card that may take another container.
 

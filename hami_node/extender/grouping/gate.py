@@ -33,6 +33,9 @@ HOLD_S: Final = 30.0
 SLICE_S: Final = 0.01
 """After so long of a trial other decisions are let in."""
 
+HOLDING_S: Final = 1.0
+"""How long room is looked for in one call, for all members that are missing."""
+
 MAX_REQUESTS: Final = 4_096
 """Requests of members that are remembered."""
 
@@ -196,7 +199,7 @@ class GroupGate:
         promise = self._promises.get(key)
         former = frozenset[str]() if promise is None else promise.waiting - {p.uid for p in wanted}
         self._state.held.drop([*former, *(pod.uid for pod in surplus)])
-        fitting = self._hold(wanted, call.candidates)
+        fitting, is_cut = self._hold(wanted, call.candidates)
         now_s = self._clock.monotonic()
         if fitting == len(wanted):
             promise = promise or _Promise(call.group.minimum, now_s, now_s)
@@ -205,25 +208,30 @@ class GroupGate:
             if call.group.minimum > 1:
                 self._promises[key] = promise
             return reserved
-        why = _too_large(call.group, len(wanted), fitting)
+        say = _too_long if is_cut else _too_large
+        why = say(call.group, len(wanted), fitting)
         self._state.undo(call.pod.uid, reserved.token)
         self._state.held.drop(pod.uid for pod in wanted)
         if promise is not None:
             self._broken(key, why)
         else:
             self._rests.refused(key, why, now_s - begun_s, now_s)
-        return Busy(why)
+        return Busy(why, is_unfinished=is_cut)
 
-    def _hold(self, wanted: Iterable[Pod], candidates: Collection[str] | None) -> int:
-        """Hold room for each; how many fit before the first that does not."""
-        begun_s = self._clock.monotonic()
+    def _hold(self, wanted: Sequence[Pod], candidates: Collection[str] | None) -> tuple[int, bool]:
+        """Hold room for each; how many fit before the first that does not, or is not known to."""
+        first_s = begun_s = self._clock.monotonic()
         for count, pod in enumerate(wanted):
-            if not self._state.held.hold(pod, self._request(pod), candidates):
-                return count
-            if self._clock.monotonic() - begun_s > SLICE_S:
+            answer = self._state.held.hold(pod, self._request(pod), candidates)
+            if answer is not True:
+                return count, answer is not False
+            now_s = self._clock.monotonic()
+            if now_s - first_s > HOLDING_S and count + 1 < len(wanted):
+                return count + 1, True
+            if now_s - begun_s > SLICE_S:
                 self._pause()
                 begun_s = self._clock.monotonic()
-        return len(tuple(wanted))
+        return len(wanted), False
 
     # -- the end -----------------------------------------------------------------------------------
     def _is_complete(self, key: str) -> bool:
@@ -267,4 +275,11 @@ def _too_large(group: PodGroup, missing: int, fitting: int) -> str:
     return (
         f"pod group {group.key} of {group.minimum} does not fit as a whole: "
         f"{missing} more have to get cards at once, there is room for {fitting}"
+    )
+
+
+def _too_long(group: PodGroup, missing: int, fitting: int) -> str:
+    return (
+        f"pod group {group.key} of {group.minimum} takes long to place: {missing} more have to get "
+        f"cards at once, room was found for {fitting} in the time of a call; it is tried again"
     )

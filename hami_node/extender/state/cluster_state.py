@@ -22,7 +22,7 @@ from hami_node.extender.preemption.books import Books
 from hami_node.extender.preemption.kept_rooms import KeptRooms
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.counted_pod import reservation_marks
-from hami_node.extender.state.decisions import Busy, NoRoom, Reserved
+from hami_node.extender.state.decisions import Busy, NoRoom, Reserved, unfinished
 from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
@@ -151,12 +151,14 @@ class ClusterState(StateQueries):
             candidates: the nodes to choose from; None means all.
             is_binding: the caller is the one that binds it.
         """
-        turns = self._slices.turns()
-        while (
-            answer := self._reserve(pod, request, candidates, next(turns), is_binding=is_binding)
-        ) is None:
-            pass  # others had the lock
-        return answer
+        for is_time_up in self._slices.some_turns():
+            answer = self._reserve(pod, request, candidates, is_time_up, is_binding=is_binding)
+            if answer is not None:
+                return answer
+            # others have the lock
+        with self._lock:
+            self._fleet.put_off(request)
+        return unfinished(pod)
 
     def _reserve(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hami_node.engine.fleet.fleet import Placed
-from hami_node.model import Device, Uuid
+from hami_node.model import Device, Pod, Uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,22 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Nothing is decided now; the call may be repeated. `why` is for messages."""
+    """Nothing is decided now; the call may be repeated. `why` is for messages.
+
+    `is_unfinished`: there are more nodes than could be looked at; the next call goes on there.
+    """
 
     why: str
+    is_unfinished: bool = False
+
+
+def unfinished(pod: Pod) -> Busy:
+    """The time of a decision was up."""
+    return Busy(
+        f"pod {pod.key} asks for cards in a way that takes long to look for on so many nodes: "
+        "the next attempt goes on where this one was",
+        is_unfinished=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

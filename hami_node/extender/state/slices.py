@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
-from functools import partial
+from itertools import islice
 from typing import Final
 
 from hami_node.engine.fleet.fleet import IsTimeUp
@@ -15,8 +14,9 @@ SLICE_S: Final = 0.008
 """How long one slice may hold the lock."""
 PAUSE_S: Final = 0.001
 """How long the lock is free between two slices: taken again at once, it would never be free."""
-LONGEST_S: Final = 2.0
-"""After so long the rest is done in one piece: changes may come faster than slices."""
+MOST_SLICES: Final = 3
+"""So many slices a decision has; then the pod is tried again later, from where it was: the next
+pods don't wait for it. One decision takes at most 30 ms of the scheduler's time."""
 EXPLAIN_STEPS: Final = 9_000
 """Effort for the reasons of one answer: they are words, and kube-scheduler waits for them."""
 
@@ -33,15 +33,27 @@ class Slices:
 
         The work takes the lock in each turn, and goes on where it was.
         """
-        start_s = now_s = self._clock.monotonic()
+        yield self._slice()
         while True:
-            is_last = now_s - start_s > LONGEST_S
-            yield partial(self._is_past, math.inf if is_last else now_s + SLICE_S)
             pause()
-            now_s = self._clock.monotonic()
+            yield self._slice()
 
-    def _is_past(self, ends_s: float) -> bool:
-        return self._clock.monotonic() >= ends_s
+    def some_turns(self) -> Iterator[IsTimeUp]:
+        """As `turns`, of a decision, which may have only so many."""
+        return islice(self.turns(), MOST_SLICES)
+
+    def _slice(self) -> IsTimeUp:
+        """Its time begins when it is first asked for: the lock is held by then."""
+        ends_s: float | None = None
+
+        def is_time_up() -> bool:
+            nonlocal ends_s
+            now_s = self._clock.monotonic()
+            if ends_s is None:
+                ends_s = now_s + SLICE_S
+            return now_s >= ends_s
+
+        return is_time_up
 
 
 def pause() -> None:

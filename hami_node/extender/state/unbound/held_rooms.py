@@ -37,13 +37,20 @@ class HeldRooms:
         self._rooms: dict[str, _Room] = {}
         self._offers: dict[str, tuple[str, ...]] = {}
 
-    def hold(self, pod: Pod, request: PodRequest, preferred: Collection[str] | None) -> bool:
+    def hold(
+        self, pod: Pod, request: PodRequest, preferred: Collection[str] | None
+    ) -> bool | Unfinished:
         """Place a pod on one of these nodes, else on any, and hold its cards; False for nowhere.
 
         The nodes that kube-scheduler names are those for another pod, and may be only some of them.
+        It takes no longer than the decision about a pod; `Unfinished` where that was too short.
         """
-        choices = (None,) if preferred is None else (preferred, None)
-        return any(self._hold(pod, request, nodes) for nodes in choices)
+        answer: bool | Unfinished = False
+        for nodes in (None,) if preferred is None else (preferred, None):
+            answer = self._hold(pod, request, nodes)
+            if answer is not False:
+                break
+        return answer
 
     def drop(self, uids: Iterable[str]) -> None:
         """Hold nothing for these pods."""
@@ -89,8 +96,10 @@ class HeldRooms:
         with self._lock:
             return frozenset(self._rooms)
 
-    def _hold(self, pod: Pod, request: PodRequest, nodes: Collection[str] | None) -> bool:
-        for is_time_up in self._slices.turns():
+    def _hold(
+        self, pod: Pod, request: PodRequest, nodes: Collection[str] | None
+    ) -> bool | Unfinished:
+        for is_time_up in self._slices.some_turns():
             with self._lock:
                 if pod.uid in self._rooms or self._fleet.node_of(pod.uid) is not None:
                     return True
@@ -102,7 +111,9 @@ class HeldRooms:
                     self._rooms[pod.uid] = room
                     self._charge(pod.uid)
                 return isinstance(answer, Placed)
-        return False
+        with self._lock:
+            self._fleet.put_off(request)
+        return Unfinished()
 
     def _charge(self, uid: str) -> None:
         room = self._rooms[uid]

@@ -36,7 +36,7 @@ def _needs(memory_mib: int) -> Needs:
 
 
 def walked(order: NodeOrder, needs: Needs) -> list[str]:
-    return [name for names in order.walk(needs) for name in names]
+    return [name for _, names in order.walk(needs) for name in names]
 
 
 @pytest.mark.parametrize("is_fullest_first", [True, False])
@@ -89,7 +89,7 @@ def test_shelves_are_joined_only_where_one_was_looked_through_in_vain(
     order = NodeOrder(is_fullest_first=False)
     for number in range(8 * SHELF_SIZE):
         order.insert(f"n{number:04d}", _summary(float(number), memory_mib=number))
-    assert next(name for names in order.walk(_needs(0)) for name in names) == "n0000"
+    assert next(name for _, names in order.walk(_needs(0)) for name in names) == "n0000"
     assert joined == []
     last = f"n{8 * SHELF_SIZE - 1:04d}"
     for _ in range(2):

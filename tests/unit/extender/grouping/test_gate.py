@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from hami_node.engine.fleet.fleet import Unfinished
 from hami_node.errors import KubeError
 from hami_node.extender.grouping.gate import HOLD_S
-from hami_node.extender.grouping.rests import MAX_BROKEN_S
+from hami_node.extender.grouping.rests import MAX_BROKEN_S, MAX_REFUSED_S
 from hami_node.extender.releaser import Releaser
 from hami_node.extender.state.unbound.held_rooms import PREFIX
 from hami_node.extender.state.unbound.later_failures import SETTLING_S
@@ -311,3 +312,31 @@ def test_random_groups_are_placed_whole_and_leave_nothing(seed: int) -> None:
     look(desk, HOLD_S + 1)
     assert desk.held() == {}
     assert desk.groups._promises == {}
+
+
+def test_call_that_looks_for_room_for_too_long_gives_all_back_and_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = group(desk, "a", 4)
+    monkeypatch.setattr("hami_node.extender.grouping.gate.HOLDING_S", -1.0)
+    error = desk.ask(pods[0])["Error"]
+    assert "default/a of 4 takes long to place" in error
+    assert "room was found for 1" in error
+    assert desk.held() == {}
+    monkeypatch.undo()
+    desk.clock.advance(MAX_REFUSED_S)
+    assert all(desk.choose(name) for name in pods)
+
+
+def test_member_that_takes_long_to_place_gives_all_back_until_the_next_call(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = group(desk, "a", 4)
+    monkeypatch.setattr(desk.state.held, "_hold", lambda *_: Unfinished())
+    error = desk.ask(pods[0])["Error"]
+    assert "takes long to place" in error
+    assert "room was found for 0" in error
+    assert desk.held() == {}
+    monkeypatch.undo()
+    desk.clock.advance(MAX_REFUSED_S)
+    assert all(desk.choose(name) for name in pods)

@@ -8,12 +8,14 @@ import time
 
 import pytest
 
+from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
-from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Rules, place_on, plan
 from hami_node.engine.usage import PodGrants
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state import slices
 from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.model import ContainerKind, Pod, Uuid
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.clock import RealClock
@@ -75,6 +77,7 @@ def test_search_in_slices_answers_like_one_at_once_while_the_fleet_changes() -> 
 
 def _state(monkeypatch: pytest.MonkeyPatch) -> tuple[ClusterState, Fleet]:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    monkeypatch.setattr(slices, "MOST_SLICES", 10 * NODES)
     state = ClusterState(rules_of(settings(), VENDORS), RealClock())
     fleet = state.books.fleet
     _fill(fleet)
@@ -130,7 +133,7 @@ def test_changes_faster_than_slices_do_not_keep_a_pod_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state, fleet = _state(monkeypatch)
-    monkeypatch.setattr(slices, "LONGEST_S", 0.05)
+    monkeypatch.setattr(slices, "MOST_SLICES", 50)
     turns = iter(range(10**9))
 
     def pause() -> None:
@@ -140,4 +143,82 @@ def test_changes_faster_than_slices_do_not_keep_a_pod_for_ever(
 
     monkeypatch.setattr("hami_node.extender.state.slices.pause", pause)
     answer = state.reserve(Pod(uid="u", namespace="team", name="p"), _request(), None)
-    assert isinstance(answer, NoNode)
+    assert isinstance(answer, Busy)
+    assert answer.is_unfinished
+
+
+def _free(fleet: Fleet, node: int) -> None:
+    """A node on which the request fits."""
+    fleet.set_node(f"n{node:03}", [device(index, uuid=_uuid(node, index)) for index in range(8)])
+
+
+def test_decision_has_an_end_and_the_next_attempts_find_the_one_node_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, fleet = _state(monkeypatch)
+    monkeypatch.setattr(slices, "MOST_SLICES", 3)
+    _free(fleet, NODES - 1)
+    pod, attempts = Pod(uid="u", namespace="team", name="p"), 1
+    while isinstance(answer := state.reserve(pod, _request(), None), Busy):
+        assert answer.is_unfinished
+        assert "goes on where this one was" in answer.why
+        attempts += 1
+        assert attempts <= NODES
+    assert attempts > 5
+    assert isinstance(answer, Reserved)
+    assert answer.placed.node == f"n{NODES - 1:03}"
+
+
+def test_attempts_get_on_though_more_nodes_change_between_them_than_one_looks_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, fleet = _state(monkeypatch)
+    monkeypatch.setattr(slices, "MOST_SLICES", 3)
+    last = f"n{NODES - 1:03}"
+    _free(fleet, NODES - 1)
+    pod, turns = Pod(uid="u", namespace="team", name="p"), 0
+    while isinstance(state.reserve(pod, _request(), None), Busy):
+        turns += 1
+        for node in range(NODES // 2):
+            held = grant(_uuid(node, 1), 1 + turns, 0)
+            fleet.add_pod(f"q{node}", "x", f"n{node:03}", PodGrants(containers=((held,),)))
+        assert turns <= NODES
+    assert fleet.node_of("u") == last
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_search_that_was_put_off_takes_only_what_fits_and_refuses_only_what_does_not(
+    seed: int,
+) -> None:
+    draw, fleet = random.Random(seed), Fleet(Rules())
+    _fill(fleet)
+    found = set[type]()
+    for turn in range(12):
+        candidates = draw.choice([None, list(fleet.nodes), draw.sample(list(fleet.nodes), 4)])
+        request, cuts = _request(4000 + turn), 0
+        free = draw.randrange(NODES)
+        while isinstance(answer := fleet.search(request, candidates, lambda: True), Unfinished):
+            cuts += 1
+            if cuts % 3 == 0:
+                fleet.put_off(request)
+            if cuts < 20 and draw.random() < 0.5:
+                node = draw.randrange(NODES)
+                held = grant(_uuid(node, 1), draw.randrange(9000), 10)
+                fleet.add_pod("moving", "x", f"n{node:03}", PodGrants(containers=((held,),)))
+            if cuts == 4 and turn % 2:
+                _free(fleet, free)
+            assert cuts < 10 * NODES
+        ready = plan(request, fleet.rules)
+        assert isinstance(ready, Plan)
+        names = list(fleet.nodes) if candidates is None else candidates
+        if isinstance(answer, Placed):
+            assert answer.node in names
+            assert place_on(fleet.nodes[answer.node].offer(), ready) == answer.grants
+        else:
+            assert all(
+                isinstance(place_on(fleet.nodes[name].offer(), ready), Rejection) for name in names
+            )
+        found.add(type(answer))
+        cards = [device(index, uuid=_uuid(free, index)) for index in range(4)]
+        fleet.set_node(f"n{free:03}", cards)
+    assert found == {Placed, NoNode}
