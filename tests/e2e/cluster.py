@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.e2e import archive, machine, parts
+from tests.e2e import archive, containers, machine, parts
 from tests.e2e.assets import PROGRAMS
 
 STATE: Final = Path("/tmp/hami-e2e")
@@ -32,6 +32,7 @@ _STOP_ORDER: Final = (
     "kube-controller-manager",
     "kube-apiserver",
     "etcd",
+    "containerd",
 )
 
 
@@ -111,14 +112,17 @@ class Cluster:
         Raises:
             RuntimeError: with what ctr printed.
         """
-        socket = self.root / "run/containerd.sock"
-        return _output((str(self.programs / "ctr"), f"--address={socket}", "-n", "k8s.io", *args))
+        address = f"--address={self._socket()}"
+        return _output((str(self.programs / "ctr"), address, "-n", "k8s.io", *args))
 
     def log_tail(self, name: str, lines: int = 20) -> str:
         """The last lines that a part wrote."""
         path = self.root / "log" / f"{name}.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
+
+    def _socket(self) -> Path:
+        return self.root / "run/containerd.sock"
 
     def _path(self) -> str:
         return f"{self.programs}:/usr/local/sbin:/usr/sbin:/sbin:" + os.environ["PATH"]
@@ -191,41 +195,16 @@ class Cluster:
 
     def down(self) -> None:
         """Stop everything that `up` started and remove every trace of it."""
-        if self.pid("kube-apiserver") is not None and self.pid("kubelet") is not None:
-            try:
-                self.kubectl(
-                    *("delete", "pods,daemonsets,deployments", "--all", "-A"),
-                    *("--grace-period=0", "--force", "--wait=false"),
-                )
-                time.sleep(2)  # kubelet removes the containers itself where it can
-            except RuntimeError as error:
-                print(f"pods are removed through containerd instead: {error}")
         for name in _STOP_ORDER:
             self.stop(name)
-        if (self.root / "containerd.toml").exists() and self.programs.exists():
-            self._start_containerd()  # also after a crash: only containerd finds its containers
-            self._remove_containers()
-            self.stop("containerd")
+        if (self.root / "containerd.toml").exists():  # also after a crash: all pods are ours
+            containers.end_containers()
+        containers.end_shims(self._socket())
         machine.clean(self.root, self.programs)
 
     def _start_containerd(self) -> None:
         self.start("containerd")
         self.wait("containerd", lambda: self.ctr("version"))
-
-    def _remove_containers(self) -> None:
-        for task in self.ctr("tasks", "list", "-q").split():
-            self._try_ctr("tasks", "kill", "-s", "SIGKILL", task)
-        time.sleep(0.5)
-        for container in self.ctr("containers", "list", "-q").split():
-            self._try_ctr("tasks", "delete", "-f", container)
-            self._try_ctr("containers", "delete", container)
-
-    def _try_ctr(self, *args: str) -> None:
-        try:
-            self.ctr(*args)
-        except RuntimeError as error:
-            if "not found" not in str(error):
-                print(error)
 
 
 def _reap(pid: int) -> None:

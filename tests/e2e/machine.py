@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e import assets
+from tests.e2e.containers import pod_cgroups
 from tests.e2e.parts import NODE_IP
 
 KUBELET_DIR: Final = Path("/var/lib/kubelet")  # device-plugins/ below it is a constant in kubelet
@@ -103,22 +104,26 @@ def _mounts(root: Path) -> list[str]:
 
 
 def _remove_chains(tool: str, table: str) -> None:
-    """Delete kubelet's, kube-proxy's and CNI's chains and the rules that lead to them."""
+    """Delete kubelet's, kube-proxy's and CNI's chains and the rules that lead to them, at once."""
     rules = _try(f"{tool}-save", "-t", table).splitlines()
     chains = [r[1:].split()[0] for r in rules if r.startswith(":")]
     ours = [c for c in chains if c.startswith(_CHAIN_PREFIXES)]
+    lines = [f"*{table}"]
     for rule in rules:
         words = rule.split()
-        if words[:1] == ["-A"] and any(w in ours for w in words):
-            _try("sh", "-c", f"{tool} -t {table} -D {rule.removeprefix('-A ')}")
-    for verb in ("-F", "-X"):
-        for chain in ours:
-            _try(tool, "-t", table, verb, chain)
+        if words[:1] == ["-A"] and words[1] not in ours and any(w in ours for w in words):
+            lines.append(f"-D {rule.removeprefix('-A ')}")
+    lines += [f"{verb} {chain}" for verb in ("-F", "-X") for chain in ours]
+    if len(lines) > 1:
+        text = "\n".join([*lines, "COMMIT", ""])
+        command = (f"{tool}-restore", "--noflush", "--wait")
+        done = subprocess.run(command, input=text, check=False, capture_output=True, text=True)
+        if done.returncode:
+            print(f"left behind: chains of {tool} in {table}: {done.stderr.strip()}")
 
 
 def _remove_cgroups() -> None:
-    base = Path("/sys/fs/cgroup")
-    for pods in (*base.glob("kubepods"), *base.glob("*/kubepods")):
+    for pods in pod_cgroups():
         folders = [p for p in pods.rglob("*") if p.is_dir()]
         for folder in (*sorted(folders, key=lambda p: -len(p.parts)), pods):
             try:
