@@ -17,14 +17,14 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.grants import decode_grants
 from tests.e2e import cards
-from tests.e2e.api import ApiError
+from tests.e2e.api import Api, ApiError
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.scheduler import Scheduler
-from tests.e2e.trouble import Trouble, make_kubelet_impatient, restart_kubelet
+from tests.e2e.trouble import Trouble, impatient_kubelet
 from tests.e2e.waiting import eventually
 from tests.reliability import shows
 
@@ -56,12 +56,11 @@ class _Plan:
 
 
 @pytest.fixture
-def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
-    """A kubelet that starts crashed containers again after 2 s at most."""
-    make_kubelet_impatient(cluster)
-    _wait_for_slices(daemon)
-    yield
-    restart_kubelet(cluster)
+def impatient(cluster: Cluster, api: Api, daemon: Daemon) -> Iterator[None]:
+    """A kubelet that starts crashed containers again within seconds."""
+    with impatient_kubelet(cluster, api):
+        _wait_for_slices(daemon)
+        yield
     _wait_for_slices(daemon)
     daemon.forget_crashes()
 
@@ -166,7 +165,7 @@ def _run(request: pytest.FixtureRequest, number: int) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("impatient_kubelet")
+@pytest.mark.usefixtures("impatient")
 @shows(
     "N4",
     fault="60 pods come and go while the daemon is killed 12 times, kubelet 3 times and the "
@@ -180,7 +179,7 @@ def test_churn_among_kills(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.e2e_long
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("impatient_kubelet")
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("number", range(2, 11))
 def test_churn_among_kills_at_other_moments(request: pytest.FixtureRequest, number: int) -> None:
     _run(request, number)

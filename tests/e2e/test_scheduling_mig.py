@@ -20,7 +20,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.scheduler import Scheduler, Slice
-from tests.e2e.trouble import Trouble, make_kubelet_impatient, restart_kubelet
+from tests.e2e.trouble import Trouble, impatient_kubelet
 from tests.e2e.waiting import eventually, stays
 from tests.reliability import shows
 
@@ -205,17 +205,16 @@ def test_instance_of_somebody_else_is_taken_and_never_touched(
 
 
 @pytest.fixture
-def impatient_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
-    """A kubelet that starts crashed containers again after 2 s at most."""
-    make_kubelet_impatient(cluster)
-    _wait_for_slots(daemon)
-    yield
-    restart_kubelet(cluster)
+def impatient(cluster: Cluster, api: Api, daemon: Daemon) -> Iterator[None]:
+    """A kubelet that starts crashed containers again within seconds."""
+    with impatient_kubelet(cluster, api):
+        _wait_for_slots(daemon)
+        yield
     daemon.forget_crashes()
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("impatient_kubelet", "scheduling")
+@pytest.mark.usefixtures("impatient", "scheduling")
 @shows(
     "M6",
     fault="the daemon is killed 20 times while 30 pods with instances come and go",
