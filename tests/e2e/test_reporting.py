@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+
+import pytest
 
 from hami_node.model import Device
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -17,6 +20,7 @@ from tests.e2e.kubelet import healthy_slices
 from tests.e2e.scheduler import NODE_PATH
 from tests.e2e.waiting import eventually
 
+_FOREIGN = "example.com/mine"
 _REPORTED = re.compile(r"^Reported \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -28,6 +32,15 @@ def _expected() -> list[tuple[object, ...]]:
     return [(i, u, cards.SPLIT, cards.MEMORY_MIB, 100) for i, u in enumerate(cards.UUIDS)]
 
 
+@pytest.fixture
+def _foreign(api: Api) -> Iterator[None]:
+    """An annotation of somebody else on the node."""
+    api.patch(NODE_PATH, {"metadata": {"annotations": {_FOREIGN: "stays"}}})
+    yield
+    api.patch(NODE_PATH, {"metadata": {"annotations": {_FOREIGN: None}}})
+
+
+@pytest.mark.usefixtures("_foreign")
 def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api: Api) -> None:
     """The first of all: unanswered for a minute, the daemon tries another form of its devices."""
     asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
@@ -37,6 +50,7 @@ def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api
         lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
         limit_s=35,
     )
+    assert daemon.annotations()[_FOREIGN] == "stays"
 
 
 def test_node_offers_ten_slices_of_every_card(daemon: Daemon) -> None:
@@ -56,10 +70,13 @@ def test_node_says_that_allocate_needs_no_lock(daemon: Daemon) -> None:
     assert daemon.annotations()[names.NODE_IDENTITY] == names.IDENTITY_POD_RESOURCES
 
 
+@pytest.mark.usefixtures("_foreign")
 def test_handshake_is_renewed_by_one_write_and_nothing_else_is_written(
     daemon: Daemon, cluster_audit: Audit
 ) -> None:
+    """And of the annotations of others none is touched."""
     before = daemon.annotations()
+    assert before[_FOREIGN] == "stays"
     eventually(
         "the handshake is renewed",
         lambda: (
@@ -104,16 +121,3 @@ def test_deleted_register_annotation_comes_back(daemon: Daemon, api: Api) -> Non
         lambda: daemon.annotations().get(nvidia_names.NODE_REGISTER) == before,
         limit_s=35,
     )
-
-
-def test_foreign_annotation_survives_reports(daemon: Daemon, api: Api) -> None:
-    api.patch(NODE_PATH, {"metadata": {"annotations": {"example.com/mine": "stays"}}})
-    old = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
-    api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: old}}})
-    eventually(
-        "a report was written",
-        lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
-        limit_s=35,
-    )
-    assert daemon.annotations()["example.com/mine"] == "stays"
-    api.patch(NODE_PATH, {"metadata": {"annotations": {"example.com/mine": None}}})
