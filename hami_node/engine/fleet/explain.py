@@ -83,6 +83,7 @@ class Explainer:
     afterwards. So the next attempt of an equal pod only looks at nodes that changed.
 
     Attributes:
+        namespace: whose share of the memory it takes.
         refused: groups that can't take the pod, for which the reasons may be unknown.
         hopeless: groups of which no node can, not even one with a card that the request names.
         answers: why groups can't take the pod; None for those that can.
@@ -91,8 +92,9 @@ class Explainer:
         resume: the key after which the next search begins; None for the best node.
     """
 
-    def __init__(self, ready: Plan, catalogue: Catalogue) -> None:
-        """Analyse the request once."""
+    def __init__(self, ready: Plan, catalogue: Catalogue, namespace: str = "") -> None:
+        """Analyse the request once; a pod of `namespace` was the first to make it."""
+        self.namespace = namespace
         self.refused: set[int] = set()
         self.hopeless: set[int] = set()
         self.answers: dict[int, Rejection | None] = {}

@@ -199,7 +199,7 @@ class Fleet:
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
-        known = self._memory.of(ready)
+        known = self._memory.of(ready, request.namespace)
         wanted, named = known.needs(), self._named(request)
         if wanted.impossible:
             self._memory.shrink(known)
@@ -236,7 +236,7 @@ class Fleet:
         """
         ready = self._ready(request)
         if not isinstance(ready, Refused):
-            known = self._memory.of(ready)
+            known = self._memory.of(ready, request.namespace)
             known.resume = known.stopped
 
     def explain(
@@ -254,7 +254,7 @@ class Fleet:
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
-        explainer, named = self._memory.of(ready), self._named(request)
+        explainer, named = self._memory.of(ready, request.namespace), self._named(request)
         known, found = explainer.answers, dict[str, Rejection]()
         owners = self._owners_wished(request)
         unknown = Rejection(whole=Reason.NOT_REGISTERED)

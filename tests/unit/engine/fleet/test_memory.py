@@ -368,6 +368,31 @@ def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     assert trials.count == before + 30
 
 
+@pytest.mark.parametrize(("limit", "most"), [("MOST_REQUESTS", 10), ("MOST_ANSWERS", 200)])
+def test_tenant_with_a_hundred_kinds_of_pods_pushes_out_only_its_own(
+    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, limit, most)
+    fleet, trials = _fleet(30 if limit == "MOST_ANSWERS" else 5), Trials(monkeypatch)
+    assert fleet.place(replace(_deep(3999), namespace="quiet")) == NoNode()
+    for number in range(100):
+        assert fleet.place(replace(_deep(4000 + number), namespace="loud")) == NoNode()
+    before = trials.count
+    assert fleet.place(replace(_deep(3999), namespace="quiet")) == NoNode()
+    assert fleet.place(replace(_deep(4099), namespace="loud")) == NoNode()
+    assert trials.count == before
+    assert fleet.place(replace(_deep(4000), namespace="loud")) == NoNode()
+    assert trials.count > before
+
+
+def test_what_all_tenants_remember_together_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MOST_REQUESTS", 10)
+    fleet = _fleet(3)
+    for number in range(60):
+        fleet.place(replace(_deep(4000 + number), namespace=f"team-{number % 20}"))
+        assert len(fleet._memory._explainers) <= 10
+
+
 def test_quota_out_of_reach_shares_what_is_known_and_one_in_reach_does_not() -> None:
     quotas = QuotaBook()
     quotas.set_limits("team", "q", Limits(memory_mib=10_000))

@@ -10,7 +10,17 @@ import pytest
 
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
-from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Rules, place_on, plan
+from hami_node.engine.place import (
+    ContainerAsks,
+    Fitting,
+    NodeOffer,
+    Plan,
+    PodRequest,
+    Rules,
+    place_on,
+    plan,
+    try_on,
+)
 from hami_node.engine.usage import PodGrants
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state import slices
@@ -18,7 +28,7 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.model import ContainerKind, Pod, Uuid
 from hami_node.vendors.registry import VENDORS
-from tests.fakes.clock import RealClock
+from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.settings import settings
 from tests.unit.engine.cards import ask, device, grant
 
@@ -222,3 +232,34 @@ def test_search_that_was_put_off_takes_only_what_fits_and_refuses_only_what_does
         cards = [device(index, uuid=_uuid(free, index)) for index in range(4)]
         fleet.set_node(f"n{free:03}", cards)
     assert found == {Placed, NoNode}
+
+
+class Ticking(FakeClock):
+    """A millisecond passes between two looks."""
+
+    def monotonic(self) -> float:
+        self.advance(0.001)
+        return super().monotonic()
+
+
+def test_hundred_kinds_of_pods_in_turn_cost_no_more_each_than_one_decision_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "pause", lambda: None)
+    state = ClusterState(rules_of(settings(), VENDORS), Ticking())
+    fleet, tried = state.books.fleet, 0
+    _fill(fleet, 200)
+
+    def counted(node: NodeOffer, ready: Plan) -> Fitting | Rejection:
+        nonlocal tried
+        tried += 1
+        return try_on(node, ready)
+
+    monkeypatch.setattr("hami_node.engine.fleet.explain.try_on", counted)
+    for number in range(100):
+        tried, pod = 0, Pod(uid=f"u{number}", namespace="team", name="p")
+        assert isinstance(state.reserve(pod, _request(4000 + number), None), Busy)
+        assert 3 <= tried <= 60
+    answer = state.reserve(Pod(uid="other", namespace="b", name="p"), _request(9), None)
+    assert isinstance(answer, Busy)
+    assert not fleet.pod_count - 200
