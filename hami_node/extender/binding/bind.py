@@ -191,7 +191,7 @@ class PodBinder:
             pod
             for pod in (self._parts.state.latest(args.uid), watched)
             if pod is not None
-            and (pod.uid == args.uid and pod.resource_version)
+            and (pod.uid == args.uid and pod.key == args.key and pod.resource_version)
             and (is_carried or pod.annotations.get(names.POD_NODE))
         ]
         if reserved:
@@ -200,7 +200,9 @@ class PodBinder:
             try:
                 pod = self._parts.kube.read_pod(args.namespace, args.name)
             except NotFound:
-                self._parts.state.release(args.uid)
+                known = self._parts.state.latest(args.uid)
+                if known is None or known.key == args.key:  # not another pod
+                    self._parts.state.release(args.uid)
                 raise
         self._parts.state.learned(pod)
         if pod.uid != args.uid:

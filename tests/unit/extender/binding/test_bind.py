@@ -188,6 +188,14 @@ def test_bind_of_a_deleted_pod_is_refused(desk: Desk) -> None:
     assert "a" not in desk.held()
 
 
+def test_call_with_the_name_of_no_pod_takes_no_cards_from_the_pod_with_its_uid() -> None:
+    desk = Desk("n1")
+    desk.add_pod("a", memory_mib=6000)
+    assert desk.choose("a") == "n1"
+    assert "not found" in desk.bind("nobody", "n1", uid=desk.pod("a").uid)
+    assert desk.held() == {"a": 6000}
+
+
 def test_bind_of_a_pod_that_is_being_deleted_is_refused(desk: Desk) -> None:
     desk.begin_deletion("b")
     desk.sync()
