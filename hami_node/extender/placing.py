@@ -181,8 +181,8 @@ class PodPlacer:
     def _written(self, pod: Pod, reserved: Reserved, fence: Fence) -> Stored | NotStored | Busy:
         """Store the decision; undo it where that fails."""
         state, node = self._state, reserved.placed.node
-        annotations = self._writer.annotations_of(pod, reserved, state.node(node))
         try:
+            annotations = self._writer.annotations_of(pod, reserved, state.node(node))
             stored = self._writer.write(
                 pod, annotations, lambda: state.is_current(pod.uid, reserved.token), fence
             )

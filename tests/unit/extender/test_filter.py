@@ -379,3 +379,15 @@ def test_cordoned_node_is_simulated_as_the_caller_judged_it(desk: Desk) -> None:
     node = stored(desk, "nodes", "n1") | {"spec": {"unschedulable": True}}
     found = asked(desk, {"Pod": stored(desk, "pods", "a"), "Nodes": {"items": [node]}})
     assert [item["metadata"]["name"] for item in found["Nodes"]["items"]] == ["n1"]
+
+
+def test_reservation_that_can_not_be_encoded_is_released(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such format")
+
+    monkeypatch.setattr(desk.writer, "annotations_of", fail)
+    with pytest.raises(RuntimeError):
+        desk.ask("a")
+    assert desk.held() == {}
