@@ -93,12 +93,15 @@ class CardRules(CardCounting):
         chooses_by_links: the policy `topology-aware` chooses among all cards that fit.
         are_reasons_by_card: why a node can't serve is counted card by card; else only by
             placing an ask on the whole node.
+        takes_in_order: undivided cards are taken one by one in visit order, by the common filters
+            alone, and an init container leaves nothing behind on them.
         own_filters: filters beside the common ones, each with its position.
     """
 
     has_quota = False
     chooses_by_links = False
     are_reasons_by_card = True
+    takes_in_order = False
     own_filters: tuple[OwnFilter, ...] = ()
 
     # -- choosing ----------------------------------------------------------------------------------

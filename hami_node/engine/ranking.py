@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from hami_node.engine.compat import Compat
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask
+from hami_node.model import Ask, Device
 
 WEIGHT: Final = 10
 """Makes scores readable. Source: HAMi util.Weight."""
@@ -92,8 +92,6 @@ def device_score(
     A card with a total of 0 scores 0. Source: document 003, 3; HAMi policy/gpu_policy.go:194.
     """
     device = card.device
-    if not (device.slots and device.cores and device.memory_mib):
-        return 0.0
     slots, cores, memory = card.slots_used, card.cores_used, card.memory_used_mib
     for ask in asks:
         if compat.score_matches_vendor and ask.vendor is not device.vendor:
@@ -101,10 +99,17 @@ def device_score(
         slots += ask.count if compat.slot_term_counts_cards else 1
         cores += ask.cores
         memory += ask.memory_mib_on(device.memory_mib)
+    return card_score(device, slots, cores, memory, weights)
+
+
+def card_score(device: Device, slots: int, cores: int, memory_mib: int, weights: Weights) -> float:
+    """The score of a card of which so much would be used."""
+    if not (device.slots and device.cores and device.memory_mib):
+        return 0.0
     share = (
         weights.slot * slots / device.slots
         + weights.core * cores / device.cores
-        + weights.memory * memory / device.memory_mib
+        + weights.memory * memory_mib / device.memory_mib
     )
     return round(WEIGHT * share, DIGITS)
 

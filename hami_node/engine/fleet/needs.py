@@ -19,6 +19,7 @@ from hami_node.engine.filters import (
     is_within_quota,
     needs_idle_card,
 )
+from hami_node.engine.fleet.rehearsal import Rehearsal, Step, can_rehearse
 from hami_node.engine.fleet.seating import Seating
 from hami_node.engine.fleet.summaries import Bounds, NodeSummary, Room
 from hami_node.engine.fleet.together import Share, Together, together_of
@@ -26,6 +27,9 @@ from hami_node.engine.place import Plan
 from hami_node.engine.ranking import MUTEX, TOPOLOGY, has_word
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, ContainerKind, Device
+
+FEW_STATES: Final = 256
+"""Where cards are in more states than that, dealing them out takes longer than a rehearsal."""
 
 KIND_FILTERS: Final = (has_type, is_within_quota)
 """Filters with the same answer for all unnamed cards of a kind: they read nothing else of it."""
@@ -77,6 +81,8 @@ class Needs:
         asks: each ask by itself.
         total: all asks that are served at the same time, in one sum.
         seatings: the same, asked whether there is any way to share the cards.
+        rehearsal: the same, asked whether the way that placing goes leads to a refusal. It sees all
+            that `seatings` and `together` see, which are quicker where cards are alike.
         together: the same, to be added up card by card where there are too many ways.
     """
 
@@ -85,6 +91,7 @@ class Needs:
     total: Sum = NOTHING
     together: tuple[Together, ...] = ()
     seatings: tuple[Seating, ...] = field(default=(), compare=False)
+    rehearsal: Rehearsal | None = field(default=None, compare=False)
 
     def may_fit(self, bounds: Bounds) -> bool:
         """False when nothing within these bounds can serve the pod."""
@@ -118,12 +125,16 @@ class Needs:
             return True
         rooms = node.rooms
         for seating in self.seatings:
+            if self.rehearsal is not None and seating.learned > FEW_STATES:
+                continue
             if not seating.may_fit(rooms):
                 return False
         for need in self.asks:
             if not (_is_in_one_group(rooms, need) if need.is_bound else _counts(rooms, need)):
                 return False
-        return all(group.may_fit(rooms) for group in self.together)
+        if not all(group.may_fit(rooms) for group in self.together):
+            return False
+        return self.rehearsal is None or self.rehearsal.may_fit(rooms)
 
 
 def _counts(rooms: tuple[Room, ...], need: Need) -> bool:
@@ -171,7 +182,13 @@ def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
     seatings = {
         vendor: Seating(group, is_bound=vendor in bound) for vendor, group in shares.items()
     }
+    steps = [
+        Step(ask, ready.context(ask, frozenset(), None).cores, need.memory_by_kind, need.idle_kinds)
+        for ask, need in steady
+    ]
+    is_rehearsed = can_rehearse(ready, steps, kinds)
     return Needs(
+        rehearsal=Rehearsal(ready, steps, kinds) if is_rehearsed else None,
         asks=tuple(need for i, need in enumerate(asks) if need not in asks[:i]),
         impossible=any(not need.kinds for need in asks) or _is_over_quota(ready, steady),
         total=Sum(
@@ -183,7 +200,7 @@ def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
         together=tuple(
             check
             for vendor, group in shares.items()
-            if not seatings[vendor].is_asked
+            if not (seatings[vendor].is_asked or is_rehearsed)
             for check in together_of(group)
         ),
     )

@@ -33,6 +33,7 @@ class Seating:
 
     Attributes:
         is_asked: there are several containers, of few sizes; else `may_fit` is of no use.
+        learned: how often a card was in a state that was not known.
     """
 
     def __init__(self, shares: Sequence[Share], *, is_bound: bool) -> None:
@@ -46,6 +47,7 @@ class Seating:
         self._most = tuple(len(group) for group in equal.values())
         self._is_bound = is_bound
         self.is_asked = len(shares) > 1 and prod(most + 1 for most in self._most) <= MOST_WAYS
+        self.learned = 0
         self._numbers: dict[tuple[Amounts, ...], int] = {(): 0}
         self._ways: list[tuple[Amounts, ...]] = [()]
         self._cards: dict[Room, int] = {}
@@ -79,6 +81,7 @@ class Seating:
             yield tuple(numbers)
 
     def _learned(self, room: Room) -> int:
+        self.learned += 1
         ways = tuple(_largest(self._held(room)))
         number = self._numbers.setdefault(ways, len(self._ways))
         if number == len(self._ways):

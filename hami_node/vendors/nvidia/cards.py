@@ -76,6 +76,7 @@ class NvidiaCards(CardRules):
 
     has_quota = True
     chooses_by_links = True
+    takes_in_order = True
     own_filters = (OwnFilter(rule=has_mig_instance),)
 
     # -- counting ----------------------------------------------------------------------------------

@@ -301,9 +301,10 @@ def test_nodes_where_containers_fit_alone_but_not_together_are_not_tried(
 
 
 def _deep(memory_mib: int = 4000) -> PodRequest:
-    """Is refused only by trying: too many containers of different sizes to deal the cards out."""
+    """Is refused only by trying: too many sizes to deal the cards out, in an order by NUMA node."""
     tiny = (ask(1, 1 + number, 0) for number in range(5))
-    return _request(ask(2, memory_mib, 30), ask(4, memory_mib, 71), *tiny)
+    wishes = PodWishes(gpu_policy="numa,spread")
+    return _request(ask(2, memory_mib, 30), ask(4, memory_mib, 71), *tiny, wishes=wishes)
 
 
 def test_refused_group_is_not_tried_again_until_something_changes_there(

@@ -26,7 +26,7 @@ from hami_node.extender.rules import rules_of
 from hami_node.extender.state import slices
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
-from hami_node.model import ContainerKind, Pod, Uuid
+from hami_node.model import ContainerKind, Pod, PodWishes, Uuid
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.settings import settings
@@ -49,12 +49,13 @@ def _fill(fleet: Fleet, nodes: int = NODES) -> None:
 
 
 def _request(memory_mib: int = 4000) -> PodRequest:
-    """Is refused only by trying: too many containers of different sizes to deal the cards out."""
+    """Is refused only by trying: too many sizes to deal the cards out, in an order by NUMA node."""
     tiny = (ask(1, 1 + number, 0) for number in range(5))
     asks = (ask(2, memory_mib, 30), ask(4, 4000, 71), *tiny)
     return PodRequest(
         namespace="team",
         containers=tuple(ContainerAsks(kind=ContainerKind.APP, asks=(item,)) for item in asks),
+        wishes=PodWishes(gpu_policy="numa,spread"),
     )
 
 
