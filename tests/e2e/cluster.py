@@ -195,8 +195,8 @@ class Cluster:
 
     def down(self) -> None:
         """Stop everything that `up` started and remove every trace of it."""
-        for name in _STOP_ORDER:
-            self.stop(name)
+        for name in _STOP_ORDER:  # what a graceful end would write is removed with the rest
+            self.stop(name, signal.SIGKILL)
         if (self.root / "containerd.toml").exists():  # also after a crash: all pods are ours
             containers.end_containers()
         containers.end_shims(self._socket())
