@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import httpx
 import yaml
 
 from tests.e2e import parts
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.assets import IMAGE
 from tests.e2e.cluster import Cluster
+from tests.e2e.pages import get_page
 from tests.e2e.waiting import eventually
 
 NAMESPACE: Final = "hami-system"
@@ -164,7 +164,7 @@ class Daemon:
     def get(self, path: str) -> str:
         """What the daemon's own HTTP server answers."""
         address = self.pod()["status"]["podIP"]
-        answer = httpx.get(f"http://{address}:9394{path}", timeout=5)
+        answer = get_page(f"http://{address}:9394{path}")
         answer.raise_for_status()
         return answer.text
 
@@ -172,7 +172,7 @@ class Daemon:
         """What /readyz answers, ready or not."""
         address = self.pod()["status"].get("podIP")
         assert address, "the daemon's pod has no address yet"
-        return httpx.get(f"http://{address}:9396/readyz", timeout=5).text
+        return get_page(f"http://{address}:9396/readyz").text
 
     def token(self, pod: Json | None = None) -> str:
         """A token of the daemon's service account, bound to its pod as the mounted one is."""

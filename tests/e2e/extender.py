@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import ssl
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from tests.e2e import archive
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import NAMESPACE
+from tests.e2e.pages import get_page
 from tests.e2e.waiting import eventually
 
 NAME: Final = "hami-node-extender"
@@ -60,12 +62,29 @@ class Extender:
         """
 
         def are_in_force() -> bool:
-            urls = [f"http://{pod['status']['podIP']}:9395/config" for pod in self.pods()]
-            pages = [httpx.get(url, timeout=5).raise_for_status().text for url in urls]
-            return bool(pages) and all((word in page) == is_there for page in pages)
+            found = self.pods()
+            late = [pod for pod in found if _has_setting(pod, word) is not is_there]
+            for pod in late:
+                self._touch(pod)
+            return bool(found) and not late
 
-        eventually(f"the extender's settings have {word}: {is_there}", are_in_force, limit_s=180)
+        what = f"the extender's settings have {word}: {is_there}"
+        eventually(what, are_in_force, limit_s=180, every_s=1)
         self.wait_ready()
+
+    def _touch(self, pod: Json) -> None:
+        """Change the pod a little: kubelet copies a changed ConfigMap when it looks at a pod."""
+        annotations = {"e2e.hami-node/touched": str(time.monotonic())}
+        path = f"{_PODS}/{pod['metadata']['name']}"
+        self.api.patch(path, {"metadata": {"annotations": annotations}})
+
+    def replace(self) -> None:
+        """Let new pods take the place of all replicas: they start with the settings as they are.
+
+        By itself the leader starts anew 15 s after the others.
+        """
+        for pod in self.pods():
+            self.api.delete(f"{_PODS}/{pod['metadata']['name']}")
 
     def leader(self) -> Json | None:
         """The pod that holds the Lease and decides; None while there is none."""
@@ -191,10 +210,19 @@ def _container(pod: Json) -> str:
     return found.removeprefix("containerd://")
 
 
+def _has_setting(pod: Json, word: str) -> bool | None:
+    """Whether a replica's settings in force have that word; None while it does not answer."""
+    try:
+        answer = get_page(f"http://{pod['status'].get('podIP')}:9395/config")
+        return word in answer.raise_for_status().text
+    except httpx.HTTPError:
+        return None
+
+
 def _is_leading(pod: Json) -> bool:
     """By its own word: a restarted container bears the name that is in the Lease."""
     try:
-        page = httpx.get(f"http://{pod['status']['podIP']}:9395/metrics", timeout=5).text
+        page = get_page(f"http://{pod['status']['podIP']}:9395/metrics").text
     except httpx.HTTPError:
         return False
     return "\nhami_node_extender_leading 1" in page

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
-import httpx
 import pytest
 
 from hami_node.inspection.back_off import BackOffReason
@@ -16,6 +15,7 @@ from hami_node.wire.outcome import Fault
 from tests.e2e import limiter
 from tests.e2e.api import Api
 from tests.e2e.extender import DEFAULT, Extender
+from tests.e2e.pages import get_page
 from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.waiting import eventually
 
@@ -62,7 +62,7 @@ def _closed(extender: Extender) -> int:
     """How many nodes the leader keeps everybody from, because their plugins can't serve."""
     pod = extender.leader()
     assert pod is not None, "nobody leads"
-    page = httpx.get(f"http://{pod['status']['podIP']}:9395/metrics", timeout=5).text
+    page = get_page(f"http://{pod['status']['podIP']}:9395/metrics").text
     return sum(int(float(value)) for value in _CLOSED.findall(page))
 
 

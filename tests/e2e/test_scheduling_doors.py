@@ -61,8 +61,7 @@ def test_attack_on_all_ports(
     cluster: Cluster, api: Api, daemon: Daemon, extender: Extender, pods: Pods, for_s: int
 ) -> None:
     daemon.forget_crashes()
-    for replica in extender.pods():
-        api.delete(f"{_PATH}/{replica['metadata']['name']}")  # its restarts count from nothing
+    extender.replace()  # its restarts count from nothing
     eventually("both replicas are new", lambda: all(map(_is_green, extender.pods())), limit_s=120)
     extender.wait_ready()
     victims = [daemon.pod(), *extender.pods()]

@@ -34,6 +34,7 @@ def divided(api: Api, changeable: Daemon, scheduling: Extender) -> Iterator[Daem
     with mig.divided_node(api, changeable):
         scheduling.wait_for_settings(mig.OLD_MODEL)
         yield changeable
+    scheduling.replace()
     scheduling.wait_for_settings(mig.OLD_MODEL, is_there=False)
 
 

@@ -27,18 +27,20 @@ class Prometheus:
     """The running program's HTTP interface."""
 
     def __init__(self, port: int, log: Path) -> None:
-        self._url, self._log = f"http://127.0.0.1:{port}", log
+        self._log = log
+        # one for all: httpx.get reads the system's certificates for every query
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
 
     def is_ready(self) -> bool:
         """Whether it answers queries."""
         try:
-            return httpx.get(f"{self._url}/-/ready", timeout=5).status_code == 200
+            return self._client.get("/-/ready", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
     def ask(self, path: str, **fields: str) -> Any:
         """The data of an answer. Raises AssertionError for an error, with its words."""
-        answer = httpx.get(f"{self._url}/api/v1/{path}", params=fields, timeout=30)
+        answer = self._client.get(f"/api/v1/{path}", params=fields)
         assert answer.status_code == 200, f"{fields}: {answer.text}"
         return answer.json()["data"]
 
@@ -57,6 +59,10 @@ class Prometheus:
         """Who is scraped, and with what result."""
         found: list[dict[str, Any]] = self.ask("targets", state="active")["activeTargets"]
         return found
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
 
     def log(self) -> str:
         """What it has logged."""
@@ -84,8 +90,8 @@ def running_prometheus(
     ]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
+    one = Prometheus(port, log)
     try:
-        one = Prometheus(port, log)
 
         def is_up() -> bool:
             assert process.poll() is None, one.log()
@@ -94,6 +100,7 @@ def running_prometheus(
         eventually(is_up, LIMIT_S)
         yield one
     finally:
+        one.close()
         process.terminate()
         process.wait(LIMIT_S)
 
