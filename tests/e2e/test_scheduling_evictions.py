@@ -80,7 +80,7 @@ def test_nobody_is_evicted_from_a_node_without_cards(
         pod = pods.read("resident")
         return "deletionTimestamp" not in pod["metadata"] and pod["spec"]["nodeName"] == _NODE
 
-    stays("the resident", is_left_alone, 15.0)
+    stays("the resident", is_left_alone, 8.0)
     path = "/api/v1/namespaces/default/events"
     assert not api.read(path, fieldSelector="reason=Preempted")["items"]
     assert not pods.read("urgent")["status"].get("nominatedNodeName")

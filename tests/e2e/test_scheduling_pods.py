@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from hami_node.wire.grants import decode_grants
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.extender import DEFAULT, SCHEDULER, Extender
+from tests.e2e.limiter import CONTAINERS
 from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.waiting import eventually
 
@@ -41,8 +43,14 @@ def _one(memory_mib: int | None = 3000, cores: int | None = 10) -> RealContainer
     return RealContainer(name="c0", cards=1, memory_mib=memory_mib, cores=cores)
 
 
+@pytest.fixture(scope="module")
+def ended() -> list[str]:
+    """UIDs of pods of earlier tests."""
+    return []
+
+
 @pytest.mark.usefixtures("extender")
-def test_pod_comes_from_its_limits_to_its_slice(pods: Pods, api: Api) -> None:
+def test_pod_comes_from_its_limits_to_its_slice(pods: Pods, api: Api, ended: list[str]) -> None:
     began = time.monotonic()
     pod = pods.create("mine", RealContainer(name="c0", cards=1, memory_mib=3000), scheduler=DEFAULT)
     assert pod["spec"]["schedulerName"] == SCHEDULER
@@ -54,6 +62,13 @@ def test_pod_comes_from_its_limits_to_its_slice(pods: Pods, api: Api) -> None:
     assert pods.annotation("mine", names.POD_BIND_PHASE) == names.PHASE_SUCCESS
     events = eventually("both Events", lambda: _told(api, "mine"))
     assert "find fit node" in events["FilteringSucceed"]
+    assert _folders(pod["metadata"]["uid"])
+    ended.append(pod["metadata"]["uid"])
+
+
+def _folders(uid: str) -> list[Path]:
+    """What the daemon keeps on the node for the pod's containers."""
+    return list(CONTAINERS.glob(f"{uid}_*"))
 
 
 def _told(api: Api, pod: str) -> dict[str, str]:
@@ -190,3 +205,11 @@ def test_plain_pod_is_left_alone(pods: Pods, extender: Extender) -> None:
     assert pod["spec"]["schedulerName"] == DEFAULT
     pods.wait_running("plain")
     assert extender.leader() is not None
+
+
+@pytest.mark.usefixtures("daemon")
+def test_files_of_a_pod_that_ended_a_minute_ago_are_gone(ended: list[str]) -> None:
+    """The last of the module: most of the minute went by in the tests before."""
+    if not ended:
+        pytest.skip("no pod has ended: the first test of the module did not run")
+    eventually("the files are gone", lambda: not any(map(_folders, ended)), limit_s=180)

@@ -163,6 +163,12 @@ def test_without_the_policy_nothing_is_over_committed(tenant: Api, pods: Pods) -
     tenant.patch(f"{Pods.path}/first", {"metadata": {"annotations": None}})
     _annotate(tenant, "second", nvidia_names.POD_ALLOCATED, _FORGED)
     pods.create("third", _share(_MORE_THAN_HALF), annotations=here, scheduler=DEFAULT)
-    stays("the third pod waits", lambda: not pods.read("third")["spec"].get("nodeName"), 20.0)
+    eventually("kube-scheduler has tried", lambda: _is_unschedulable(pods, "third"))
+    stays("the third pod waits", lambda: not pods.read("third")["spec"].get("nodeName"), 8.0)
     pods.delete("first")
     pods.wait_running("third")
+
+
+def _is_unschedulable(pods: Pods, name: str) -> bool:
+    conditions = pods.read(name)["status"].get("conditions", [])
+    return any(one.get("reason") == "Unschedulable" for one in conditions)

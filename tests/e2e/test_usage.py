@@ -67,7 +67,14 @@ def test_use_is_measured_and_ends_with_its_container(
     eventually("its use has grown", lambda: _used_mib(daemon, "busy") == 1500)
     pods.delete("busy", "hostile")
     eventually("the series are gone", lambda: "{" not in _series(daemon))
-    eventually("and so are the files", lambda: not hostile.parent.exists(), limit_s=180)
+
+
+@pytest.mark.e2e_long
+def test_files_go_a_minute_after_their_container(pods: Pods, scheduler: Scheduler) -> None:
+    hostile = _start(pods, scheduler, "hostile")
+    hostile.write_bytes(os.urandom(4096))
+    pods.delete("hostile")
+    eventually("its files are gone", lambda: not hostile.parent.exists(), limit_s=180)
 
 
 def _series(daemon: Daemon) -> str:
