@@ -14,7 +14,7 @@ SLICE_S: Final = 0.008
 """How long one slice may hold the lock."""
 PAUSE_S: Final = 0.001
 """How long the lock is free between two slices: taken again at once, it would never be free."""
-MOST_SLICES: Final = 3
+MOST_SLICES: Final = 2
 """So many slices a decision has; then the pod is tried again later, from where it was: the next
 pods don't wait for it. One decision takes at most 30 ms of the scheduler's time."""
 EXPLAIN_STEPS: Final = 9_000
