@@ -21,7 +21,10 @@ MOST_WAYS: Final = 64
 """Ways in which one card may be shared that are told apart; beyond that nobody asks."""
 MOST_OPEN: Final = 256
 """Ways of dealing cards out that are followed at once; beyond that the node may fit."""
-MOST_KEPT: Final = 4_096
+MOST_STEPS: Final = 4_000
+"""Comparisons for one node, a microsecond each: it is worked out under a lock. Beyond that the node
+may fit."""
+MOST_KEPT: Final = 1_024
 """Cards, and nodes, whose answer is kept."""
 
 Amounts = tuple[int, ...]
@@ -53,6 +56,7 @@ class Seating:
         self._cards: dict[Room, int] = {}
         self._groups: dict[Amounts, frozenset[Amounts]] = {}
         self._nodes: dict[tuple[Amounts, ...], bool] = {}
+        self._left = 0
 
     def may_fit(self, rooms: Iterable[Room]) -> bool:
         """False when there is no way to share the cards."""
@@ -61,7 +65,12 @@ class Seating:
         if answer is None:
             if len(self._nodes) >= MOST_KEPT:
                 self._nodes.clear()
-            answer = self._nodes[key] = self._fits(key)
+            self._left = MOST_STEPS
+            try:
+                answer = self._fits(key)
+            except _TooLongError:
+                answer = True
+            self._nodes[key] = answer
         return answer
 
     def _by_group(self, rooms: Iterable[Room]) -> Iterator[Amounts]:
@@ -120,6 +129,7 @@ class Seating:
         left = {self._most}
         for group in groups:
             served = self._served(group)
+            self._take(len(left) * len(served))
             left = {_less(open_, way) for open_ in left for way in served}
             if len(left) > MOST_OPEN:
                 return True
@@ -143,10 +153,23 @@ class Seating:
         for number, times in Counter(cards).items():
             ways = self._ways[number]
             for _ in range(times):
-                left = set(_smallest({_less(open_, way) for open_ in left for way in ways}))
+                self._take(len(left) * len(ways))
+                open_ways = {_less(open_, way) for open_ in left for way in ways}
+                self._take(len(open_ways) ** 2 // 2)
+                left = set(_smallest(open_ways))
                 if len(left) > MOST_OPEN:
                     return True
         return any(not any(open_) for open_ in left)
+
+    def _take(self, steps: int) -> None:
+        """Count work before it is done."""
+        self._left -= steps
+        if self._left < 0:
+            raise _TooLongError
+
+
+class _TooLongError(Exception):
+    """Nobody asks further whether the node's cards can be shared."""
 
 
 def _less(open_: Amounts, way: Amounts) -> Amounts:

@@ -138,6 +138,33 @@ def test_more_ways_than_are_followed_refuse_nothing(monkeypatch: pytest.MonkeyPa
     assert Seating(shares, is_bound=True).may_fit(idle(3))
 
 
+def test_work_for_one_node_has_an_end_and_then_refuses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Containers of different sizes on sixteen cards took half a second."""
+    shares = [share(count, 3000 + 4000 * count, 9) for count in range(2, 8)]
+    rooms = [Room(9000 + 4000 * n, 20 + 5 * n, False, 0, 10, n // 4) for n in range(16)]
+    most = seating.MOST_STEPS
+
+    def steps() -> int:
+        asked = Seating(shares, is_bound=True)
+        assert asked.may_fit(rooms) or seating.MOST_STEPS > most
+        return seating.MOST_STEPS - asked._left
+
+    with_an_end = steps()
+    monkeypatch.setattr(seating, "MOST_STEPS", 100 * most)
+    assert steps() > 2 * most
+    assert with_an_end > most
+
+
+@pytest.mark.parametrize("most_steps", [0, 10])
+def test_with_too_few_steps_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, most_steps: int
+) -> None:
+    monkeypatch.setattr(seating, "MOST_STEPS", most_steps)
+    assert Seating([share(4, 8000, 50), share(5, 8000, 60)], is_bound=False).may_fit(idle(8))
+
+
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seating, "MOST_KEPT", 3)
     asked = Seating([share(2, 1, 60), share(1, 1, 61)], is_bound=True)
