@@ -31,6 +31,8 @@ FAILED: Final = "FilteringFailed"
 """Reasons of the Events, as HAMi names them."""
 REFUSED: Final = "PodRefused"
 """The reason of a pod that no node will ever take, for the metric."""
+UNFINISHED: Final = "Unfinished"
+"""The same of a pod for which no node was found in the time of a decision."""
 INTERNAL_FAILURE: Final = (
     "no node was chosen because of an internal error of the extender; its log has the details "
     "(extender_request_failed), and the scheduler tries again"
@@ -108,17 +110,18 @@ class PodFilter:
             self._out.on_result("simulated")
             return simulated(self._state, args, request)
         if why := self._unsettled(args.pod, fence):
-            return self._not_now(why)
+            return self._not_now(args.pod, why)
         return self._placed(args, request, fence)
 
     def _placed(self, args: FilterArgs, request: PodRequest, fence: Fence) -> FilterAnswer:
         answer = self._placer.place(args.pod, request, args.candidates, fence)
         if isinstance(answer, Busy):
-            return self._not_now(answer.why, "unfinished" if answer.is_unfinished else "not-now")
+            not_now = self._unfinished if answer.is_unfinished else self._not_now
+            return not_now(args.pod, answer.why)
         if isinstance(answer, Refused):
             return self._refused(args, answer.why)
         if isinstance(answer, NoNode):
-            return self._nowhere(args, request)
+            return self._nowhere(args, request, answer)
         if isinstance(answer, NotStored):
             self._out.on_result(answer.result)
             self._notify(args.pod, FAILED, answer.why)
@@ -145,13 +148,20 @@ class PodFilter:
             return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""
 
-    def _not_now(self, why: str, result: str = "not-now") -> FilterAnswer:
+    def _not_now(self, _: Pod, why: str) -> FilterAnswer:
         """Let the scheduler try again soon."""
-        self._out.on_result(result)
+        self._out.on_result("not-now")
         return FilterAnswer(error=why)
 
-    def _nowhere(self, args: FilterArgs, request: PodRequest) -> FilterAnswer:
-        found = self._placer.why_nowhere(args.pod, request, args.candidates)
+    def _unfinished(self, pod: Pod, why: str) -> FilterAnswer:
+        """The same, and it may take some attempts more: the pod waits."""
+        self._out.on_result("unfinished")
+        self._out.on_wait(pod, UNFINISHED)
+        self._notify(pod, FAILED, why)
+        return FilterAnswer(error=why)
+
+    def _nowhere(self, args: FilterArgs, request: PodRequest, answer: NoNode) -> FilterAnswer:
+        found = self._placer.why_nowhere(args.pod, request, args.candidates, answer)
         if isinstance(found, Refused):
             return self._refused(args, found.why)
         kept = self._kept(args, {*found.failed, *found.unresolvable})

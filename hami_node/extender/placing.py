@@ -107,12 +107,12 @@ class PodPlacer:
         return self._written(pod, answer, fence)
 
     def why_nowhere(
-        self, pod: Pod, request: PodRequest, nodes: Collection[str]
+        self, pod: Pod, request: PodRequest, nodes: Collection[str], answer: NoNode
     ) -> Explained | Refused:
-        """Why none of these nodes can take the pod."""
+        """Why none of these nodes can take the pod, for which `answer` was found."""
         state = self._state
         closed = state.backed_off(pod)
-        rejections = state.explain(request, nodes)
+        rejections = state.explain(request, nodes, answer)
         if isinstance(rejections, Refused):
             return rejections
         return explained(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from hami_node.engine.compat import V2_8
@@ -38,6 +38,8 @@ _RIGHT_CARD: Final = (is_healthy, has_type, has_uuid)
 """What a card must pass for its free memory to matter."""
 
 Cards = Mapping[Uuid, DeviceUsage]
+Groups = Collection[tuple[Rejection, list[str]]]
+"""Each rejection with its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,8 @@ def explained(
     unresolvable: dict[str, str] = {}
     by_reason: dict[StrEnum, list[str]] = {}
     wanted_mib = max((ask.memory_mib or 0 for ask in _asks(request)), default=0)
-    for rejection, nodes in _grouped(rejections):
+    groups = _grouped(rejections)
+    for rejection, nodes in groups:
         text = ": ".join(filter(None, (rejection.text(), rejection.never)))
         if rejection.whole is Reason.NOT_REGISTERED:
             unresolvable |= {name: f"{text}: {why_not_offered(name)}" for name in nodes}
@@ -100,12 +103,12 @@ def explained(
     return Explained(
         failed=failed,
         unresolvable=unresolvable,
-        summary=_summary(rejections, by_reason) + _nearest(request, rejections, cards_of),
+        summary=_summary(groups, by_reason) + _nearest(request, groups, cards_of),
         reason=max(by_reason, key=lambda each: (len(by_reason[each]), each), default=NO_REASON),
     )
 
 
-def _grouped(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, list[str]]]:
+def _grouped(rejections: Mapping[str, Rejection]) -> Groups:
     """Each rejection with its nodes: there are thousands of nodes and dozens of rejections."""
     groups: dict[int, tuple[Rejection, list[str]]] = {}
     for name, rejection in rejections.items():
@@ -117,11 +120,10 @@ def _grouped(rejections: Mapping[str, Rejection]) -> Iterable[tuple[Rejection, l
     return groups.values()
 
 
-def _summary(
-    rejections: Mapping[str, Rejection], by_reason: Mapping[StrEnum, Sequence[str]]
-) -> str:
-    summary = f"no available node, {len(rejections)} nodes do not meet"
-    never = dict.fromkeys(item.never for item in rejections.values() if item.never)
+def _summary(groups: Groups, by_reason: Mapping[StrEnum, Sequence[str]]) -> str:
+    count = sum(len(nodes) for _, nodes in groups)
+    summary = f"no available node, {count} nodes do not meet"
+    never = dict.fromkeys(item.never for item, _ in groups if item.never)
     parts = (*_counted(by_reason), *islice(never, MAX_NAMES))
     return f"{summary}: {'; '.join(parts)}" if parts else summary
 
@@ -153,18 +155,16 @@ def _asks(request: PodRequest) -> list[Ask]:
     return [ask for container in request.containers for ask in container.asks]
 
 
-def _nearest(
-    request: PodRequest, rejections: Mapping[str, Rejection], cards_of: Callable[[str], Cards]
-) -> str:
+def _nearest(request: PodRequest, groups: Groups, cards_of: Callable[[str], Cards]) -> str:
     """The card with the most free memory among those that only lack memory."""
     ask = max(_asks(request), key=lambda ask: ask.memory_mib or 0, default=None)
     if ask is None or not ask.memory_mib:
         return ""
     wished = request.wishes.of(ask.vendor)
     ctx = context(ask, wished, V2_8)  # these filters are equal in all generations
-    short = [name for name, found in rejections.items() if _MEMORY in found.counts][:MAX_SEARCHED]
+    short = chain.from_iterable(nodes for found, nodes in groups if _MEMORY in found.counts)
     best = (-1, "", "")
-    for name in short:
+    for name in islice(short, MAX_SEARCHED):
         for uuid, card in cards_of(name).items():
             free_mib = card.memory_free_mib
             if (

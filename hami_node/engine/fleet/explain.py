@@ -43,8 +43,6 @@ card's state. What else differs from node to node has to become part of that sta
 
 NO_ROOM: Final = Rejection(whole=Reason.TOO_LITTLE_ROOM)
 """The reason where only the refusal itself is known."""
-NO_SUCH_CARD: Final = Rejection(whole=Reason.UUID_MISMATCH)
-"""The request names the cards that it accepts, and the node has none of them."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -135,9 +133,7 @@ class Explainer:
             self._needs = len(kinds), needs(self._plan, kinds)
         return self._needs[1]
 
-    def place(
-        self, node: NodeState, *, is_named: bool, effort: Effort | None = None
-    ) -> Fitting | Rejection:
+    def place(self, node: NodeState, *, is_named: bool) -> Fitting | Rejection:
         """Place the pod on the node, unless it is known that it does not fit.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
@@ -145,15 +141,15 @@ class Explainer:
         known = self._known(node, is_named=is_named)
         if known is not None:
             return known
-        answer = self._try(node, effort)
+        answer = try_on(node.offer(), self._plan)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         return answer
 
     def rejection(
-        self, node: NodeState, *, is_named: bool, effort: Effort | None = None
-    ) -> Rejection | None:
-        """Find out why the node can't take the pod, or None when it can.
+        self, node: NodeState, *, is_named: bool, effort: Effort
+    ) -> Rejection | Literal[False] | None:
+        """Find out why the node can't take the pod; None when it can, False if that takes too much.
 
         `is_named`: the request names a card of the node, so no other node can be equal to it.
         """
@@ -163,12 +159,13 @@ class Explainer:
         elif node.group in self.answers:
             return self.answers[node.group]
         else:
-            if effort is not None:
-                effort.take(LOOK_STEPS)
+            effort.take(LOOK_STEPS)
             if (rejection := self._by_cards(node)) is not False:
                 self.answers[node.group] = rejection
                 return rejection
-        answer = self._try(node, effort)
+        if not effort.try_on(node, self._plan):
+            return False
+        answer = try_on(node.offer(), self._plan)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)
         if is_named:
@@ -187,11 +184,6 @@ class Explainer:
         if is_named:
             return self._named[node.name][1] if self._is_known(node) else None
         return NO_ROOM if node.group in self.refused else None
-
-    def _try(self, node: NodeState, effort: Effort | None) -> Fitting | Rejection:
-        if effort is not None:
-            effort.took(node, self._plan)
-        return try_on(node.offer(), self._plan)
 
     def tidy(self) -> None:
         """Forget groups that no longer exist, once they are most of what is remembered."""

@@ -8,18 +8,18 @@ first that fits are looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hami_node.engine.card_rules import rules_of
-from hami_node.engine.filters import Reason, Rejection
+from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.candidates import among, few
 from hami_node.engine.fleet.effort import Effort
-from hami_node.engine.fleet.explain import NO_SUCH_CARD
 from hami_node.engine.fleet.memory import Memory
 from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
+from hami_node.engine.fleet.reasons import Reasons
 from hami_node.engine.fleet.summaries import Key, NodeSummary
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, plan
 from hami_node.engine.quota import Quota, QuotaBook
@@ -45,7 +45,12 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class NoNode:
-    """No node fits; `Fleet.explain` gives the reasons, node by node."""
+    """No node fits; `Fleet.explain` gives the reasons, node by node.
+
+    `took_s` is how long the search took, where somebody has measured it.
+    """
+
+    took_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,31 +259,11 @@ class Fleet:
         ready = self._ready(request)
         if isinstance(ready, Refused):
             return ready
-        explainer, named = self._memory.of(ready, request.namespace), self._named(request)
-        known, found = explainer.answers, dict[str, Rejection]()
-        owners = self._owners_wished(request)
-        unknown = Rejection(whole=Reason.NOT_REGISTERED)
-        nodes = self._nodes
-        for name in nodes if candidates is None else candidates:
-            state = nodes.get(name)
-            if state is None or not state.kinds:
-                found[name] = unknown
-                continue
-            if state.group in known and name not in named:
-                rejection = known[state.group]
-            elif effort is not None and effort.is_spent:
-                rejection = explainer.known_refusal(state, is_named=name in named)
-                if rejection is None and owners is not None and name not in owners:
-                    rejection = NO_SUCH_CARD
-            else:
-                rejection = explainer.rejection(state, is_named=name in named, effort=effort)
-                if rejection is not None:
-                    found[name] = rejection
-                if is_time_up():
-                    break
-                continue
-            if rejection is not None:
-                found[name] = rejection
+        explainer = self._memory.of(ready, request.namespace)
+        named, owners = self._named(request), self._owners_wished(request)
+        effort = Effort() if effort is None else effort
+        reasons = Reasons(explainer, self._nodes, named, owners, effort)
+        found = reasons.of(iter(self._nodes if candidates is None else candidates), is_time_up)
         self._memory.shrink(explainer)
         return found
 

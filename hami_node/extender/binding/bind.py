@@ -254,7 +254,7 @@ class PodBinder:
             log.info("placed_at_bind", extra=kv(pod=args.key, node=args.node, cards=answer.cards))
             return answer.pod
         if isinstance(answer, NoNode):
-            found = self._placer.why_nowhere(pod, request, (args.node,))
+            found = self._placer.why_nowhere(pod, request, (args.node,), answer)
             why = found.why if isinstance(found, Refused) else found.summary
         else:
             why = answer.why

@@ -27,7 +27,7 @@ from hami_node.extender.state.node_back_off import NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.extender.state.queries import StateQueries
-from hami_node.extender.state.slices import EXPLAIN_STEPS, Slices, pause
+from hami_node.extender.state.slices import Slice, Slices, explain_steps, pause
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.extender.state.unbound.carried_book import CarriedBook
 from hami_node.extender.state.unbound.held_rooms import HeldRooms
@@ -151,8 +151,12 @@ class ClusterState(StateQueries):
             candidates: the nodes to choose from; None means all.
             is_binding: the caller is the one that binds it.
         """
-        for is_time_up in self._slices.some_turns():
-            answer = self._reserve(pod, request, candidates, is_time_up, is_binding=is_binding)
+        took_s = 0.0
+        for turn in self._slices.some_turns():
+            answer = self._reserve(pod, request, candidates, turn, is_binding=is_binding)
+            took_s += turn.took_s()
+            if isinstance(answer, NoNode):
+                return NoNode(took_s)
             if answer is not None:
                 return answer
             # others have the lock
@@ -165,12 +169,13 @@ class ClusterState(StateQueries):
         pod: Pod,
         request: PodRequest,
         candidates: Collection[str] | None,
-        is_time_up: IsTimeUp,
+        turn: Slice,
         *,
         is_binding: bool,
     ) -> Reserved | NoNode | Refused | Busy | None:
         """One slice of it; None if the time was up."""
         with self._lock:
+            turn()
             if self._pods.is_gone(pod.uid):
                 return Refused(why=f"pod {pod.key} is deleted or has ended")
             counted = self._pods.find_or_add(pod)
@@ -182,7 +187,7 @@ class ClusterState(StateQueries):
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
             with self.held.lent(pod.uid):
-                answer = self._choose(pod, request, candidates, is_time_up)
+                answer = self._choose(pod, request, candidates, turn)
                 if isinstance(answer, Placed):
                     self._last_token += 1
                     self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
@@ -332,15 +337,19 @@ class ClusterState(StateQueries):
                 self._pods.void(counted)
 
     def explain(
-        self, request: PodRequest, candidates: Iterable[str] | None = None
+        self,
+        request: PodRequest,
+        candidates: Iterable[str] | None = None,
+        after: NoNode = NoNode(),  # noqa: B008 - frozen
     ) -> Mapping[str, Rejection] | Refused:
         """Why each node can't take the pod; nodes that can are left out.
 
-        Reasons have a bounded effort: for nodes beyond it that they can't is all that is said.
+        Reasons get the effort that the search has left, whose answer is `after`: for nodes beyond
+        it that they can't is all that is said.
         """
-        effort = Effort(EXPLAIN_STEPS)
         with self._lock:
-            names = iter(list(self._fleet.nodes if candidates is None else candidates))
+            every = list(self._fleet.nodes if candidates is None else candidates)
+        names, effort = iter(every), Effort(explain_steps(after.took_s, len(every)))
         found: dict[str, Rejection] = {}
         for is_time_up in self._slices.turns():
             with self._lock:

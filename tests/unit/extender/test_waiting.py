@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from hami_node.extender.state import slices
 from hami_node.extender.waiting import MAX_PODS, UNSEEN_S, WaitingPods, held_up
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.metrics.held_up import HeldUp
@@ -59,6 +60,22 @@ def test_a_pod_that_nobody_can_ever_serve_waits_too(desk: Desk) -> None:
     desk.sync()
     assert desk.choose("odd") == ""
     assert found(desk).pods == {"PodRefused": 1}
+
+
+def test_a_pod_for_which_one_decision_was_too_short_waits_until_it_has_a_node(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod(desk, "slow", 5_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "MOST_SLICES", 0)
+        assert desk.choose("slow") == ""
+        assert desk.choose("slow") == ""
+    assert desk.results == ["unfinished"] * 2
+    assert found(desk).pods == {"Unfinished": 1}
+    assert {note.reason for note in desk.notes} == {"FilteringFailed"}
+    assert "goes on where this one was" in desk.notes[0].message
+    assert desk.choose("slow")
+    assert found(desk).pods == {}
 
 
 def test_no_longer_once_it_has_a_node_is_deleted_ends_or_is_another(desk: Desk) -> None:
