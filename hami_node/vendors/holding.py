@@ -106,13 +106,14 @@ def _slots_of(
     """Grants by container; where that is unclear, as written if the pod is bound."""
     if not pod.annotations.get(vendor.keys.grants.allocated):
         return ()
-    if not vendor.counts_in(pod):
-        is_holder = pod.node_name and _asks_unknown(pod, vendors)
-        return vendor.written_on(pod) if is_holder else ()
     held = vendor.held_by(pod)
     if held.by_container:
         return tuple([held.by_container.get(container.name, ()) for container in pod.containers])
-    return held.slots if pod.node_name else ()
+    if not pod.node_name:
+        return ()
+    if vendor.counts_in(pod):
+        return held.slots
+    return vendor.written_on(pod) if _asks_unknown(pod, vendors) else ()
 
 
 def _asks_unknown(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:

@@ -34,8 +34,8 @@ def decode_grants(text: str, key: str, vendor: Vendor) -> tuple[ContainerGrants,
 
 
 def _decode_slot(text: str, key: str, vendor: Vendor) -> ContainerGrants:
-    grants = (_decode_entry(entry, key, vendor) for entry in text.split(":") if "," in entry)
-    return tuple(grant for grant in grants if grant is not None)
+    grants = [_decode_entry(entry, key, vendor) for entry in text.split(":") if "," in entry]
+    return tuple([grant for grant in grants if grant is not None])
 
 
 def _decode_entry(text: str, key: str, vendor: Vendor) -> Grant | None:

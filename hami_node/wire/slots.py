@@ -98,8 +98,9 @@ def assign_slots(
     if isinstance(owners, SlotMismatch):
         return owners
     granted = {owner: allocated[position] for position, owner in owners.items()}
-    asking_inits = [name for name in _asking(pod, counts) if name in _init_names(pod)]
-    has_init_slots = not asking_inits or asking_inits[0] in granted
+    inits = _init_names(pod)
+    asking_init = next((name for name in _asking(pod, counts) if name in inits), None)
+    has_init_slots = asking_init is None or asking_init in granted
     found = [
         SlotMap(
             granted=granted,
@@ -129,7 +130,7 @@ def _asking(pod: Pod, counts: Mapping[str, int]) -> list[str]:
 
 
 def _init_names(pod: Pod) -> frozenset[str]:
-    return frozenset(item.name for item in pod.containers if item.kind is not ContainerKind.APP)
+    return frozenset([item.name for item in pod.containers if item.kind is not ContainerKind.APP])
 
 
 def _owners(
@@ -169,6 +170,8 @@ def _waiting(
     empty slots when they write again), kubelet's order decides: it serves a pod's containers
     first to last, so what is left is the end of the list. Only what fits neither is searched.
     """
+    if to_allocate is allocated:  # nothing is served yet
+        return [{name: position for position, name in owners.items()}]
     left = [position for position, slot in enumerate(to_allocate) if slot]
     if len(to_allocate) >= len(allocated) and all(
         position < len(allocated) and allocated[position] == to_allocate[position]

@@ -11,6 +11,7 @@ from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.extender.state.unbound.carried import Carried
 from hami_node.model import Pod
+from hami_node.ports import Clock
 from hami_node.vendors.holding import has_grants, marks_of, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
@@ -23,7 +24,28 @@ NOTHING: Final = PodGrants(containers=())
 NO_WORDS: Final[Mapping[str, Word]] = MappingProxyType({})
 """What a node says of a pod that was never resized."""
 
+STEP_S: Final = 0.01
+"""Of the coarse clock."""
+
 _RESIZE_KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED, names.POD_RESIZE_STATE)
+
+
+class CoarseClock:
+    """A clock that stands still for a hundredth of a second: all that ask meanwhile get one number.
+
+    It notes when each pod was first seen: a large cluster lists 100,000 in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Read `clock`."""
+        self._clock, self._now_s = clock, clock.monotonic()
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never jumps, at most a hundredth of a second behind."""
+        now_s = self._clock.monotonic()
+        if now_s - self._now_s >= STEP_S:
+            self._now_s = now_s
+        return self._now_s
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from hami_node.engine.usage import PodGrants, united
 from hami_node.errors import WireError
 from hami_node.extender.state.counted_pod import (
     NOTHING,
+    CoarseClock,
     Counted,
     charge_marks,
     reservation_marks,
@@ -50,7 +51,7 @@ class PodBook:
     ) -> None:
         """Charge to `fleet`; an unbound reservation counts for `unbound_s` seconds."""
         self._fleet, self._vendors = fleet, vendors
-        self._clock, self._unbound_s = clock, unbound_s
+        self._clock, self._seen_at, self._unbound_s = clock, CoarseClock(clock), unbound_s
         self._pods: dict[str, Counted] = {}
         self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
@@ -316,7 +317,7 @@ class PodBook:
         return bool(counted.own) and not holdings.has_grants(pod, self._vendors)
 
     def _new(self, pod: Pod) -> Counted:
-        counted = Counted(pod=pod, born_s=self._clock.monotonic())
+        counted = Counted(pod=pod, born_s=self._seen_at.monotonic())
         self._pods[pod.uid] = counted
         return counted
 
@@ -325,11 +326,8 @@ class PodBook:
         pod, counted.is_doubtful, counted.void_version = counted.pod, False, ""
         carried, counted.carried = counted.carried, None
         said = self._words.about(pod)
-        marks = charge_marks(pod, self._vendors)
-        is_same = (
-            counted.charged is not None and charge_marks(counted.charged, self._vendors) == marks
-        )
-        counted.charged = pod
+        before, counted.charged = counted.charged, pod
+        is_same = before is not None and self._marks(before) == self._marks(pod)
         if is_same and counted.words == said:
             return
         if not is_same:
@@ -339,11 +337,11 @@ class PodBook:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
             self.failures.gone(pod.uid)
-            counted.bound_s = self._clock.monotonic()
+            counted.bound_s = self._seen_at.monotonic()
         counted.token, counted.own, counted.since_s = 0, (), None
         counted.words = said
         reading = None if carried is None else carried.reading
-        if reading is not None and reading.is_of(pod, marks):
+        if reading is not None and reading.is_of(pod, self._marks(pod)):
             holding = reading.holding
         else:
             holding = holdings.holding_of(pod, self._vendors)
@@ -365,6 +363,9 @@ class PodBook:
         else:
             counted.node, counted.grants = "", NOTHING
             self._fleet.remove_pod(pod.uid)
+
+    def _marks(self, pod: Pod) -> tuple[str | bool, ...]:
+        return charge_marks(pod, self._vendors)
 
     def _limited(self, pod: Pod, grants: PodGrants) -> PodGrants:
         """What a quota counts: the larger of what the pod holds and what its limits ask for."""

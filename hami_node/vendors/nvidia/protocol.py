@@ -218,7 +218,7 @@ class NvidiaProtocol(VendorProtocol):
         if is_given(text):
             with suppress(WireError):
                 return with_given(containers, text)
-        return mig_codec.with_parts(containers, _allocations_of(pod))
+        return mig_codec.with_parts(containers, _allocations_of(pod) if text else ())
 
     def parts_text(self, containers: Sequence[ContainerGrants]) -> str:
         """The MIG instances in the form of 2.10; those up to 2.9 are part of the UUID."""

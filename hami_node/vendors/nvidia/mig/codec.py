@@ -195,7 +195,7 @@ def with_parts(
     containers: Sequence[ContainerGrants], allocations: Sequence[MigAllocation]
 ) -> tuple[ContainerGrants, ...]:
     """The written grants with the MIG instances that their UUIDs or the allocations name."""
-    if not allocations and not any("[" in grant.uuid for held in containers for grant in held):
+    if not allocations and not any(["[" in grant.uuid for held in containers for grant in held]):
         return tuple(containers)
     instances = {(row.container_index, row.device_index): row for row in allocations}
     return tuple(
