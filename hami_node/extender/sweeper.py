@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05
 TERM_CHECK_S: Final = 0.25
-GIVE_BACK_S: Final = 180.0
+GIVE_BACK_S: Final = 60.0
 """Between two times at which freed memory goes back to the system: it takes milliseconds."""
 CLEARING_S: Final = 5.0
 """No leftover is cleared later in a sweep: a call that hangs takes many seconds."""

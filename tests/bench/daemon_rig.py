@@ -118,7 +118,7 @@ def running_daemon(
             api.create("nodes", {"metadata": {"name": NODE}, "status": {"nodeInfo": VERSIONS}})
             environment = {
                 "PATH": os.environ["PATH"],
-                "MALLOC_ARENA_MAX": "2",  # as the image sets it
+                "MALLOC_ARENA_MAX": "1",  # as the image sets it
                 "NODE_NAME": NODE,
                 "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
                 "LD_LIBRARY_PATH": str(root / "lib"),

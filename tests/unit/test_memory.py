@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
@@ -39,3 +40,26 @@ def test_memory_is_given_back_without_an_error_whatever_the_c_library(
     assert isinstance(memory.give_back(), bool)
     monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
     assert memory.give_back() is False
+
+
+def test_what_is_young_and_refers_to_itself_is_freed_before_memory_goes_back() -> None:
+    """A closed connection and its reader know each other; the collector may be minutes away."""
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        closed = Knot()
+        ended = weakref.ref(closed)
+        del closed
+        assert ended() is not None
+        memory.give_back()
+        assert ended() is None
+    finally:
+        if usual:
+            gc.enable()
+
+
+class Knot:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self

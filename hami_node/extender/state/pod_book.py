@@ -317,8 +317,7 @@ class PodBook:
         return bool(counted.own) and not holdings.has_grants(pod, self._vendors)
 
     def _new(self, pod: Pod) -> Counted:
-        counted = Counted(pod=pod, born_s=self._seen_at.monotonic())
-        self._pods[pod.uid] = counted
+        counted = self._pods[pod.uid] = Counted(pod=pod, born_s=self._seen_at.monotonic())
         return counted
 
     def _count_bound(self, counted: Counted) -> None:
