@@ -19,19 +19,26 @@ _MANY: Final = (100_000, 50, 100)
 def collecting_seldom() -> Iterator[None]:
     """While a large list is read: by default the collector would look at all of it again and again.
 
-    Garbage is still found, only later.
+    Garbage is still found, only later, and what there is now before. What `settle` has set within
+    stays.
     """
+    gc.collect()
     usual = gc.get_threshold()
     gc.set_threshold(*_MANY)
     try:
         yield
     finally:
-        gc.set_threshold(*usual)
+        if gc.get_threshold() == _MANY:
+            gc.set_threshold(*usual)
 
 
 def settle() -> None:
-    """What is there now stays for long: no later collection looks at it, and they are rarer."""
-    gc.collect()
+    """What is there now stays for long: no later collection looks at it, and they are rarer.
+
+    Only what is young is searched for garbage: of millions of objects that takes seconds, and what
+    a list leaves behind is young.
+    """
+    gc.collect(0)
     gc.set_threshold(*_STEADY)
     gc.freeze()  # collecting all pods of a large cluster would stall decisions
     give_back()

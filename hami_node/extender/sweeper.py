@@ -59,7 +59,7 @@ class Sweeper:
             if self._readiness.leader is None:  # the process before this one had the only term
                 self._state.begin_term(self._scheduler_name)
             self._state.catch_up()
-        memory.settle()
+            memory.settle()
         self._readiness.settled.set()
         nodes, pods = self._view.node_watch.size(), self._view.pod_watch.size()
         log.info("synced", extra=kv(nodes=nodes, pods=pods))

@@ -99,7 +99,7 @@ def assign_slots(
         return owners
     granted = {owner: allocated[position] for position, owner in owners.items()}
     inits = _init_names(pod)
-    asking_init = next((name for name in _asking(pod, counts) if name in inits), None)
+    asking_init = next(filter(inits.__contains__, _asking(pod, counts)), None) if inits else None
     has_init_slots = asking_init is None or asking_init in granted
     found = [
         SlotMap(

@@ -34,6 +34,20 @@ def test_what_is_there_is_not_looked_at_again_once_settled() -> None:
         gc.set_threshold(*usual)
 
 
+def test_what_was_settled_while_much_was_read_stays_so() -> None:
+    """Else the collector would look at all that was read as soon as that is over."""
+    usual = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        with memory.collecting_seldom():
+            memory.settle()
+            settled = gc.get_threshold()
+        assert gc.get_threshold() == settled > (700, 10, 10)
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
+
+
 def test_memory_is_given_back_without_an_error_whatever_the_c_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
