@@ -165,16 +165,14 @@ def _nearest(request: PodRequest, groups: Groups, cards_of: Callable[[str], Card
     short = chain.from_iterable(nodes for found, nodes in groups if _MEMORY in found.counts)
     best = (-1, "", "")
     for name in islice(short, MAX_SEARCHED):
+        # most nodes of a fleet are equal: of each, only what is better than the best is looked at
+        at_least = best[0] if name > best[1] else best[0] + 1
         for uuid, card in cards_of(name).items():
             free_mib = card.memory_free_mib
-            if (
-                card.device.vendor is not ask.vendor
-                or free_mib < best[0]
-                or (free_mib, name, uuid) <= best
-            ):
+            if free_mib < at_least or card.device.vendor is not ask.vendor:
                 continue
-            if not any(rule(card, ctx) for rule in _RIGHT_CARD):
-                best = (free_mib, name, uuid)
+            if not any([rule(card, ctx) for rule in _RIGHT_CARD]):
+                best, at_least = (free_mib, name, uuid), free_mib + 1
     most_mib, node, nearest = best
     if not node or most_mib >= ask.memory_mib:
         return ""

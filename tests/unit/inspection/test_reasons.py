@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from itertools import permutations
 
 import pytest
 
@@ -151,3 +152,14 @@ def test_node_of_which_only_the_refusal_is_known_may_get_room_if_its_cards_are_l
     assert (dict(found.failed), dict(found.unresolvable)) == ({"a": "NodeInsufficientRoom"}, {})
     found = explain({"a": known}, memory_mib=MEMORY_MIB + 1)
     assert (dict(found.failed), dict(found.unresolvable)) == ({}, {"a": "NodeInsufficientRoom"})
+
+
+def test_nearest_miss_is_the_same_in_whatever_order_the_nodes_are_named() -> None:
+    """kube-scheduler names them in another order each time: another text would be another Event."""
+    used = {"n1": 4000, "n2": 3000, "n3": 3000, "n4": 5000}
+    said = set()
+    for order in permutations(used):
+        rejections = {name: counted(TOO_LITTLE_MEMORY=4) for name in order}
+        cards = {name: cards_of(name, used_mib=used[name]) for name in order}
+        said.add(explain(rejections, **cards).summary.partition("; nearest: ")[2])
+    assert said == {"7000 MiB free on GPU-n3-0 of n3, 8000 MiB requested"}
