@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 KEEP_ALIVE_S: Final = 300
 """kube-scheduler closes idle connections after 90 s, so we never close one that it still uses."""
 BACKLOG: Final = 512
+TLS_BUFFER_BYTES: Final = 64 << 10
+"""asyncio takes 256 KiB for each TLS connection for as long as it lives: kube-scheduler opens one
+for each pod that is just being bound, and strangers may hold as many as are accepted."""
 TLS_SHUTDOWN_S: Final = 1.0
 STOP_CHECK_S: Final = 0.05
 ACCEPT_PAUSE_S: Final = 0.1
@@ -82,6 +86,7 @@ class BoundedServer:
             timeout_keep_alive=KEEP_ALIVE_S,
         )  # fmt: skip
         self._config.load()
+        SSLProtocol.max_size = TLS_BUFFER_BYTES  # of the process: asyncio has no option for it
         self.server_state = ServerState()
         self._certificates, self._why_not, self._limits = certificates, why_not, limits
         self._connections, self._arriving = (

@@ -161,5 +161,5 @@ def test_nearest_miss_is_the_same_in_whatever_order_the_nodes_are_named() -> Non
     for order in permutations(used):
         rejections = {name: counted(TOO_LITTLE_MEMORY=4) for name in order}
         cards = {name: cards_of(name, used_mib=used[name]) for name in order}
-        said.add(explain(rejections, **cards).summary.partition("; nearest: ")[2])
+        said.add(explain(rejections, 8000, **cards).summary.partition("; nearest: ")[2])
     assert said == {"7000 MiB free on GPU-n3-0 of n3, 8000 MiB requested"}
