@@ -110,14 +110,15 @@ class PodFilter:
             self._out.on_result("simulated")
             return simulated(self._state, args, request)
         if why := self._unsettled(args.pod, fence):
-            return self._not_now(args.pod, why)
+            return self._not_now(why)
         return self._placed(args, request, fence)
 
     def _placed(self, args: FilterArgs, request: PodRequest, fence: Fence) -> FilterAnswer:
         answer = self._placer.place(args.pod, request, args.candidates, fence)
         if isinstance(answer, Busy):
-            not_now = self._unfinished if answer.is_unfinished else self._not_now
-            return not_now(args.pod, answer.why)
+            if answer.is_unfinished:
+                self._unfinished(args.pod, answer.why)
+            return self._not_now(answer.why, "unfinished" if answer.is_unfinished else "not-now")
         if isinstance(answer, Refused):
             return self._refused(args, answer.why)
         if isinstance(answer, NoNode):
@@ -148,17 +149,15 @@ class PodFilter:
             return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""
 
-    def _not_now(self, _: Pod, why: str) -> FilterAnswer:
+    def _not_now(self, why: str, result: str = "not-now") -> FilterAnswer:
         """Let the scheduler try again soon."""
-        self._out.on_result("not-now")
+        self._out.on_result(result)
         return FilterAnswer(error=why)
 
-    def _unfinished(self, pod: Pod, why: str) -> FilterAnswer:
-        """The same, and it may take some attempts more: the pod waits."""
-        self._out.on_result("unfinished")
+    def _unfinished(self, pod: Pod, why: str) -> None:
+        """It may take some attempts more: the pod waits."""
         self._out.on_wait(pod, UNFINISHED)
         self._notify(pod, FAILED, why)
-        return FilterAnswer(error=why)
 
     def _nowhere(self, args: FilterArgs, request: PodRequest, answer: NoNode) -> FilterAnswer:
         found = self._placer.why_nowhere(args.pod, request, args.candidates, answer)

@@ -136,7 +136,7 @@ class PodBook:
             if pod.is_over or not holdings.has_grants(pod, self._vendors):
                 return
             counted = self._new(pod)
-        if counted.is_outdated(pod):
+        elif counted.is_outdated(pod):
             return
         counted.pod = pod
         if pod.is_over:
