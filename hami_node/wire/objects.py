@@ -19,16 +19,19 @@ from hami_node.errors import WireError
 from hami_node.model import NO_CONDITIONS, Container, ContainerKind, Node, Pod
 from hami_node.text import cut
 from hami_node.wire.shared_texts import (
-    MOST_SHARED,
     NOTHING,
     Items,
     annotations_of,
+    is_worth_sharing,
     one_of,
     one_text,
     shared,
 )
 
 T = TypeVar("T")
+
+MOST_NAME: Final = 63
+"""Of a container. The name of a variable may be as long as its pod, and is then not remembered."""
 
 Raw = bytes | str | Mapping[str, object]
 """One object: JSON text, or JSON that has been parsed already."""
@@ -274,7 +277,8 @@ def _container_of(
     limits, requests = _extended(resources.limits), _extended(resources.requests)
     is_privileged = bool(raw.security_context and raw.security_context.privileged)
     name, env = sys.intern(raw.name or ""), _literals(raw.env)
-    if not env and raw.name not in ended and len(limits) + len(requests) <= MOST_SHARED:
+    is_plain = not env and raw.name not in ended and len(name) <= MOST_NAME
+    if is_plain and is_worth_sharing(limits) and is_worth_sharing(requests):
         return _one_container(
             name, kind, tuple(limits.items()), tuple(requests.items()), is_privileged
         )
@@ -311,18 +315,21 @@ def _literals(env: Iterable[_Env] | None) -> Mapping[str, str]:
     for item in env or ():
         if not item.name:
             continue
-        is_kept, has_to_have_value = _kept_as(item.name)
+        is_short = len(item.name) <= MOST_NAME
+        is_kept, has_to_have_value = _known(item.name) if is_short else _kept_as(item.name)
         if is_kept and (item.value is not None or not has_to_have_value):
             kept[sys.intern(item.name)] = item.value or ""
     return kept or NOTHING
 
 
-@lru_cache(maxsize=4096)
 def _kept_as(name: str) -> tuple[bool, bool]:
     """Whether a variable with that name is kept, and whether only with its value."""
     if any(part in name for part in _KEPT_INSIDE):
         return True, False
     return name.startswith(_KEPT_ENV), True
+
+
+_known: Final = lru_cache(maxsize=4096)(_kept_as)
 
 
 def _extended(quantities: _Quantities) -> Mapping[str, str]:

@@ -19,6 +19,9 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_SHARED: Final = 16
 """Larger mappings are seldom equal, and would keep memory that nobody uses."""
 
+MOST_CHARS_SHARED: Final = 1_000
+"""In all of a mapping. A webhook is shown labels of any length, before they are refused."""
+
 MOST_CHARS: Final = 40
 """Longer texts are no times."""
 
@@ -48,7 +51,14 @@ def shared(found: Mapping[str, str | None]) -> Mapping[str, str]:
     if not found:
         return NOTHING
     kept = {sys.intern(name): value or "" for name, value in found.items()}
-    return kept if len(kept) > MOST_SHARED else one_of(tuple(kept.items()))
+    return one_of(tuple(kept.items())) if is_worth_sharing(kept) else kept
+
+
+def is_worth_sharing(kept: Mapping[str, str]) -> bool:
+    """True for a mapping that may be remembered after the object is gone: it is small."""
+    if len(kept) > MOST_SHARED:
+        return False
+    return sum(map(len, kept)) + sum(map(len, kept.values())) <= MOST_CHARS_SHARED
 
 
 @lru_cache(maxsize=8192)
