@@ -14,7 +14,7 @@ from hami_node.engine.fleet.effort import LOOK_STEPS, Effort
 from hami_node.engine.fleet.needs import Needs, needs
 from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
 from hami_node.engine.fleet.summaries import NOBODY, Key
-from hami_node.engine.place import Fitting, Plan, try_on
+from hami_node.engine.place import Fitting, Plan, PodRequest, try_on
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Device, Uuid
 
@@ -40,6 +40,9 @@ CONTEXT_FIELDS: Final = frozenset(
 )
 """All that filters may read of a context: an explainer has one request, and cordons are part of a
 card's state. What else differs from node to node has to become part of that state too."""
+
+ANSWER_BYTES: Final = 80
+"""What an answer takes; a word of a list takes two of them, and its letters."""
 
 NO_ROOM: Final = Rejection(whole=Reason.TOO_LITTLE_ROOM)
 """The reason where only the refusal itself is known."""
@@ -100,6 +103,7 @@ class Explainer:
         self.stopped: Key | None = None
         self.resume: Key | None = None
         self._plan = ready
+        self._request_size = _size_of(ready.request)
         self._needs: tuple[int, Needs] | None = None
         self._catalogue = catalogue
         self._named: dict[str, tuple[int, Rejection | None]] = {}
@@ -115,7 +119,8 @@ class Explainer:
     def size(self) -> int:
         """How much it remembers, in answers."""
         return (
-            len(self.refused)
+            self._request_size
+            + len(self.refused)
             + len(self.hopeless)
             + len(self.answers)
             + len(self._named)
@@ -280,6 +285,16 @@ class Explainer:
         ctx = self._plan.context(ask, cordoned, self._plan.quota)
         filters = (*BEFORE_NUMA, *filters_after_numa(ask.vendor, self._plan.compat))
         return first_failing(card, ctx, filters) or True
+
+
+def _size_of(request: PodRequest) -> int:
+    """How much the request itself takes, in answers: an annotation may list 100,000 cards."""
+    wishes = request.wishes
+    words = list(filter(None, (wishes.gpu_policy, wishes.node_policy, wishes.scoring_weights)))
+    for _, cards in wishes.cards:
+        words += (*cards.use_types, *cards.nouse_types, *(cards.modes or ()))
+        words += (*(cards.uuids.use or ()), *cards.uuids.nouse)
+    return len(request.containers) + 2 * len(words) + sum(map(len, words)) // ANSWER_BYTES
 
 
 def _counted_ask(ready: Plan, asks: tuple[Ask, ...]) -> Ask | None:

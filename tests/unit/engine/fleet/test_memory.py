@@ -441,3 +441,26 @@ def test_mixed_vendors_and_divided_cards_answer_exactly(seed: int, compat: Compa
             fleet.remove_pod(f"pod-{draw.number(number)}")
         if number % 7 == 6:
             fleet.set_node("n1", draw.devices(1))
+
+
+def test_long_lists_of_one_tenant_count_as_much_as_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An annotation lists 60,000 cards in 256 KiB: 256 such requests would take a gigabyte."""
+    monkeypatch.setattr(memory, "MOST_ANSWERS", 50_000)
+    fleet = Fleet(Rules(compat=V2_10))
+    fleet.set_node("n1", [device(0, uuid=Uuid("only"))])
+    modest = PodRequest(namespace="team", containers=(one_ask(4096),))
+    fleet.place(modest)
+    for number in range(40):
+        listed = UuidWish(use=frozenset(f"{number}-{card}" for card in range(3_000)))
+        wishes = PodWishes(cards=((NVIDIA, CardWishes(uuids=listed)),))
+        fleet.place(PodRequest(namespace="greedy", containers=(one_ask(1024),), wishes=wishes))
+    explainers = vars(vars(fleet)["_memory"])["_explainers"].values()
+    kept = [explainer.namespace for explainer in explainers]
+    assert kept.count("greedy") <= 8
+    assert kept.count("team") == 1
+
+
+def one_ask(memory_mib: int) -> ContainerAsks:
+    return ContainerAsks(kind=ContainerKind.APP, asks=(ask(memory_mib=memory_mib),))
