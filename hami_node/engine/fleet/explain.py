@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeVar
@@ -290,11 +290,13 @@ class Explainer:
 def _size_of(request: PodRequest) -> int:
     """How much the request itself takes, in answers: an annotation may list 100,000 cards."""
     wishes = request.wishes
-    words = list(filter(None, (wishes.gpu_policy, wishes.node_policy, wishes.scoring_weights)))
+    policies = filter(None, (wishes.gpu_policy, wishes.node_policy, wishes.scoring_weights))
+    lists: list[Collection[str]] = [tuple(policies)]
     for _, cards in wishes.cards:
-        words += (*cards.use_types, *cards.nouse_types, *(cards.modes or ()))
-        words += (*(cards.uuids.use or ()), *cards.uuids.nouse)
-    return len(request.containers) + 2 * len(words) + sum(map(len, words)) // ANSWER_BYTES
+        lists += (cards.use_types, cards.nouse_types, cards.modes or ())
+        lists += (cards.uuids.use or (), cards.uuids.nouse)
+    words = sum(2 * len(each) + sum(map(len, each)) // ANSWER_BYTES for each in lists)
+    return len(request.containers) + words
 
 
 def _counted_ask(ready: Plan, asks: tuple[Ask, ...]) -> Ask | None:

@@ -76,6 +76,7 @@ class Fleet:
         self._nodes: dict[str, NodeState] = {}
         self._pods: dict[str, tuple[str, str, tuple[Charge, ...]]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
+        self._found: tuple[frozenset[str], frozenset[str]] | None = None
         self._catalogue = Catalogue()
         self._memory = Memory(self._catalogue)
         self._changes = 0
@@ -111,7 +112,7 @@ class Fleet:
         state.usage.replace_devices(devices)
         state.cordoned, state.pair_scores = cordoned, pair_scores
         self._catalogue.enroll(state)
-        alone = (name,)  # one for all cards of the node
+        self._found, alone = None, (name,)  # one for all cards of the node
         for uuid in state.usage.cards:
             others = self._owners.get(uuid)
             self._owners[uuid] = (*others, name) if others else alone
@@ -314,16 +315,28 @@ class Fleet:
             use = request.wishes.of(vendor).uuids.use
             if use is None:
                 continue
-            found = frozenset(name for uuid in use for name in self._owners.get(Uuid(uuid), ()))
+            found = self._owners_of(use)
             owners = found if owners is None else owners & found
         return owners
 
     def _named(self, request: PodRequest) -> frozenset[str]:
         """The nodes that have a card the pod names, for use or not."""
-        uuids: set[str] = set()
-        for _, wishes in request.wishes.cards:
-            uuids |= (wishes.uuids.use or frozenset()) | wishes.uuids.nouse
-        return frozenset(name for uuid in uuids for name in self._owners.get(Uuid(uuid), ()))
+        uuids = [wishes.uuids for _, wishes in request.wishes.cards]
+        lists = [listed for each in uuids for listed in (each.use, each.nouse) if listed]
+        return frozenset().union(*map(self._owners_of, lists))
+
+    def _owners_of(self, uuids: frozenset[str]) -> frozenset[str]:
+        """The nodes that have one of these cards: a pod may list 60,000 that nobody has.
+
+        One decision asks several times; the answer of the last time is kept while it is true.
+        """
+        if self._found is None or self._found[0] is not uuids:
+            owners = self._owners
+            is_longer = len(uuids) > len(owners)
+            known = uuids.intersection(owners) if is_longer else owners.keys() & uuids
+            found = frozenset(name for uuid in known for name in owners[Uuid(uuid)])
+            self._found = uuids, found
+        return self._found[1]
 
     def _state(self, name: str) -> NodeState:
         state = self._nodes.get(name)
@@ -360,6 +373,7 @@ class Fleet:
             self._unsort(state.name, state.summary)
         self._catalogue.expel(state)
         self._stale.pop(state.name, None)
+        self._found = None
         for uuid in state.usage.cards:
             left = tuple(name for name in self._owners[uuid] if name != state.name)
             if left:
