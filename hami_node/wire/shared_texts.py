@@ -41,7 +41,7 @@ def one_text(text: str) -> str:
     return _remembered(text) if len(text) <= MOST_CHARS else text
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)  # three more each second, on a busy cluster: more would be kept for hours
 def _remembered(text: str) -> str:
     return text
 
