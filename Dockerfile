@@ -16,12 +16,10 @@ RUN ./daemonset/image-tree "${TARGETARCH}"
 FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/hami-node /opt/hami-node
 # One arena: Python's threads seldom allocate at the same time, and each arena keeps its own gaps.
-# What is large is returned as soon as it is freed: by default glibc stops that after the first time.
 ENV PATH=/opt/hami-node/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    MALLOC_ARENA_MAX=1 \
-    MALLOC_MMAP_THRESHOLD_=131072
+    MALLOC_ARENA_MAX=1
 # The daemon's manifests ask for root, which kubelet's folders need; nothing else does.
 USER 65532:65532
 ENTRYPOINT ["hami-node"]

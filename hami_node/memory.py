@@ -15,6 +15,14 @@ _MANY: Final = (100_000, 50, 100)
 """Thresholds of the garbage collector while nearly everything that is made also stays."""
 
 
+_M_MMAP_THRESHOLD: Final = -3
+"""glibc's number of the option. Source: malloc.h."""
+_LARGE_BYTES: Final = 128 << 10
+"""What is larger is returned as soon as it is freed. By default glibc keeps what is smaller than
+the largest that was ever freed, which is quicker while pages of a list are read, and fills with
+gaps afterwards."""
+
+
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
     """While a large list is read: by default the collector would look at all of it again and again.
@@ -41,6 +49,8 @@ def settle() -> None:
     gc.collect(0)
     gc.set_threshold(*_STEADY)
     gc.freeze()  # collecting all pods of a large cluster would stall decisions
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     give_back()
 
 

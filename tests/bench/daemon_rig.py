@@ -119,7 +119,6 @@ def running_daemon(
             environment = {
                 "PATH": os.environ["PATH"],
                 "MALLOC_ARENA_MAX": "1",  # as the image sets it
-                "MALLOC_MMAP_THRESHOLD_": "131072",
                 "NODE_NAME": NODE,
                 "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
                 "LD_LIBRARY_PATH": str(root / "lib"),

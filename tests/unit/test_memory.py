@@ -77,3 +77,17 @@ class Knot:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+def test_settling_does_without_an_option_that_the_c_library_does_not_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """musl has no mallopt."""
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
+    usual = gc.get_threshold()
+    try:
+        memory.settle()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)

@@ -110,9 +110,7 @@ def test_kube_scheduler_asks_as_the_manifests_say_but_without_limits_of_its_clie
 
 
 def test_extender_is_measured_with_the_environment_of_the_image() -> None:
-    environment = plane.extender_env()
-    assert environment["MALLOC_ARENA_MAX"] == "1"
-    assert environment["MALLOC_MMAP_THRESHOLD_"] == "131072"
+    assert plane.extender_env()["MALLOC_ARENA_MAX"] == "1"
 
 
 def test_plain_pods_and_ours_differ_by_the_cards_only() -> None:
