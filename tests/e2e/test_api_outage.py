@@ -66,7 +66,6 @@ def test_outage_changes_nothing_on_the_node(
         ),
         limit_s=40,
     )
-    assert daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
     cards.heal()
     eventually("the card is back", lambda: sum(healthy_slices().values()) == 80)
     assert (daemon.pid(), daemon.restarts()) == (pid, restarts)
@@ -79,6 +78,11 @@ def test_outage_changes_nothing_on_the_node(
     # the daemon's watch may learn of the lock after Allocate: then its keeper frees it
     eventually("the lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
+    eventually(
+        "the daemon reports again",
+        lambda: daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before,
+        limit_s=40,
+    )
 
 
 @pytest.mark.timeout(600)
