@@ -122,6 +122,7 @@ def _alike(
     """Equal for nodes that give the same answer to a request that names no card."""
     return (
         quota,
+        state.links,
         *(
             (
                 state.kinds[uuid],

@@ -190,8 +190,11 @@ class Explainer:
             return self._named[node.name][1] if self._is_known(node) else None
         return NO_ROOM if node.group in self.refused else None
 
-    def tidy(self) -> None:
-        """Forget groups that no longer exist, once they are most of what is remembered."""
+    def tidy(self, nodes: Collection[str]) -> None:
+        """Forget groups and nodes that no longer exist, once there are many of them.
+
+        What is true of the others is kept: a search would never end that forgets what it found out.
+        """
         groups = self._catalogue.groups
         most = 2 * len(groups) + FEW_KEPT
         if len(self.refused) > most:
@@ -200,8 +203,8 @@ class Explainer:
             self.hopeless.intersection_update(groups)
         if len(self.answers) > most:
             self.answers = {key: why for key, why in self.answers.items() if key in groups}
-        if len(self._named) > most:
-            self._named.clear()
+        if len(self._named) > len(nodes) + FEW_KEPT:
+            self._named = {name: why for name, why in self._named.items() if name in nodes}
 
     def _is_known(self, node: NodeState) -> bool:
         known = self._named.get(node.name)

@@ -78,7 +78,7 @@ class Fleet:
         self._owners: dict[Uuid, tuple[str, ...]] = {}
         self._found: tuple[frozenset[str], frozenset[str]] | None = None
         self._catalogue = Catalogue()
-        self._memory = Memory(self._catalogue)
+        self._memory = Memory(self._catalogue, self._nodes)
         self._changes = 0
         self._stale: dict[str, None] = {}
         self._binpack = NodeOrder(is_fullest_first=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 from hami_node.engine.fleet.explain import Explainer
@@ -20,9 +21,9 @@ takes about 80 bytes."""
 class Memory:
     """An explainer for each of the latest requests. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        """Start empty, with the groups and states of `catalogue`."""
-        self._catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, nodes: Collection[str]) -> None:
+        """Start empty, with the groups and states of `catalogue`, and the names of all nodes."""
+        self._catalogue, self._nodes = catalogue, nodes
         self._explainers: dict[Plan, Explainer] = {}
         self._latest: Explainer | None = None
         self._size = 0
@@ -48,7 +49,7 @@ class Memory:
 
         The namespace that has most loses its oldest, so that none pushes out what others have.
         """
-        latest.tidy()
+        latest.tidy(self._nodes)
         size = latest.size
         self._size += size - latest.counted_size
         latest.counted_size = size

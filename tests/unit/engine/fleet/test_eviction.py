@@ -213,6 +213,30 @@ def test_the_chosen_make_room_and_no_part_of_them_does(compat: Compat) -> None:
     assert max(sizes) > 1
 
 
+def test_node_with_other_links_is_tried_by_itself() -> None:
+    """Its cards are equal, but other ones of them are taken first."""
+    fleet, fitting = Fleet(Rules(compat=V2_10)), {"a": ("a-1", "a-2"), "b": ("b-0", "b-1")}
+    for name, best in fitting.items():
+        cards = [
+            device(index, uuid=Uuid(f"{name}-{index}"), memory_mib=(1 + (index == 2)) * MIB)
+            for index in range(3)
+        ]
+        scores = {Uuid(best[0]): {Uuid(best[1]): 50}, Uuid(best[1]): {Uuid(best[0]): 50}}
+        fleet.set_node(name, cards, pair_scores=scores)
+    request = PodRequest(
+        namespace="team",
+        containers=tuple(
+            ContainerAsks(kind=ContainerKind.APP, asks=(ask(count, memory_mib, 0),))
+            for count, memory_mib in ((2, MIB), (1, MIB + 1))
+        ),
+        wishes=PodWishes(gpu_policy="topology-aware"),
+    )
+    for names in ("ab", "ba"):
+        trial = Trial(fleet, request)
+        fits = {name: trial.grants(name, Look()) is not None for name in names}
+        assert fits == {"a": False, "b": True}
+
+
 # -- beside what is kept --------------------------------------------------------------------------
 def _two() -> Fleet:
     fleet = Fleet(Rules())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hami_node.engine.compat import V2_10
 from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet import explain
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.model import CardWishes, ContainerKind, PodWishes, Uuid, UuidWish
@@ -63,3 +66,20 @@ def test_list_that_is_longer_than_the_fleet_finds_the_same() -> None:
     assert _place(fleet, _naming("card-2", *foreign)) == "n2"
     assert _place(fleet, _naming(*foreign)) == ""
     assert _place(fleet, _naming(nouse=("card-0", "card-1", "card-3", *foreign))) == "n2"
+
+
+def test_search_for_a_pod_that_excludes_every_card_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has found out by the end of its time is still known in its next turn."""
+    monkeypatch.setattr(explain, "FEW_KEPT", 0)
+    fleet = Fleet(Rules(compat=V2_10))
+    for number in range(20):
+        fleet.set_node(f"n{number}", [device(0, uuid=Uuid(f"card-{number}"))])
+    request = _naming(nouse=tuple(f"card-{number}" for number in range(20)))
+    turns = [fleet.search(request, None, lambda: True) for _ in range(21)]
+    assert turns[-1] == NoNode()
+    for number in range(20):
+        fleet.remove_node(f"n{number}")
+    fleet.set_node("new", [device(0, uuid=Uuid("card-0"))])
+    assert _place(fleet, request) == ""
