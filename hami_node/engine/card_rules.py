@@ -161,6 +161,11 @@ class CardRules(CardCounting):
         return before
 
     # -- summing up --------------------------------------------------------------------------------
+    def free_memory_mib(self, card: DeviceUsage) -> int:
+        """Free memory; all of it where nobody is granted a part, whatever a pod claims to hold."""
+        memory_mib = card.device.memory_mib
+        return memory_mib if self.cores_are_mask else memory_mib - card.memory_used_mib
+
     def free_cores(self, card: DeviceUsage) -> int:
         """Free cores as a number; a card without cores takes any container that asks for none."""
         cores = card.device.cores

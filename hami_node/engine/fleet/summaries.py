@@ -115,7 +115,7 @@ def summarise(
             continue
         rooms.append(
             Room(  # by position, which takes half the time: this is done for every card
-                device.memory_mib - card.memory_used_mib,
+                rules.free_memory_mib(card),
                 rules.free_cores(card),
                 card.slots_used == 0,
                 kind_of(device),

@@ -20,8 +20,11 @@ from hami_node.model import (
     PodWishes,
     Uuid,
     UuidWish,
+    Vendor,
 )
-from tests.unit.engine.cards import ask, device, grant, wishes_for
+from hami_node.vendors.neuron.cards import NEURON
+from hami_node.vendors.nvidia.cards import NVIDIA
+from tests.unit.engine.cards import ask, device, grant, neuron_card, wishes_for
 from tests.unit.engine.draws import Draw
 
 
@@ -280,3 +283,25 @@ def test_shortcuts_answer_like_looking_at_every_node(seeds: range, compat: Compa
                 _check_answers(fleet, quotas, request, f"pod-{number}")
             if number % 5 == 4:
                 fleet.remove_pod(f"pod-{draw.number(number)}")
+                fleet.add_pod(f"claim-{number}", "team", f"n{number % 6}", _claimed(draw, number))
+
+
+def _claimed(draw: Draw, number: int) -> PodGrants:
+    """What a pod may say that it holds, whoever wrote it: too much, or of another vendor."""
+    claim = grant(
+        f"{number % 6}-{draw.number(1)}",
+        draw.pick(0, 100, 30000),
+        draw.pick(0, 10, 150),
+        vendor=draw.pick(NVIDIA, NEURON),
+    )
+    return PodGrants(containers=((claim,),))
+
+
+@pytest.mark.parametrize("vendor", [NVIDIA, NEURON], ids=repr)
+def test_memory_that_a_pod_claims_takes_no_neuron_core(compat: Compat, vendor: Vendor) -> None:
+    fleet = Fleet(Rules(compat=compat))
+    fleet.set_node("n", [neuron_card().device])
+    claim = grant(neuron_card().device.uuid, 30000, 0, vendor=vendor)
+    fleet.add_pod("p", "team", "n", PodGrants(containers=((claim,),)))
+    request = _request(Ask(vendor=NEURON, count=1, cores=1))
+    assert _node(fleet.place(request)) == "n"
