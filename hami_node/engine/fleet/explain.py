@@ -13,7 +13,7 @@ from hami_node.engine.filters import BEFORE_NUMA, WHOLE_CARD, Reason, Rejection,
 from hami_node.engine.fleet.effort import LOOK_STEPS, Effort
 from hami_node.engine.fleet.needs import Needs, needs
 from hami_node.engine.fleet.node_state import KIND_FIELDS, CardState, Catalogue, NodeState
-from hami_node.engine.fleet.summaries import NOBODY, Key
+from hami_node.engine.fleet.summaries import NOBODY
 from hami_node.engine.place import Fitting, Plan, PodRequest, try_on
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Ask, Device, Uuid
@@ -89,8 +89,6 @@ class Explainer:
         hopeless: groups of which no node can, not even one with a card that the request names.
         answers: why groups can't take the pod; None for those that can.
         counted_size: the size of it that its memory has counted.
-        stopped: the key of the node at which the last search ran out of time.
-        resume: the key after which the next search begins; None for the best node.
     """
 
     def __init__(self, ready: Plan, catalogue: Catalogue, namespace: str = "") -> None:
@@ -100,8 +98,6 @@ class Explainer:
         self.hopeless: set[int] = set()
         self.answers: dict[int, Rejection | None] = {}
         self.counted_size = 0
-        self.stopped: Key | None = None
-        self.resume: Key | None = None
         self._plan = ready
         self._request_size = _size_of(ready.request)
         self._needs: tuple[int, Needs] | None = None

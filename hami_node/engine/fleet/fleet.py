@@ -20,6 +20,7 @@ from hami_node.engine.fleet.needs import Needs, settled
 from hami_node.engine.fleet.node_order import NodeOrder
 from hami_node.engine.fleet.node_state import Catalogue, NodeState
 from hami_node.engine.fleet.reasons import Reasons
+from hami_node.engine.fleet.resumes import Resumes
 from hami_node.engine.fleet.summaries import Key, NodeSummary
 from hami_node.engine.place import Plan, PodRequest, Refused, Rules, plan
 from hami_node.engine.quota import Quota, QuotaBook
@@ -79,6 +80,7 @@ class Fleet:
         self._found: tuple[frozenset[str], frozenset[str]] | None = None
         self._catalogue = Catalogue()
         self._memory = Memory(self._catalogue, self._nodes)
+        self._resumes = Resumes()
         self._changes = 0
         self._stale: dict[str, None] = {}
         self._binpack = NodeOrder(is_fullest_first=True)
@@ -212,27 +214,29 @@ class Fleet:
             return NoNode()
         # a node with a card that the request names is not like the others of its group
         refused = known.hopeless if named else known.refused
-        size, order = known.size, self._order(ready)
+        size, order, resumes = known.size, self._order(ready), self._resumes
+        after = resumes.after(ready.request)
         try:
-            for last, names in self._tried(ready, wanted, candidates, refused, known.resume):
+            for last, names in self._tried(ready, wanted, candidates, refused, after):
                 for name in names:
                     state, is_named = self._nodes[name], name in named
                     answer = known.place(state, is_named=is_named)
                     if not isinstance(answer, Rejection):
-                        known.resume = None
+                        resumes.end(ready.request)
                         return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
                     if not named:
                         refused.add(state.group)
                     if known.size > size and is_time_up():
                         summary = state.summary
-                        known.stopped = last if summary is None else order.key(name, summary.score)
+                        at = last if summary is None else order.key(name, summary.score)
+                        resumes.stop(ready.request, at)
                         return Unfinished()
                 if known.size > size and is_time_up():
-                    known.stopped = last
+                    resumes.stop(ready.request, last)
                     return Unfinished()
         finally:
             self._memory.shrink(known)
-        known.resume = None
+        resumes.end(ready.request)
         return NoNode()
 
     def put_off(self, request: PodRequest) -> None:
@@ -240,10 +244,7 @@ class Fleet:
 
         So it comes to an end, however much changes among the nodes that come first.
         """
-        ready = self._ready(request)
-        if not isinstance(ready, Refused):
-            known = self._memory.of(ready, request.namespace)
-            known.resume = known.stopped
+        self._resumes.put_off(_nameless(request))
 
     def explain(
         self,
@@ -270,9 +271,7 @@ class Fleet:
 
     def _ready(self, request: PodRequest) -> Plan | Refused:
         """The request ready for nodes that are summed up."""
-        # requests of all namespaces are equal but for the quota, which is part of the plan
-        nameless = PodRequest(namespace="", containers=request.containers, wishes=request.wishes)
-        ready = plan(nameless, self.rules, self.quotas.quota(request.namespace))
+        ready = plan(_nameless(request), self.rules, self.quotas.quota(request.namespace))
         if isinstance(ready, Refused):
             return ready
         self.catch_up()
@@ -389,3 +388,8 @@ class Fleet:
         for charge in charges:
             if rules_of(charge.vendor).has_quota:
                 self.quotas.use(namespace, sign * charge.memory_mib, sign * charge.cores)
+
+
+def _nameless(request: PodRequest) -> PodRequest:
+    """Requests of all namespaces are equal but for the quota, which is part of the plan."""
+    return PodRequest(namespace="", containers=request.containers, wishes=request.wishes)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet import memory
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
 from hami_node.engine.place import (
     ContainerAsks,
@@ -21,6 +24,7 @@ from hami_node.engine.place import (
     plan,
     try_on,
 )
+from hami_node.engine.quota import Limits
 from hami_node.engine.usage import PodGrants
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state import slices
@@ -195,6 +199,42 @@ def test_attempts_get_on_though_more_nodes_change_between_them_than_one_looks_at
             fleet.add_pod(f"q{node}", "x", f"n{node:03}", PodGrants(containers=((held,),)))
         assert turns <= NODES
     assert fleet.node_of("u") == last
+
+
+def _use_quota(fleet: Fleet) -> None:
+    fleet.quotas.use("team", 1, 0)
+
+
+def _ask_something_else(fleet: Fleet) -> None:
+    fleet.place(_request(7000))
+
+
+def _lose_a_kind_of_cards(fleet: Fleet) -> None:
+    fleet.set_node("short-lived", [device(model="a prototype", slots=1)])
+    fleet.remove_node("short-lived")
+
+
+@pytest.mark.parametrize("happens", [_use_quota, _ask_something_else, _lose_a_kind_of_cards])
+def test_attempts_get_on_though_all_else_is_forgotten_between_them(
+    monkeypatch: pytest.MonkeyPatch, happens: Callable[[Fleet], None]
+) -> None:
+    state, fleet = _state(monkeypatch)
+    monkeypatch.setattr(slices, "MOST_SLICES", 3)
+    monkeypatch.setattr(memory, "MOST_REQUESTS", 1)
+    fleet.quotas.set_limits("team", "q", Limits(memory_mib=40_000))
+    fleet.set_node("large", [device(uuid=Uuid("large"), memory_mib=81_920)])
+    _free(fleet, NODES - 1)
+    a_share = ContainerAsks(
+        kind=ContainerKind.APP, asks=(ask(4, None, 71, memory_percent=25),)
+    )  # of the largest card that is more than the quota has left
+    first, _, *tiny = _request().containers
+    request = replace(_request(), containers=(first, a_share, *tiny))
+    pod, turns = Pod(uid="u", namespace="team", name="p"), 0
+    while isinstance(state.reserve(pod, request, None), Busy):
+        turns += 1
+        happens(fleet)
+        assert turns <= NODES
+    assert fleet.node_of("u") == f"n{NODES - 1:03}"
 
 
 @pytest.mark.parametrize("seed", range(20))
