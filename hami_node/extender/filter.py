@@ -24,6 +24,7 @@ from hami_node.extender.state.decisions import Busy
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import Pod
 from hami_node.ports import EventNote, Fence
+from hami_node.text import cut
 from hami_node.vendors.request import request_of
 
 SUCCEEDED: Final = "FilteringSucceed"
@@ -33,6 +34,8 @@ REFUSED: Final = "PodRefused"
 """The reason of a pod that no node will ever take, for the metric."""
 UNFINISHED: Final = "Unfinished"
 """The same of a pod for which no node was found in the time of a decision."""
+LONGEST_WHY: Final = 500
+"""Characters of what is said of each of thousands of nodes."""
 INTERNAL_FAILURE: Final = (
     "no node was chosen because of an internal error of the extender; its log has the details "
     "(extender_request_failed), and the scheduler tries again"
@@ -189,6 +192,7 @@ class PodFilter:
 
     def _refused(self, args: FilterArgs, why: str) -> FilterAnswer:
         """The pod itself is invalid: no node will ever fit."""
+        why = cut(why, LONGEST_WHY)
         self._out.on_result("refused")
         self._out.on_wait(args.pod, REFUSED)
         self._notify(args.pod, FAILED, why)

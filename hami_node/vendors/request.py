@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from hami_node.engine.place import ContainerAsks, PodRequest
 from hami_node.errors import WireError
 from hami_node.model import NO_CARD_WISHES, Ask, Container, Pod, PodWishes
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
+
+MOST_ASKING: Final = 64
+"""Containers of a pod that ask for cards: each of them costs every node that is tried."""
+MOST_MODELS: Final = 64
+"""Parts of model names that a pod lists: each card is compared with all of them."""
+LONGEST_POLICY: Final = 256
+"""Characters of a policy, or of scoring weights: all known words in a row have 41."""
+
+_POLICIES: Final = (names.POD_GPU_POLICY, names.POD_NODE_POLICY, names.POD_SCORING_WEIGHTS)
 
 
 def asks_of(container: Container, vendors: Sequence[VendorProtocol]) -> tuple[Ask, ...]:
@@ -36,7 +46,8 @@ def request_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> PodRequest:
     """What the pod asks for.
 
     Raises:
-        WireError: a quantity that can't be served; `key` names container and resource.
+        WireError: a quantity that can't be served, and `key` names container and resource; or more
+            than any pod needs of what makes each look at a node dearer.
     """
     containers = []
     for container in pod.containers:
@@ -45,8 +56,27 @@ def request_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> PodRequest:
         except WireError as e:
             raise WireError(f"container {container.name}: {e.key}", e.excerpt, e.why) from e
         containers.append(ContainerAsks(kind=container.kind, asks=asks))
-    return PodRequest(
+    request = PodRequest(
         namespace=pod.namespace,
         containers=tuple(containers),
         wishes=wishes_of(pod.annotations, vendors),
     )
+    if not request.is_empty:
+        _check_size(pod, request)
+    return request
+
+
+def _check_size(pod: Pod, request: PodRequest) -> None:
+    asking = sum(bool(container.asks) for container in request.containers)
+    if asking > MOST_ASKING:
+        why = f"more than {MOST_ASKING} containers of a pod can't ask for cards"
+        raise WireError("containers", str(asking), why)
+    for key in _POLICIES:
+        text = pod.annotations.get(key, "")
+        if len(text) > LONGEST_POLICY:
+            raise WireError(f"annotation {key}", text, f"has more than {LONGEST_POLICY} characters")
+    for owner, wished in request.wishes.cards:
+        models = len(wished.use_types) + len(wished.nouse_types)
+        if models > MOST_MODELS:
+            why = f"more than {MOST_MODELS} models of {owner} cards can't be named"
+            raise WireError("annotations", str(models), why)

@@ -12,6 +12,9 @@ from hami_node.wire import names
 MAX_MINIMUM: Final = 1_000
 """Larger groups are refused: each member costs a decision when the first is placed."""
 
+LONGEST_NAME: Final = 253
+"""As of any object: an annotation may have 256 KiB, and names outlive the pods."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
@@ -44,7 +47,8 @@ def decode_pod_group(pod: Pod) -> PodGroup | None:
     """The pod's group; None without one, or where another's group says no minimum.
 
     Raises:
-        WireError: the minimum is no number from 1 to `MAX_MINIMUM`, or is missing.
+        WireError: the minimum is no number from 1 to `MAX_MINIMUM`, or is missing; or the name is
+            too long.
     """
     key = group_key(pod)
     if not key:
@@ -60,4 +64,7 @@ def decode_pod_group(pod: Pod) -> PodGroup | None:
     minimum = int(text) if text and len(text) <= 9 and text.isascii() and text.isdigit() else 0
     if not 1 <= minimum <= MAX_MINIMUM:
         raise WireError(where, text or "", f"has to be a number from 1 to {MAX_MINIMUM}")
-    return PodGroup(namespace=pod.namespace, name=key.partition("/")[2], minimum=minimum)
+    name = key.partition("/")[2]
+    if len(name) > LONGEST_NAME:
+        raise WireError(names.POD_GROUP, name, f"has more than {LONGEST_NAME} characters")
+    return PodGroup(namespace=pod.namespace, name=name, minimum=minimum)

@@ -11,7 +11,7 @@ import pytest
 
 from hami_node.config.settings import Generation
 from hami_node.errors import Conflict, Forbidden, KubeError, NotLeading
-from hami_node.extender.filter import INTERNAL_FAILURE
+from hami_node.extender.filter import INTERNAL_FAILURE, LONGEST_WHY
 from hami_node.model import ContainerKind, Device
 from hami_node.simulate.store import Json
 from hami_node.vendors.neuron import names as neuron_names
@@ -391,3 +391,35 @@ def test_reservation_that_can_not_be_encoded_is_released(
     with pytest.raises(RuntimeError):
         desk.ask("a")
     assert desk.held() == {}
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({names.POD_SCORING_WEIGHTS: "x" * 250_000}, id="scoring weights"),
+        pytest.param({names.POD_GROUP: "g" * 250_000, names.POD_GROUP_MIN: "2"}, id="group"),
+        pytest.param({names.POD_GROUP: "g", names.POD_GROUP_MIN: "9" * 250_000}, id="minimum"),
+    ],
+)
+def test_refusal_for_every_node_stays_small_whatever_the_pod_says(
+    desk: Desk, annotations: dict[str, str]
+) -> None:
+    """250 KB of scoring weights were repeated for each of 5,000 nodes: 1.25 GB in one answer."""
+    desk.add_pod("b", annotations=annotations)
+    desk.sync()
+    candidates = [f"node-{number}" for number in range(5_000)]
+    body = {"Pod": desk.kube.store.read("pods", "default", "b"), "NodeNames": candidates}
+    answer = desk.filter.answer(json.dumps(body).encode())
+    assert len(json.loads(answer)["FailedAndUnresolvableNodes"]) == len(candidates)
+    assert len(answer) < 600 * len(candidates)
+    assert len(desk.notes[-1].message) <= LONGEST_WHY
+
+
+def test_refusal_because_of_another_member_stays_small(desk: Desk) -> None:
+    long = {names.POD_GROUP: "g" * 253}
+    desk.add_pod("b", annotations={**long, names.POD_GROUP_MIN: "2"})
+    desk.add_pod("c" * 250, annotations={**long, names.POD_GROUP_MIN: "3"})
+    desk.sync()
+    why = desk.ask("b")["FailedAndUnresolvableNodes"]["n1"]
+    assert "has to have one minimum" in why or why.endswith("...")
+    assert len(why) <= LONGEST_WHY

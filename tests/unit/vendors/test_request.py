@@ -24,12 +24,20 @@ from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
-from hami_node.vendors.request import asks_of, request_of, wishes_of
+from hami_node.vendors.request import (
+    LONGEST_POLICY,
+    MOST_ASKING,
+    MOST_MODELS,
+    asks_of,
+    request_of,
+    wishes_of,
+)
 from hami_node.wire import names
 
 VENDORS = (nvidia_protocol(), neuron_protocol())
 GPU, NEURON_DEVICE = nvidia_names.RESOURCE_GPU, neuron_names.RESOURCE_NEURON
 CARD = Ask(vendor=NVIDIA, count=1, memory_percent=100)
+TOO_LONG = f"has more than {LONGEST_POLICY} characters"
 DEVICE = Ask(vendor=NEURON, count=1, cores=2, detail=WHOLE_DEVICES)
 
 
@@ -74,6 +82,58 @@ def test_request_of_bad_value_names_container_and_resource(resource: str) -> Non
     with pytest.raises(WireError, match="whole number") as caught:
         request_of(pod, VENDORS)
     assert caught.value.key == f"container main: {resource}"
+
+
+def pod_of(asking: int, others: int = 0, annotations: dict[str, str] | None = None) -> Pod:
+    made = [Container(name=f"c{at}", limits={GPU: "1"}) for at in range(asking)]
+    made += [Container(name=f"o{at}") for at in range(others)]
+    notes = annotations or {}
+    return Pod(uid="u", namespace="d", name="p", annotations=notes, containers=tuple(made))
+
+
+def noted(key: str, text: str) -> Pod:
+    return pod_of(1, annotations={key: text})
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(pod_of(MOST_ASKING, 500), id="containers"),
+        pytest.param(noted(names.POD_GPU_POLICY, "x" * LONGEST_POLICY), id="policy"),
+        pytest.param(noted(nvidia_names.USE_GPU_TYPE, "a," * MOST_MODELS), id="models"),
+        pytest.param(pod_of(0, 900, {names.POD_GPU_POLICY: "a," * 9_000}), id="asks for nothing"),
+    ],
+)
+def test_request_of_any_usual_size_is_read(pod: Pod) -> None:
+    assert len(request_of(pod, VENDORS).containers) == len(pod.containers)
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        pytest.param(pod_of(MOST_ASKING + 1), "more than 64 containers", id="containers"),
+        pytest.param(noted(names.POD_GPU_POLICY, "a," * 99_000), TOO_LONG, id="card policy"),
+        pytest.param(noted(names.POD_NODE_POLICY, "a" * 257), TOO_LONG, id="node policy"),
+        pytest.param(noted(names.POD_SCORING_WEIGHTS, "a" * 257), TOO_LONG, id="weights"),
+        pytest.param(noted(nvidia_names.USE_GPU_TYPE, "a," * 65), "64 models", id="models"),
+        pytest.param(
+            pod_of(
+                1,
+                annotations={
+                    nvidia_names.USE_GPU_TYPE: "a," * 40,
+                    nvidia_names.NOUSE_GPU_TYPE: "b," * 40,
+                },
+            ),
+            "64 models",
+            id="models, wished and not",
+        ),
+    ],
+)
+def test_request_that_makes_every_look_at_a_node_dear_is_refused(pod: Pod, why: str) -> None:
+    """A policy of 240 KB was split again for every card: 20 containers took 0.75 s."""
+    with pytest.raises(WireError, match=why) as caught:
+        request_of(pod, VENDORS)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hami_node.errors import WireError
 from hami_node.model import Pod
 from hami_node.wire import names
-from hami_node.wire.pod_group import MAX_MINIMUM, PodGroup, decode_pod_group
+from hami_node.wire.pod_group import LONGEST_NAME, MAX_MINIMUM, PodGroup, decode_pod_group
 
 MIN = {names.POD_GROUP_MIN: "4"}
 TOTAL = {names.KUEUE_GROUP_TOTAL: "4"}
@@ -73,3 +73,10 @@ def test_any_text_gives_a_group_or_a_wire_error(name: str, minimum: str) -> None
     except WireError:
         return
     assert group is None or 1 <= group.minimum <= MAX_MINIMUM
+
+
+def test_name_that_no_object_may_have_is_refused() -> None:
+    """Groups that rest are remembered by name, 10,000 of them: 256 KiB each were 2.5 GiB."""
+    assert decode_pod_group(pod({names.POD_GROUP: "g" * LONGEST_NAME} | MIN)) is not None
+    with pytest.raises(WireError, match="more than 253 characters"):
+        decode_pod_group(pod({names.POD_GROUP: "g" * 250_000} | MIN))
