@@ -8,7 +8,7 @@ from typing import Final
 
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
-from hami_node.errors import KubeError, NotFound, NotLeading, WireError
+from hami_node.errors import KubeError, NotLeading, WireError
 from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.messages import (
     FilterAnswer,
@@ -139,15 +139,10 @@ class PodFilter:
 
     def _unsettled(self, pod: Pod, fence: Fence) -> str:
         """Find out whether a pod was bound, if that is unknown; the reason why it can't be."""
-        if not self._state.is_doubtful(pod.uid):
+        if not self._state.may_arrive(pod.uid):
             return ""
         try:
-            if self._state.carried.is_late(pod.uid):
-                settle_late(self._state, self._writer, pod, fence)
-            else:
-                self._state.settle(pod.uid, self._writer.read(pod))
-        except NotFound:
-            return ""
+            settle_late(self._state, self._writer, pod, fence)
         except KubeError as e:
             return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""

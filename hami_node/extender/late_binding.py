@@ -1,4 +1,4 @@
-"""Settles a Binding that carried its reservation and was not answered: it may still arrive."""
+"""Settles a Binding that was not answered: it may still arrive."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import Pod
 from hami_node.ports import Fence
+from hami_node.vendors.holding import has_grants
 
 
 def settle_late(state: ClusterState, writer: ReservationWriter, pod: Pod, fence: Fence) -> None:
@@ -19,8 +20,10 @@ def settle_late(state: ClusterState, writer: ReservationWriter, pod: Pod, fence:
         NotLeading: by the fence.
         KubeError: the API server refuses or can't be reached; the cards stay charged.
     """
+    latest = state.latest(pod.uid) or pod
+    write = writer.clear if has_grants(latest, state.rules.vendors) else writer.seal
     try:
-        state.learned(writer.seal(state.latest(pod.uid) or pod, fence))
+        state.learned(write(latest, fence))
     except PodTaken as e:
         state.learned(e.pod)
         if e.pod.uid != pod.uid:

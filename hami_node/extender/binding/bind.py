@@ -165,7 +165,7 @@ class PodBinder:
             KubeError: that can't be found out now; the cards stay charged.
         """
         state = self._parts.state
-        if state.carried.is_late(pod.uid):
+        if state.may_arrive(pod.uid):
             settle_late(state, self._parts.writer, pod, fence)
             if state.carried.is_gone(pod.uid):
                 raise BindRefusedError(f"pod {pod.key} was deleted, or has ended")

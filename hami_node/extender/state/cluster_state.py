@@ -305,22 +305,14 @@ class ClusterState(StateQueries):
             if counted is not None and not counted.pod.node_name:
                 self._pods.doubt(counted, version)
 
-    def is_doubtful(self, uid: str) -> bool:
-        """True while it is unknown whether the pod was bound."""
-        with self._lock:
-            counted = self._pods.find(uid)
-            return counted is not None and counted.is_doubtful
+    def may_arrive(self, uid: str) -> bool:
+        """True while a Binding may still be stored that was sent before, by us or a former leader.
 
-    def settle(self, uid: str, now: Pod) -> None:
-        """End a doubt with the pod that the API server has under this name now.
-
-        That a Binding which carries its reservation has not arrived yet proves nothing.
+        That it has not arrived yet proves nothing: only a write of the pod does.
         """
         with self._lock:
             counted = self._pods.find(uid)
-            if counted is not None and not counted.is_late:
-                counted.is_doubtful = False
-            self.learned(now)
+            return counted is not None and bool(counted.void_version)
 
     def release(self, uid: str) -> None:
         """Release what a pod holds that could not be bound."""

@@ -71,8 +71,8 @@ class Counted:
         asked: what it shall hold by a resize that may have been approved in its present version.
         is_binding: a call to bind it is running.
         is_doubtful: a binding was sent, and it is unknown whether it was made.
-        void_version: set for a reservation that no longer counts: its cards stay charged while the
-            pod is in this version, in which a binding that was sent before may still arrive.
+        void_version: set where a binding that was sent before may still arrive, whether or not its
+            reservation counts: the cards stay charged while the pod is in this version.
     """
 
     pod: Pod

@@ -177,13 +177,11 @@ class PodBook:
             self._fleet.add_pod(pod.uid, pod.namespace, counted.node, holding.grants)
 
     def doubt(self, counted: Counted, version: str) -> None:
-        """A binding of an unbound pod was not answered: it may still arrive.
+        """A binding of this version of an unbound pod was not answered: it may still arrive.
 
-        What it carries stands nowhere else, so its cards are free only once the pod was written.
+        Its cards are free only once the pod was written.
         """
-        counted.is_doubtful = True
-        if counted.carried is not None:
-            counted.void_version = version
+        counted.is_doubtful, counted.void_version = True, version
 
     def forget(self, counted: Counted) -> None:
         """Release what an unbound pod holds; a reservation that it carries no longer counts."""

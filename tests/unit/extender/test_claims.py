@@ -295,7 +295,7 @@ def test_reservation_of_the_former_leader_is_placed_anew() -> None:
     desk.kube.calls.clear()
     desk.clock.advance(5.0)
     assert desk.bind("a", "n1") == ""
-    assert desk.kube.calls == ["patch_pod_exactly", "bind_pod"]
+    assert desk.kube.calls == ["json_patch_pod", "bind_pod"]
     assert desk.held() == {"a": 6000}
     assert desk.notes_of("a")[names.POD_TIME] == str(int(desk.clock.now()))
 

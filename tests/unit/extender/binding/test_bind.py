@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
@@ -118,6 +120,84 @@ def test_cards_of_a_binding_that_may_still_arrive_stay_taken(desk: Desk) -> None
     desk.sync()
     assert desk.held()["a"] == 6000
     assert desk.choose("c", "n1") == ""
+
+
+def not_undone(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST)
+    desk.kube.fail("json_patch_pod", BROKEN)
+    desk.bind("a", "n1")
+
+
+def not_found_out(desk: Desk) -> None:
+    desk.kube.fail("bind_pod", LOST)
+    desk.kube.fail("read_pod", LOST)
+    desk.bind("a", "n1")
+
+
+def of_an_earlier_term(desk: Desk) -> None:
+    desk.state.begin_term(SCHEDULER)
+
+
+def ask_again(desk: Desk) -> None:
+    desk.ask("a")
+
+
+def bind_again(desk: Desk) -> None:
+    desk.bind("a", "n1")
+
+
+@shows(
+    "E2",
+    fault="a binding may still arrive, and its pod can't be written when it is decided about again",
+    happens="nothing is decided: its cards stay taken until the pod is bound, deleted or written",
+)
+@pytest.mark.parametrize("again", [ask_again, bind_again])
+@pytest.mark.parametrize("leave", [not_undone, not_found_out, of_an_earlier_term])
+def test_pod_that_can_t_be_written_keeps_the_cards_of_a_binding_that_may_still_arrive(
+    desk: Desk, leave: Callable[[Desk], None], again: Callable[[Desk], None]
+) -> None:
+    sent = desk.pod("a")
+    leave(desk)
+    desk.kube.fail("json_patch_pod", BROKEN)
+    desk.kube.fail("patch_pod_exactly", BROKEN)
+    again(desk)
+    assert desk.held()["a"] == 6000
+    desk.kube.bind_pod(sent, "n1", {})  # it arrives
+    desk.sync()
+    assert desk.held() == {"a": 6000, "b": 6000}
+
+
+@pytest.mark.parametrize("leave", [not_undone, not_found_out, of_an_earlier_term])
+def test_cards_of_a_binding_that_may_still_arrive_are_not_free_before_the_pod_is_written(
+    desk: Desk, leave: Callable[[Desk], None]
+) -> None:
+    desk.add_pod("c")
+    desk.add_node("n3")
+    desk.sync()
+    sent, chosen = desk.pod("a"), list[str]()
+    leave(desk)
+
+    def meanwhile() -> None:
+        chosen.append(desk.choose("c", "n1"))
+        if not desk.pod("a").version > sent.version:
+            desk.kube.bind_pod(sent, "n1", {})  # it arrives
+
+    for method in ("json_patch_pod", "patch_pod_exactly"):
+        desk.kube.before[method] = meanwhile
+    desk.ask("a", "n3")
+    assert chosen[0] == ""
+
+
+def test_doubt_ends_when_another_replica_has_written_the_pod(desk: Desk) -> None:
+    not_found_out(desk)
+    there = {names.POD_NODE: "n2", nvidia_names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,4000,0:;"}
+    desk.kube.patch_pod_exactly(desk.pod("a"), there, None)
+    desk.sync()
+    desk.state.begin_term(SCHEDULER)  # what the other one has sent may still arrive
+    assert {uid: at for uid, (at, _) in desk.state.charges().items()} == {
+        "uid-a": "n2",
+        "uid-b": "n2",
+    }
 
 
 def test_undo_that_fails_leaves_the_room_to_the_sweeper(desk: Desk) -> None:

@@ -465,7 +465,7 @@ def test_answer_about_an_earlier_binding_settles_no_later_one() -> None:
         assert desk.choose("a") == "n1"
         sent.append(lose(desk, is_readable=False))  # its Binding carries its reservation
 
-    desk.kube.before["read_pod"] = again
+    desk.kube.before["json_patch_pod"] = again
     desk.ask("a", "nowhere")
     assert desk.held() == {"a": WANTS_ALL}
     assert desk.choose("c") == ""

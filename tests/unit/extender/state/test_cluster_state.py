@@ -277,7 +277,7 @@ def test_doubt_that_no_filter_ends_is_ended_by_the_sweeper(desk: Desk) -> None:
     assert "is unknown" in desk.bind("a", "n1")
     desk.clear_leftovers()
     assert desk.held() == {}
-    assert not desk.state.is_doubtful("uid-a")
+    assert not desk.state.may_arrive("uid-a")
     with pytest.raises(Conflict):
         desk.kube.bind_pod(sent, "n1", {})
 
@@ -289,7 +289,7 @@ def test_doubt_about_a_pod_that_was_bound_is_ended_by_the_sweeper(desk: Desk) ->
     assert "is unknown" in desk.bind("a", "n1")
     desk.clear_leftovers()
     assert desk.held() == {"a": 6000}
-    assert not desk.state.is_doubtful("uid-a")
+    assert not desk.state.may_arrive("uid-a")
     assert desk.pod("a").annotations[names.POD_NODE] == "n1"
 
 
