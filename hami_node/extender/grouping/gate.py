@@ -48,6 +48,7 @@ class _Promise:
 
     Attributes:
         minimum: how many of them have to be bound until it is kept.
+        last: the member that came last: pods of its run count, and of its scheduler.
         since_s: when it was made.
         progress_s: when a member came last.
         waiting: the members for which room is held.
@@ -55,6 +56,7 @@ class _Promise:
     """
 
     minimum: int
+    last: Pod
     since_s: float
     progress_s: float
     waiting: set[str] = field(default_factory=set)
@@ -149,11 +151,14 @@ class GroupGate:
         return answer
 
     def _others(self, pod: Pod, group: PodGroup) -> tuple[Pod, ...]:
+        return tuple(other for other in self._run_of(pod, group.key) if other.uid != pod.uid)
+
+    def _run_of(self, pod: Pod, key: str) -> tuple[Pod, ...]:
+        """The members of the pod's group that count for it."""
         return tuple(
             other
-            for other in self.members.of(group.key)
-            if other.uid != pod.uid
-            and other.scheduler_name == pod.scheduler_name
+            for other in self.members.of(key)
+            if other.scheduler_name == pod.scheduler_name
             and (not other.is_over or other.owner == pod.owner)  # else of an earlier run
         )
 
@@ -202,8 +207,9 @@ class GroupGate:
         fitting, is_cut = self._hold(wanted, call.candidates)
         now_s = self._clock.monotonic()
         if fitting == len(wanted):
-            promise = promise or _Promise(call.group.minimum, now_s, now_s)
-            promise.progress_s, promise.waiting = now_s, {pod.uid for pod in wanted}
+            promise = promise or _Promise(call.group.minimum, call.pod, now_s, now_s)
+            promise.last, promise.progress_s = call.pod, now_s
+            promise.waiting = {pod.uid for pod in wanted}
             promise.came.add(call.pod.uid)
             if call.group.minimum > 1:
                 self._promises[key] = promise
@@ -235,8 +241,9 @@ class GroupGate:
 
     # -- the end -----------------------------------------------------------------------------------
     def _is_complete(self, key: str) -> bool:
-        bound = sum(bool(pod.node_name) for pod in self.members.of(key))
-        return bound >= self._promises[key].minimum
+        promise = self._promises[key]
+        bound = sum(bool(pod.node_name) for pod in self._run_of(promise.last, key))
+        return bound >= promise.minimum
 
     def _lost(self, key: str) -> str:
         """A member that had its cards and has them no more; "" if there is none."""
@@ -247,7 +254,8 @@ class GroupGate:
 
     def _is_waiting(self, key: str) -> bool:
         """Whether a member has still to come; one that has its cards may take long to be bound."""
-        promise, members = self._promises[key], self.members.of(key)
+        promise = self._promises[key]
+        members = self._run_of(promise.last, key)
         try:
             served = len(members) - len(self._pending(members))
         except WireError:

@@ -13,6 +13,7 @@ from hami_node.extender.grouping.rests import MAX_BROKEN_S, MAX_REFUSED_S
 from hami_node.extender.releaser import Releaser
 from hami_node.extender.state.unbound.held_rooms import PREFIX
 from hami_node.extender.state.unbound.later_failures import SETTLING_S
+from hami_node.simulate.store import Json
 from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.unit.extender.desk import MEMORY_MIB, Desk
@@ -214,6 +215,37 @@ def test_group_that_breaks_again_and_again_rests_longer_and_longer(desk: Desk) -
     assert rests == sorted(rests)
     assert rests[0] >= HOLD_S
     assert rests[-1] == pytest.approx(MAX_BROKEN_S, abs=2.0)
+
+
+def of_run(desk: Desk, names_: list[str], run: str) -> None:
+    """They belong to the Job with this uid."""
+
+    def owned(body: Json) -> Json:
+        owner = {"uid": run, "controller": True}
+        return body | {"metadata": body["metadata"] | {"ownerReferences": [owner]}}
+
+    for name in names_:
+        desk.kube.store.change("pods", "default", name, owned)
+    desk.sync()
+
+
+def test_pods_of_an_earlier_run_don_t_complete_a_group(desk: Desk) -> None:
+    ended = group(desk, "a", 4)
+    of_run(desk, ended, "first")
+    for name in ended:
+        assert desk.choose(name)
+        bind(desk, name)
+        desk.edit_pod(name, status={"phase": "Succeeded"})
+    desk.sync()
+    look(desk)
+    pods = [f"again{at}" for at in range(4)]
+    for pod in pods:
+        add(desk, pod, "a", 4)
+    of_run(desk, pods, "second")
+    assert desk.choose(pods[0])
+    look(desk)
+    assert rooms(desk) == 3
+    assert all(desk.choose(name) for name in pods[1:])
 
 
 def test_groups_of_two_namespaces_are_two_groups(desk: Desk) -> None:
