@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Final
 
 from hami_node.engine.fleet.needs import Needs
-from hami_node.engine.fleet.node_order import NodeOrder
+from hami_node.engine.fleet.node_order import NodeOrder, in_lots
 from hami_node.engine.fleet.node_state import NodeState
 from hami_node.engine.fleet.summaries import Key
 
@@ -27,8 +27,8 @@ def few(
     wanted: Needs,
     refused: set[int],
     after: Key | None,
-) -> Iterator[str]:
-    """As `order.walk`, of these nodes only: names of those that may fit, in the order's order."""
+) -> Iterator[tuple[Key, Iterator[str]]]:
+    """As `order.walk`, of these nodes only."""
     ordered = sorted(
         (
             (order.key(state.name, state.summary.score), state.summary)
@@ -38,11 +38,9 @@ def few(
         key=itemgetter(0),
     )
     at = 0 if after is None else bisect_right(ordered, after, key=itemgetter(0))
-    for (_, name), summary in (*ordered[at:], *ordered[:at]):
-        if wanted.may_fit(summary.bounds) and wanted.has_rooms(summary):
-            yield name
-        else:
-            refused.add(summary.group)
+    turned = (*ordered[at:], *ordered[:at])
+    keys, summaries = [key for key, _ in turned], [summary for _, summary in turned]
+    return in_lots(keys, summaries, wanted, refused)
 
 
 class _Listed:

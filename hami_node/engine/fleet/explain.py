@@ -99,6 +99,7 @@ class Explainer:
         self.answers: dict[int, Rejection | None] = {}
         self.counted_size = 0
         self._plan = ready
+        self._tries = 0
         self._request_size = _size_of(ready.request)
         self._needs: tuple[int, Needs] | None = None
         self._catalogue = catalogue
@@ -110,6 +111,11 @@ class Explainer:
         asks = [container.asks for container in ready.request.containers if container.asks]
         self._is_single = len(asks) == 1 and len(asks[0]) == 1 and ready.quota is None
         self._ask = _counted_ask(ready, asks[0]) if asks else None
+
+    @property
+    def progress(self) -> int:
+        """More after each group or node that was found out about."""
+        return self.size + self._tries
 
     @property
     def size(self) -> int:
@@ -142,6 +148,7 @@ class Explainer:
         known = self._known(node, is_named=is_named)
         if known is not None:
             return known
+        self._tries += 1
         answer = try_on(node.offer(), self._plan)
         if isinstance(answer, Rejection):
             return self._refuse(node, answer, is_named=is_named)

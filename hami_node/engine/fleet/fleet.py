@@ -214,7 +214,7 @@ class Fleet:
             return NoNode()
         # a node with a card that the request names is not like the others of its group
         refused = known.hopeless if named else known.refused
-        size, order, resumes = known.size, self._order(ready), self._resumes
+        begun, order, resumes = known.progress, self._order(ready), self._resumes
         after = resumes.after(ready.request)
         try:
             for last, names in self._tried(ready, wanted, candidates, refused, after):
@@ -226,12 +226,12 @@ class Fleet:
                         return Placed(node=name, grants=answer.grants, is_exact=answer.is_exact)
                     if not named:
                         refused.add(state.group)
-                    if known.size > size and is_time_up():
+                    if known.progress > begun and is_time_up():
                         summary = state.summary
                         at = last if summary is None else order.key(name, summary.score)
                         resumes.stop(ready.request, at)
                         return Unfinished()
-                if known.size > size and is_time_up():
+                if known.progress > begun and is_time_up():
                     resumes.stop(ready.request, last)
                     return Unfinished()
         finally:
@@ -287,7 +287,7 @@ class Fleet:
     ) -> Iterable[tuple[Key | None, Iterable[str]]]:
         """The nodes to try in their order, in lots that are quickly looked through.
 
-        Each lot comes with its last key, if it has one. Nodes up to the key `after` come last.
+        Each lot comes with its last key. Nodes up to the key `after` come last.
         """
         order = self._order(ready)
         owners = self._owners_wished(ready.request)
@@ -297,7 +297,7 @@ class Fleet:
             return order.walk(wanted, refused, after)
         if len(candidates) * FEW < len(self._nodes):
             states = [state for name in set(candidates) if (state := self._nodes.get(name))]
-            return ((after, few(states, order, wanted, refused, after)),)
+            return few(states, order, wanted, refused, after)
         is_allowed = among(candidates)
         lots = order.walk(wanted, refused, after)
         return ((last, filter(is_allowed, names)) for last, names in lots)

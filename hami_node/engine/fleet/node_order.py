@@ -12,6 +12,9 @@ from hami_node.engine.fleet.summaries import Bounds, Key, NodeSummary
 SHELF_SIZE = 64
 """Nodes per shelf: skipping a shelf costs as much as looking at one node of it."""
 
+LOT_SIZE = 16
+"""Nodes that are looked at before anybody can tell that the time is up."""
+
 
 @dataclass(slots=True)
 class _Shelf:
@@ -73,7 +76,7 @@ class NodeOrder:
     def walk(
         self, needs: Needs, refused: set[int] | None = None, after: Key | None = None
     ) -> Iterator[tuple[Key, Iterator[str]]]:
-        """Names of the nodes that may fit, in the order in which they are tried, shelf by shelf.
+        """Names of the nodes that may fit, in the order in which they are tried, lot by lot.
 
         Each lot comes with its last key. Nodes up to the key `after` come last.
 
@@ -88,9 +91,7 @@ class NodeOrder:
             if shelf.bounds is not None and not needs.may_fit(shelf.bounds):
                 passed.append(shelf)
                 continue
-            keys = shelf.keys[part]
-            if keys:
-                yield keys[-1], self._walk_shelf(keys, shelf.summaries[part], needs, refused)
+            yield from in_lots(shelf.keys[part], shelf.summaries[part], needs, refused)
             shelf.join()
         for shelf in passed:
             refused.update([summary.group for summary in shelf.summaries])
@@ -106,21 +107,6 @@ class NodeOrder:
         head, tail = (shelf, slice(position)), (shelf, slice(position, None))
         return [tail, *every[at + 1 :], *every[:at], head]
 
-    def _walk_shelf(
-        self,
-        keys: Sequence[Key],
-        summaries: Sequence[NodeSummary],
-        needs: Needs,
-        refused: set[int],
-    ) -> Iterator[str]:
-        for (_, name), summary in zip(keys, summaries, strict=True):
-            if summary.group in refused:
-                continue
-            if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
-                yield name
-            else:
-                refused.add(summary.group)
-
     def _split(self, index: int) -> None:
         shelf = self._shelves[index]
         upper = _Shelf(keys=shelf.keys[SHELF_SIZE:], summaries=shelf.summaries[SHELF_SIZE:])
@@ -128,3 +114,24 @@ class NodeOrder:
         del shelf.summaries[SHELF_SIZE:]
         self._shelves.insert(index + 1, upper)
         self._lasts[index : index + 1] = [shelf.keys[-1], upper.keys[-1]]
+
+
+def in_lots(
+    keys: Sequence[Key], summaries: Sequence[NodeSummary], needs: Needs, refused: set[int]
+) -> Iterator[tuple[Key, Iterator[str]]]:
+    """These nodes in lots, as `NodeOrder.walk` yields them."""
+    for first in range(0, len(keys), LOT_SIZE):
+        lot = slice(first, first + LOT_SIZE)
+        yield keys[lot][-1], _fitting(keys[lot], summaries[lot], needs, refused)
+
+
+def _fitting(
+    keys: Sequence[Key], summaries: Sequence[NodeSummary], needs: Needs, refused: set[int]
+) -> Iterator[str]:
+    for (_, name), summary in zip(keys, summaries, strict=True):
+        if summary.group in refused:
+            continue
+        if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
+            yield name
+        else:
+            refused.add(summary.group)

@@ -24,6 +24,10 @@ MOST_OPEN: Final = 256
 MOST_STEPS: Final = 4_000
 """Comparisons for one node, a microsecond each: it is worked out under a lock. Beyond that the node
 may fit."""
+MOST_AHEAD: Final = 8_000
+STEPS_A_SHARE: Final = 16
+"""So many steps are spent in advance, and then so many for each container and node, on average:
+a quarter of what it takes to try the node, which is quicker where no two nodes are alike."""
 MOST_KEPT: Final = 1_024
 """Cards, and nodes, whose answer is kept."""
 
@@ -57,20 +61,31 @@ class Seating:
         self._groups: dict[Amounts, frozenset[Amounts]] = {}
         self._nodes: dict[tuple[Amounts, ...], bool] = {}
         self._left = 0
+        self._spare, self._steps_a_node = MOST_AHEAD, STEPS_A_SHARE * len(shares)
 
-    def may_fit(self, rooms: Iterable[Room]) -> bool:
-        """False when there is no way to share the cards."""
+    def may_fit(self, rooms: Sequence[Room]) -> bool:
+        """False when there is no way to share the cards, as far as there are steps to find out."""
+        is_late = self._spare < 0
+        if is_late and not self._cards.keys() >= set(rooms):
+            self._spare += self._steps_a_node
+            return True
         key = tuple(sorted(self._by_group(rooms)))
         answer = self._nodes.get(key)
-        if answer is None:
-            if len(self._nodes) >= MOST_KEPT:
-                self._nodes.clear()
-            self._left = MOST_STEPS
-            try:
-                answer = self._fits(key)
-            except _TooLongError:
-                answer = True
-            self._nodes[key] = answer
+        if answer is not None:
+            return answer
+        self._spare += self._steps_a_node
+        return is_late or self._worked_out(key)
+
+    def _worked_out(self, key: tuple[Amounts, ...]) -> bool:
+        if len(self._nodes) >= MOST_KEPT:
+            self._nodes.clear()
+        self._left = MOST_STEPS
+        try:
+            answer = self._fits(key)
+        except _TooLongError:
+            answer = True
+        self._spare -= MOST_STEPS - self._left
+        self._nodes[key] = answer
         return answer
 
     def _by_group(self, rooms: Iterable[Room]) -> Iterator[Amounts]:
@@ -78,8 +93,6 @@ class Seating:
         groups: dict[int, list[int]] = {}
         cards = self._cards
         for room in rooms:
-            if room.cores <= 0:
-                continue  # a card whose cores are all taken serves nobody
             number = cards.get(room)
             if number is None:
                 number = self._learned(room)
@@ -91,7 +104,9 @@ class Seating:
 
     def _learned(self, room: Room) -> int:
         self.learned += 1
-        ways = tuple(_largest(self._held(room)))
+        held = list(self._held(room))
+        ways = tuple(_largest(held))
+        self._spare -= prod(most + 1 for most in self._most) + len(held) * len(ways)
         number = self._numbers.setdefault(ways, len(self._ways))
         if number == len(self._ways):
             self._ways.append(ways)
@@ -102,6 +117,8 @@ class Seating:
 
     def _held(self, room: Room) -> Iterator[Amounts]:
         """Everything that the card can hold at once."""
+        if room.cores <= 0:
+            return iter(())  # a card whose cores are all taken serves nobody
         choices = [range(most + 1) for most in self._most]
         return (way for way in product(*choices) if any(way) and self._can_hold(room, way))
 

@@ -6,7 +6,14 @@ from collections.abc import Collection
 
 import pytest
 
+from hami_node.engine.compat import V2_10
 from hami_node.engine.fleet.candidates import FEW_LOOKS, among
+from hami_node.engine.fleet.fleet import FEW, Fleet, Unfinished
+from hami_node.engine.fleet.node_order import LOT_SIZE
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.usage import PodGrants
+from hami_node.model import ContainerKind, Uuid
+from tests.unit.engine.cards import ask, device, grant
 
 NAMES = tuple(f"n{number}" for number in range(50))
 
@@ -29,3 +36,22 @@ def test_name_is_looked_up_and_not_compared_in_part() -> None:
         "node-10",
         "node-2",
     ]
+
+
+@pytest.mark.parametrize("is_of_few", [False, True], ids=["all nodes", "few of them"])
+def test_time_is_looked_at_after_some_nodes_also_where_none_is_tried(is_of_few: bool) -> None:
+    """On 600 candidates of 5,000 all were looked through before anybody asked for the time."""
+    fleet, nodes = Fleet(Rules(compat=V2_10)), 2 * FEW * LOT_SIZE
+    for number in range(nodes):
+        cards = [device(at, uuid=Uuid(f"{number}-{at}")) for at in range(2)]
+        fleet.set_node(f"n{number:03}", cards)
+        held = PodGrants(containers=((grant(f"{number}-0", 1 + number, 60),),))
+        fleet.add_pod(f"p{number}", "x", f"n{number:03}", held)
+    wanted = [f"n{number:03}" for number in range(nodes // FEW - 1 if is_of_few else nodes)]
+    containers = (ContainerAsks(kind=ContainerKind.APP, asks=(ask(2, cores=50),)),)
+    request = PodRequest(namespace="team", containers=containers)
+    turns = 0
+    while fleet.search(request, wanted, lambda: True) == Unfinished():
+        fleet.put_off(request)
+        turns += 1
+    assert turns >= len(wanted) / LOT_SIZE

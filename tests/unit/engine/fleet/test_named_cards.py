@@ -7,11 +7,12 @@ import pytest
 from hami_node.engine.compat import V2_10
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet import explain
-from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.usage import PodGrants
 from hami_node.model import CardWishes, ContainerKind, PodWishes, Uuid, UuidWish
 from hami_node.vendors.nvidia.cards import NVIDIA
-from tests.unit.engine.cards import ask, device
+from tests.unit.engine.cards import ask, device, grant
 
 
 def _naming(*uuids: str, nouse: tuple[str, ...] = ()) -> PodRequest:
@@ -83,3 +84,20 @@ def test_search_for_a_pod_that_excludes_every_card_comes_to_an_end(
         fleet.remove_node(f"n{number}")
     fleet.set_node("new", [device(0, uuid=Uuid("card-0"))])
     assert _place(fleet, request) == ""
+
+
+def test_nodes_that_all_changed_are_tried_again_in_slices_too() -> None:
+    """What is found out anew takes the place of what was known: that is progress as well."""
+    fleet = Fleet(Rules(compat=V2_10))
+    for number in range(20):
+        cards = [device(at, uuid=Uuid(f"card-{number}-{at}")) for at in range(2)]
+        fleet.set_node(f"n{number}", cards)
+        held = PodGrants(containers=((grant(f"card-{number}-0", 16384, 0),),))
+        fleet.add_pod(f"full-{number}", "x", f"n{number}", held)
+    request = _naming(*(f"card-{number}-0" for number in range(20)))
+    assert _place(fleet, request) == ""
+    for number in range(20):
+        little = PodGrants(containers=((grant(f"card-{number}-1", 1, 0),),))
+        fleet.add_pod(f"new-{number}", "x", f"n{number}", little)
+    turns = [fleet.search(request, None, lambda: True) for _ in range(21)]
+    assert turns == [*[Unfinished()] * 20, NoNode()]
