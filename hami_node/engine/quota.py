@@ -6,8 +6,9 @@ never scaled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import add
 
 from hami_node.engine.compat import Compat
 from hami_node.model import Uuid
@@ -39,6 +40,11 @@ class QuotaTally:
 
     Init containers run one after another: of each card the pod counts with its largest init take or
     the sum of its other takes, whichever is more; without `collapses` everything is summed.
+
+    Attributes:
+        init_takes: the largest of each card.
+        app_takes: the sum of each card.
+        peak: memory in MiB and cores in percent that the pod takes at its peak, over all cards.
     """
 
     quota: Quota
@@ -46,6 +52,7 @@ class QuotaTally:
     zero_is_limit: bool
     init_takes: tuple[Take, ...] = ()
     app_takes: tuple[Take, ...] = ()
+    peak: tuple[int, int] = (0, 0)
     is_init: bool = False
 
     @classmethod
@@ -63,14 +70,14 @@ class QuotaTally:
 
     def with_take(self, take: Take) -> QuotaTally:
         """The tally after the present container took something."""
+        peak = self._peak_with(take.uuid, take.memory_mib, take.cores)
         if self.is_init and self.collapses:
-            return replace(self, init_takes=(*self.init_takes, take))
-        return replace(self, app_takes=(*self.app_takes, take))
+            return replace(self, init_takes=_merged(self.init_takes, take, max), peak=peak)
+        return replace(self, app_takes=_merged(self.app_takes, take, add), peak=peak)
 
     def admits(self, uuid: Uuid, memory_mib: int, cores: int) -> bool:
         """True while the namespace stays within its limits when this card is taken too."""
-        taken = self.with_take(Take(uuid=uuid, memory_mib=memory_mib, cores=cores))
-        return not self.exceeds(*taken.total())
+        return not self.exceeds(*self._peak_with(uuid, memory_mib, cores))
 
     def exceeds(self, memory_mib: int, cores: int) -> bool:
         """True if the namespace would be beyond its limits with a pod that takes so much."""
@@ -79,15 +86,16 @@ class QuotaTally:
             quota.memory_used_mib + memory_mib, quota.memory_limit_mib, quota.memory_factor
         ) or self._is_beyond(quota.cores_used + cores, quota.core_limit, 1)
 
-    def total(self) -> tuple[int, int]:
-        """(memory in MiB, cores in percent) that the pod takes at its peak, over all cards."""
-        inits, apps = _peaks(self.init_takes), _sums(self.app_takes)
-        memory = cores = 0
-        for uuid in inits.keys() | apps.keys():
-            init, app = inits.get(uuid, (0, 0)), apps.get(uuid, (0, 0))
-            memory += max(init[0], app[0])
-            cores += max(init[1], app[1])
-        return memory, cores
+    def _peak_with(self, uuid: Uuid, memory_mib: int, cores: int) -> tuple[int, int]:
+        inits, apps = _amounts(self.init_takes, uuid), _amounts(self.app_takes, uuid)
+        memory_before, cores_before = map(max, inits, apps)
+        if self.is_init and self.collapses:
+            inits = max(inits[0], memory_mib), max(inits[1], cores)
+        else:
+            apps = apps[0] + memory_mib, apps[1] + cores
+        memory_after, cores_after = map(max, inits, apps)
+        memory, core = self.peak
+        return memory + memory_after - memory_before, core + cores_after - cores_before
 
     def _is_beyond(self, wanted: int, limit: int | None, factor: int) -> bool:
         if limit is None or (limit == 0 and not self.zero_is_limit):
@@ -95,20 +103,23 @@ class QuotaTally:
         return wanted > limit * factor
 
 
-def _sums(takes: Iterable[Take]) -> dict[Uuid, tuple[int, int]]:
-    sums: dict[Uuid, tuple[int, int]] = {}
+def _amounts(takes: tuple[Take, ...], uuid: Uuid) -> tuple[int, int]:
     for take in takes:
-        memory, cores = sums.get(take.uuid, (0, 0))
-        sums[take.uuid] = (memory + take.memory_mib, cores + take.cores)
-    return sums
+        if take.uuid == uuid:
+            return take.memory_mib, take.cores
+    return 0, 0
 
 
-def _peaks(takes: Iterable[Take]) -> dict[Uuid, tuple[int, int]]:
-    peaks: dict[Uuid, tuple[int, int]] = {}
-    for take in takes:
-        memory, cores = peaks.get(take.uuid, (0, 0))
-        peaks[take.uuid] = (max(memory, take.memory_mib), max(cores, take.cores))
-    return peaks
+def _merged(
+    takes: tuple[Take, ...], more: Take, join: Callable[[int, int], int]
+) -> tuple[Take, ...]:
+    """One take of each card: a pod may have hundreds of a node's few cards, one after another."""
+    for at, held in enumerate(takes):
+        if held.uuid == more.uuid:
+            memory_mib = join(held.memory_mib, more.memory_mib)
+            both = Take(uuid=held.uuid, memory_mib=memory_mib, cores=join(held.cores, more.cores))
+            return (*takes[:at], both, *takes[at + 1 :])
+    return (*takes, more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

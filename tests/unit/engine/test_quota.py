@@ -73,7 +73,7 @@ def test_init_containers_are_summed_in_2_8() -> None:
 def test_total_takes_the_larger_of_init_and_apps_per_card() -> None:
     tally = _tally().at(is_init=True).with_take(_take(5000, G0, 10)).at(is_init=False)
     tally = tally.with_take(_take(3000, G0, 20)).with_take(_take(1000, G1, 5))
-    assert tally.total() == (6000, 25)
+    assert tally.peak == (6000, 25)
 
 
 def test_book_counts_use_up_and_down() -> None:
@@ -110,3 +110,21 @@ def test_book_factor_below_1_counts_as_1() -> None:
     quota = book.quota("team")
     assert quota is not None
     assert quota.memory_factor == 1
+
+
+@pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
+@pytest.mark.parametrize("is_init", [False, True], ids=["apps", "inits"])
+def test_tally_grows_with_cards_and_not_with_containers(compat: Compat, is_init: bool) -> None:
+    """Each card was compared with all that was taken before: 200 init containers took 0.1 s."""
+    tally = _tally(compat, memory_limit_mib=10**9).at(is_init=is_init)
+    takes = [_take(1 + number, (G0, G1)[number % 2], number) for number in range(100)]
+    for take in takes:
+        tally = tally.with_take(take)
+    assert len(tally.init_takes) + len(tally.app_takes) == 2
+    if is_init and compat.quota_collapses:
+        assert tally.peak == (99 + 100, 98 + 99)
+    else:
+        assert tally.peak == (
+            sum(take.memory_mib for take in takes),
+            sum(take.cores for take in takes),
+        )
