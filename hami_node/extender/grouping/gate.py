@@ -23,7 +23,6 @@ from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.ports import Clock
-from hami_node.vendors.request import request_of
 from hami_node.wire.pod_group import PodGroup, decode_pod_group
 
 log = logging.getLogger(__name__)
@@ -35,9 +34,6 @@ SLICE_S: Final = 0.01
 
 HOLDING_S: Final = 1.0
 """How long room is looked for in one call, for all members that are missing."""
-
-MAX_REQUESTS: Final = 4_096
-"""Requests of members that are remembered."""
 
 Answer = Reserved | NoNode | Refused | Busy
 
@@ -80,11 +76,10 @@ class GroupGate:
     def __init__(self, state: ClusterState, clock: Clock, pause: Callable[[], object]) -> None:
         """Decide on `state`; `pause` lets other decisions in."""
         self._state, self._clock, self._pause = state, clock, pause
-        self.members = Members()
+        self.members = Members(state.rules.vendors)
         self._lock = threading.Lock()
         self._promises: dict[str, _Promise] = {}
         self._rests = Rests()
-        self._requests: dict[str, tuple[Pod, PodRequest]] = {}
 
     def reserve(
         self,
@@ -167,7 +162,7 @@ class GroupGate:
         for other in others:
             try:
                 theirs = decode_pod_group(other)
-                self._request(other)
+                self.members.request_of(other)
             except WireError as e:
                 return f"pod group {group.key}: its member {other.name} is wrong: {e}"
             if theirs is not None and theirs.minimum != group.minimum:
@@ -181,18 +176,7 @@ class GroupGate:
         """Those that are neither bound nor have their cards, and need some."""
         placed = self._state.held.placed(pod.uid for pod in pods)
         open_ = [pod for pod in pods if not pod.node_name and pod.uid not in placed]
-        return [pod for pod in open_ if not self._request(pod).is_empty]
-
-    def _request(self, pod: Pod) -> PodRequest:
-        """What it asks for; each call about a group asks that of all its members."""
-        known = self._requests.get(pod.uid)
-        if known is not None and known[0] is pod:
-            return known[1]
-        request = request_of(pod, self._state.rules.vendors)
-        if len(self._requests) >= MAX_REQUESTS:
-            self._requests.clear()
-        self._requests[pod.uid] = (pod, request)
-        return request
+        return [pod for pod in open_ if not self.members.request_of(pod).is_empty]
 
     # -- the others --------------------------------------------------------------------------------
     def _with_the_others(self, call: _Call, reserved: Reserved) -> Reserved | Busy:
@@ -228,7 +212,7 @@ class GroupGate:
         """Hold room for each; how many fit before the first that does not, or is not known to."""
         first_s = begun_s = self._clock.monotonic()
         for count, pod in enumerate(wanted):
-            answer = self._state.held.hold(pod, self._request(pod), candidates)
+            answer = self._state.held.hold(pod, self.members.request_of(pod), candidates)
             if answer is not True:
                 return count, answer is not False
             now_s = self._clock.monotonic()

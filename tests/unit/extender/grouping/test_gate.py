@@ -14,6 +14,7 @@ from hami_node.extender.releaser import Releaser
 from hami_node.extender.state.unbound.held_rooms import PREFIX
 from hami_node.extender.state.unbound.later_failures import SETTLING_S
 from hami_node.simulate.store import Json
+from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.unit.extender.desk import MEMORY_MIB, Desk
@@ -306,6 +307,35 @@ def test_pod_that_is_gone_by_then_leaves_nothing(desk: Desk) -> None:
     desk.sync()
     look(desk, HOLD_S + 1)
     assert desk.held() == {}
+
+
+def test_nothing_is_remembered_of_members_that_are_gone(desk: Desk) -> None:
+    pods = group(desk, "a", 4)
+    assert desk.choose(pods[0])
+    members = desk.groups.members
+    assert members._requests.keys() == {f"uid-{pod}" for pod in pods[1:]}
+    desk.edit_pod(pods[1], annotations={"example.com/note": "x"})
+    shown = desk.shown_pods[f"default/{pods[1]}"]
+    desk.sync()
+    members.request_of(shown)  # as it was before
+    for pod in pods[2:]:
+        desk.delete_pod(pod)
+    desk.sync()
+    assert (members._requests, members._listed) == ({}, 0)
+
+
+def test_members_that_list_many_cards_are_not_all_remembered(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami_node.extender.grouping.members.MAX_LISTED", 5)
+    pods = group(desk, "a", 4)
+    for pod in pods[1:]:
+        desk.edit_pod(pod, annotations={nvidia_names.NOUSE_GPU_UUID: "GPU-x,GPU-y,GPU-z"})
+    desk.sync()
+    assert desk.choose(pods[0])
+    members = desk.groups.members
+    assert (len(members._requests), members._listed) == (1, 3)
+    assert all(desk.choose(pod) for pod in pods[1:])
 
 
 @pytest.mark.parametrize("seed", range(10))
