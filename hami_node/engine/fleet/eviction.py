@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Final
 
 from hami_node.engine.filters import Rejection
+from hami_node.engine.fleet.effort import steps_to_try
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.fleet.node_state import NodeState
 from hami_node.engine.place import NodeOffer, PodRequest, Refused, place_on, plan
@@ -21,6 +22,10 @@ from hami_node.model import Uuid
 
 MAX_TRIALS: Final = 256
 """Trials of one search on one node: beyond that what is found so far is taken."""
+MAX_STEPS: Final = 16_000
+"""The same in steps of effort: a trial of a pod with many containers takes thousands."""
+MAX_STEPS_TO_SPARE: Final = 2 * MAX_STEPS
+"""Beyond that nobody else is spared: the search holds the lock of all decisions."""
 
 _what_is_used: Final = attrgetter(
     *(item.name for item in fields(DeviceUsage) if item.name not in ("device", "contradiction"))
@@ -64,6 +69,10 @@ class Trial:
     """One request, tried on nodes as they would be.
 
     Only good while the fleet does not change: a refusal is remembered for nodes that are alike.
+
+    Attributes:
+        count: how often it was tried so far.
+        steps: the effort of that.
     """
 
     def __init__(self, fleet: Fleet, request: PodRequest) -> None:
@@ -73,7 +82,7 @@ class Trial:
             wishes.uuids.use is not None or wishes.uuids.nouse for _, wishes in request.wishes.cards
         )
         self._refused: set[Hashable] = set()
-        self.count = 0
+        self.count = self.steps = 0
 
     def grants(self, node: str, look: Look) -> PodGrants | None:
         """What the pod gets on the node; None where it does not fit."""
@@ -102,6 +111,7 @@ class Trial:
         ready = plan(self._request, self._fleet.rules, quota)
         if isinstance(ready, Refused):
             return None
+        self.steps += steps_to_try(len(cards), ready)
         offer = NodeOffer(cards=cards, cordoned=state.cordoned, pair_scores=state.pair_scores)
         answer = place_on(offer, ready)
         return None if isinstance(answer, Rejection) else answer
@@ -142,7 +152,8 @@ def fewest(trial: Trial, node: str, look: Look, holders: Sequence[Holder]) -> Cl
 
     Importance comes first: a pod is only evicted if no set of less important ones helps. Where a
     search would take too long the answer may have more pods than necessary for the number, but
-    none that could stay.
+    none that could stay; of a pod with very many containers, for which each trial takes
+    milliseconds, some may be left that could.
 
     Args:
         trial: the pod that shall fit.
@@ -172,7 +183,7 @@ class _Search:
 
     def __init__(self, trial: Trial, node: str, look: Look) -> None:
         self._trial, self._node, self._look = trial, node, look
-        self._end = trial.count + MAX_TRIALS
+        self._end, self._begun_at = trial.count + MAX_TRIALS, trial.steps
 
     def fits(self, holders: Iterable[Holder]) -> PodGrants | None:
         """What the pod gets once these are gone."""
@@ -213,6 +224,8 @@ class _Search:
             return None
         left = list(holders)
         for holder in reversed(holders):
+            if self._steps() >= MAX_STEPS_TO_SPARE:
+                break
             fewer = [item for item in left if item is not holder]
             without = self.fits(fewer)
             if without is not None:
@@ -227,7 +240,10 @@ class _Search:
         return list(held.values())
 
     def _is_late(self) -> bool:
-        return self._trial.count >= self._end
+        return self._trial.count >= self._end or self._steps() >= MAX_STEPS
+
+    def _steps(self) -> int:
+        return self._trial.steps - self._begun_at
 
 
 def _cost(holders: Sequence[Holder]) -> tuple[int, int, tuple[str, ...]]:

@@ -12,6 +12,8 @@ from hami_node.engine.usage import PodGrants
 
 MAX_LOOKED_AT: Final = 32
 """Nodes with kept room that one decision looks at; of more, the others are left to those pods."""
+MAX_STEPS: Final = 8_000
+"""The same in steps of effort: a trial of a pod with many containers takes thousands."""
 
 Kept = Mapping[str, tuple[PodGrants, ...]]
 """By node: what is kept there for pods that this one may not overtake."""
@@ -41,6 +43,8 @@ def place_beside(
         return elsewhere
     rest = sorted(kept.keys() & set(names) - {answer.node})
     for name in rest[:MAX_LOOKED_AT]:
+        if trial.steps >= MAX_STEPS:
+            break
         grants = trial.grants(name, Look(kept=kept[name]))
         if grants is not None:
             return Placed(node=name, grants=grants)

@@ -31,6 +31,8 @@ MAX_KEPT: Final = 1_000
 RETRY_S: Final = 1.0
 MAX_SOUGHT: Final = 16
 """How often, and how often in a decision, room is sought for pods that others nominated."""
+STEPS_AT_ONCE: Final = 512
+"""A look that takes more steps of effort than that counts as several."""
 
 NOTHING_KEPT: Final[Kept] = MappingProxyType({})
 
@@ -184,10 +186,10 @@ class KeptRooms:
             return False
         return True
 
-    def _seek(self, owner: str, entry: _Entry, now_s: float) -> bool:
-        """Find the room of a nomination that is not ours; False if it is too early."""
+    def _seek(self, owner: str, entry: _Entry, now_s: float) -> int:
+        """Find the room of a nomination that is not ours; how often it was sought by that."""
         if entry.sought_s is not None and now_s - entry.sought_s < RETRY_S:
-            return False
+            return 0
         entry.sought_s, node = now_s, entry.node
         taken = tuple(
             other.rooms[node].grants
@@ -195,7 +197,8 @@ class KeptRooms:
             if node in other.rooms and self._fleet.node_of(uid) is None
         )
         look = Look(gone=self._leaving(node) | {owner}, kept=taken)
-        grants = Trial(self._fleet, entry.request).grants(node, look)
+        trial = Trial(self._fleet, entry.request)
+        grants = trial.grants(node, look)
         if grants is not None:
             entry.rooms = {node: Room(grants=grants)}
-        return True
+        return 1 + trial.steps // STEPS_AT_ONCE

@@ -265,3 +265,60 @@ def test_the_rest_of_a_kept_node_is_given() -> None:
     assert _place(fleet, MIB // 2, a=MIB // 2, b=MIB) == "a"
     assert _place(fleet, MIB // 2, a=MIB, b=MIB // 2) == "b"
     assert _place(fleet, MIB // 2 + 1, a=MIB // 2, b=MIB // 2) is None
+
+
+# -- pods of many containers -----------------------------------------------------------------------
+def _of_many(memory_mib: int) -> PodRequest:
+    """62 init containers of different sizes, then one card."""
+    sizes = [*range(1, 63), memory_mib]
+    kinds = [*[ContainerKind.INIT] * 62, ContainerKind.APP]
+    return PodRequest(
+        namespace="team",
+        containers=tuple(
+            ContainerAsks(kind=kind, asks=(ask(memory_mib=mib, cores=0),))
+            for kind, mib in zip(kinds, sizes, strict=True)
+        ),
+    )
+
+
+def test_search_for_victims_of_a_pod_with_many_containers_has_an_end() -> None:
+    """It tried a node 336 times under the lock of all decisions, 3 ms each."""
+    fleet = Fleet(Rules())
+    cards = [device(i, uuid=Uuid(f"GPU-{i}"), slots=10, memory_mib=MIB) for i in range(8)]
+    fleet.set_node("n", cards)
+    holders = []
+    for number in range(80):
+        fleet.add_pod(f"p{number}", "team", "n", _held(f"GPU-{number % 8}", MIB // 10))
+        holders.append(Holder(key=f"p{number}", priority=number))
+    trial = Trial(fleet, _of_many(MIB))
+    found = fewest(trial, "n", Look(), holders)
+    assert found is not None
+    gone = frozenset(holder.key for holder in found.holders)
+    assert trial.grants("n", Look(gone=gone)) is not None
+    assert trial.count < 20
+
+
+def test_few_nodes_with_kept_room_are_tried_for_a_pod_with_many_containers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet(Rules())
+    names = [f"n{number:02}" for number in range(30)]
+    for name in names:
+        fleet.set_node(name, [device(at, uuid=Uuid(f"{name}-{at}")) for at in range(8)])
+    kept = {
+        name: tuple(_held(f"{name}-{at}", 10_000 + number) for at in range(8))
+        for number, name in enumerate(names)
+    }
+    tried: list[str] = []
+    grants = Trial.grants
+
+    def counted(self: Trial, node: str, look: Look) -> PodGrants | None:
+        tried.append(node)
+        return grants(self, node, look)
+
+    monkeypatch.setattr(Trial, "grants", counted)
+    assert place_beside(fleet, _of_many(MIB), None, kept) == NoNode()
+    assert len(tried) < 5
+    tried.clear()
+    assert place_beside(fleet, _request(ask(memory_mib=MIB, cores=0)), None, kept) == NoNode()
+    assert len(tried) == len(names)
