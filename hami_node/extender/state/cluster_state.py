@@ -183,7 +183,7 @@ class ClusterState(StateQueries):
                 why = f"pod {pod.key} is bound to node {counted.pod.node_name}"
                 self._pods.call_ended(counted)
                 return Refused(why=why)
-            if (counted.is_binding and not is_binding) or counted.is_doubtful:
+            if (counted.is_binding and not is_binding) or counted.void_version:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
             with self.held.lent(pod.uid):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
 from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.extender.filter import FAILED as FILTER_FAILED
+from hami_node.model import Pod
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
@@ -538,6 +540,23 @@ def test_reservations_of_an_earlier_term_are_void_and_keep_their_cards(desk: Des
     assert desk.held() == {"a": 6000}
     assert desk.choose("c", "n1") == ""
     assert desk.choose("c", "n2") == "n2"
+
+
+def test_call_of_an_earlier_term_frees_no_cards_of_a_binding_that_may_still_arrive(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = desk.kube.store.read("pods", "default", "a")
+    known = desk.shown_pods["default/a"]
+
+    def find(_placer: object, _pod: Pod) -> Pod:
+        desk.state.begin_term(SCHEDULER)
+        desk.lose_lead()  # that of the term in which the call began
+        return known
+
+    monkeypatch.setattr("hami_node.extender.placing.PodPlacer._known", find)
+    with suppress(NotLeading):
+        desk.ask(described)
+    assert desk.held() == {"a": 6000, "b": 6000}
 
 
 def test_reservation_of_an_earlier_term_expires(desk: Desk) -> None:
