@@ -327,6 +327,19 @@ def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> N
     assert _filter(rig, rival, "n0") == ["n0"]
 
 
+def test_nobody_is_evicted_for_a_pod_that_is_gone(rig: ExtenderRig) -> None:
+    full = _fill(rig)
+    _create(rig, "urgent", priority=HIGH)
+    urgent = _nominate(rig, "urgent", "n0")
+    rig.delete("urgent")
+    rig.settle()
+    assert _preempt(rig, urgent, {"n0": full[:1]}) == {}
+    _evict(rig, full[0])
+    rig.clock.shift(31.0)
+    assert _filter(rig, _create(rig, "rival"), "n0") == ["n0"]
+    assert rig.state.books.kept._entries == {}
+
+
 def test_a_nomination_of_the_leader_before_keeps_its_room(rig: ExtenderRig) -> None:
     """Only the pod's status tells of it: the answer was another replica's."""
     full = _fill(rig)

@@ -114,6 +114,8 @@ class VictimSearch:
     def _try(self, nodes: Sequence[str], attempt: Attempt) -> None:
         pod = self._args.pod
         for books, turn in self._slices(nodes):
+            if books.pods.is_gone(pod.uid):  # nothing would ever give up what is kept for it
+                return
             trial = Trial(books.fleet, self._request)
             kept = books.kept.against(pod.uid, pod.priority)
             for node in turn:
