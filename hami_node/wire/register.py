@@ -8,7 +8,7 @@ JSON (2.8 and later):  a list of objects, zero, false and empty members left out
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -18,6 +18,9 @@ from hami_node.errors import WireError
 from hami_node.model import DEFAULT_MODE, Device, PairScores, Uuid, Vendor
 from hami_node.wire.values.json_text import decode_json, encode_json_text
 from hami_node.wire.values.scalars import MAX_INT32, parse_bool, parse_whole
+
+MOST_CARDS: Final = 256
+"""Of one node. An annotation has room for 85,000, and each costs every decision that tries them."""
 
 
 class DeviceRow(msgspec.Struct):
@@ -49,9 +52,10 @@ def decode_rows(decoder: msgspec.json.Decoder[list[R]], text: str, key: str) -> 
     """Read the JSON form as rows.
 
     Raises:
-        WireError: not such a list, or a number outside 0..2^31-1; it names `key`.
+        WireError: not such a list, too long, or a number outside 0..2^31-1; it names `key`.
     """
     rows = decode_json(decoder, text, key)
+    _check_count(rows, key)
     for row in rows:
         numbers = (row.index, row.count, row.devmem, row.devcore)
         if any(not 0 <= (number or 0) <= MAX_INT32 for number in numbers):
@@ -86,12 +90,19 @@ def decode_csv_register(text: str, key: str, vendor: Vendor) -> tuple[Device, ..
     """Read the 7 or 9 field form as strictly as HAMi 2.10 does; `model` is the type as written.
 
     Raises:
-        WireError: no `:`, neither 7 nor 9 fields, a bad number or boolean, a negative index.
+        WireError: no `:`, too many cards, neither 7 nor 9 fields, a bad number or boolean, a
+            negative index.
     """
     if ":" not in text:
         raise WireError(key, text, "neither JSON nor a list of cards that end in ':'")
-    cards = (card for card in text.split(":") if "," in card)
+    cards = [card for card in text.split(":") if "," in card]
+    _check_count(cards, key)
     return tuple(_from_fields(card, key, vendor) for card in cards)
+
+
+def _check_count(cards: Sized, key: str) -> None:
+    if len(cards) > MOST_CARDS:
+        raise WireError(key, str(len(cards)), f"more than {MOST_CARDS} cards can't be on one node")
 
 
 def _from_fields(card: str, key: str, vendor: Vendor) -> Device:

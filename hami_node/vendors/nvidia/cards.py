@@ -40,6 +40,10 @@ from hami_node.vendors.nvidia.mig.details import (
 )
 from hami_node.vendors.nvidia.mode import Mode
 
+MOST_LINKED: Final = 64
+"""Cards that are chosen among by their links; of more, the first are taken: the links alone of 256
+are 32,000, and no machine has a quarter of that."""
+
 
 class MigReason(StrEnum):
     """Why a card in MIG mode can't serve; the texts are HAMi's. Source: common/common.go:25-44.
@@ -186,6 +190,9 @@ def _of_group(
 ) -> tuple[Taken, ...]:
     if len(group) == count:
         return tuple(group)
+    if len(group) > MOST_LINKED:
+        steps.is_exact = False
+        return tuple(group[:count])
     uuids = [taken.device.uuid for taken in group]
     if count == 1:
         return (group[link_groups.worst_single(uuids, scores)],)

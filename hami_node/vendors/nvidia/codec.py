@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from hami_node.engine.usage import DeviceUsage
+from hami_node.errors import WireError
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import (
@@ -28,6 +29,8 @@ from hami_node.wire.values.json_text import encode_json_text
 
 CSV_TYPE_PREFIX: Final = "NVIDIA-"
 """Before NVML's name in the csv forms: their schedulers look for "NVIDIA" in the type."""
+MOST_INSTANCES: Final = 256
+"""Placements of profiles, and entries of geometries, of one card; known cards have a quarter."""
 
 
 class _Profile(msgspec.Struct):
@@ -59,7 +62,8 @@ def decode_register(text: str) -> tuple[Device, ...]:
     `model` is the type as written. An empty text registers no card.
 
     Raises:
-        WireError: no generation's form; a single bad card makes the whole text invalid.
+        WireError: no generation's form; a single bad card, or one with too many parts, makes the
+            whole text invalid.
     """
     stripped = text.strip()
     if not stripped:
@@ -71,11 +75,16 @@ def decode_register(text: str) -> tuple[Device, ...]:
 
 def _from_row(row: _Row) -> Device:
     device = register.device_of(row, NVIDIA)
-    if not row.mig_profiles and not row.mig_templates:
+    profiles, geometries = row.mig_profiles or (), row.mig_templates or ()
+    if not profiles and not geometries:
         return device
+    listed = sum(1 + len(profile.placements or ()) for profile in profiles)
+    listed += sum(1 + len(geometry) for geometry in geometries)
+    if listed > MOST_INSTANCES:
+        raise WireError(names.NODE_REGISTER, str(listed), "a card with too many MIG instances")
     layout = MigLayout(
-        profiles=tuple(map(_profile_of, row.mig_profiles or ())),
-        templates=tuple(tuple(map(_template_of, geometry)) for geometry in row.mig_templates or ()),
+        profiles=tuple(map(_profile_of, profiles)),
+        templates=tuple(tuple(map(_template_of, geometry)) for geometry in geometries),
     )
     return replace(device, detail=layout)
 

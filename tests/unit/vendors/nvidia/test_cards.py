@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.card_rules import Placement, filters_after_numa
+from hami_node.engine.card_rules import Placement, Taken, filters_after_numa
 from hami_node.engine.check import check_reservation
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import BEFORE_NUMA, FILTERS, FitContext, Reason, Rejection, context
@@ -308,3 +308,21 @@ def test_instances_are_refused(
     objection = _check(target, [given], ask(1, 9000, 0))
     assert objection is not None
     assert objection.reason is reason
+
+
+@pytest.mark.parametrize(("cards", "is_exact"), [(64, True), (65, False), (256, False)])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_links_of_more_cards_than_any_machine_has_are_not_compared(
+    cards: int, is_exact: bool, count: int
+) -> None:
+    """Of 256 cards the best linked took 1.4 s, under the lock of all decisions."""
+    group = [
+        Taken(device=device(at, uuid=Uuid(f"GPU-{at}")), memory_mib=1, cores=1)
+        for at in range(cards)
+    ]
+    found = NVIDIA.best_linked([group], count, {}, is_bound=False)
+    assert found is not None
+    assert len(found.taken) == count
+    assert found.is_exact is is_exact
+    if not is_exact:
+        assert list(found.taken) == group[:count]
