@@ -104,6 +104,10 @@ class Forbidden(KubeError):
     """401 or 403."""
 
 
+class AnswerTooLarge(KubeError):
+    """The answer has more bytes than are read of it."""
+
+
 class Gone(KubeError):
     """410: a watch must be started again with a fresh list."""
 

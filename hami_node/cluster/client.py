@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4 << 20
 """Of a pod's page; a daemon's has 100 KiB."""
+BUDGET_BYTES: Final = 32 << 20
+"""Of the list of disruption budgets: users make them, and it comes in one piece."""
 
 _TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
@@ -263,8 +265,9 @@ class KubeClient:
         return tuple(read_mapping(item) for item in pages)
 
     def list_disruption_budgets(self) -> tuple[Json, ...]:
-        """LIST the PodDisruptionBudgets of all namespaces, as plain values."""
-        pages = self.sender.list_items(f"{POLICY}/poddisruptionbudgets", "poddisruptionbudgets")
+        """LIST the PodDisruptionBudgets of all namespaces; more than `BUDGET_BYTES` is an error."""
+        path, kind = f"{POLICY}/poddisruptionbudgets", "poddisruptionbudgets"
+        pages = self.sender.list_items(path, kind, most_bytes=BUDGET_BYTES)
         return tuple(read_mapping(item) for item in pages)
 
     def names_of(self, resource: str, namespace: str, most: int) -> tuple[str, ...]:

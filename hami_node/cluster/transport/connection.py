@@ -22,7 +22,7 @@ from hami_node.cluster.transport.bounded_reads import POOL_CLASSES, all_reads_by
 from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS, acting_as
 from hami_node.cluster.transport.failures import decode_status, failure_of, foreign_errors
 from hami_node.cluster.transport.light_import import import_light
-from hami_node.errors import ConfigError, KubeError
+from hami_node.errors import AnswerTooLarge, ConfigError, KubeError
 from hami_node.logs import kv
 
 (_rest, _keepalive) = import_light("kubernetes.client.rest", "kubernetes.utils.keepalive")
@@ -260,7 +260,7 @@ class Connection:
                     chunks.append(chunk)
                     size += len(chunk)
                     if call.most_bytes is not None and size > call.most_bytes:
-                        raise KubeError(f"can't {call}: more than {call.most_bytes} bytes")
+                        raise AnswerTooLarge(f"can't {call}: more than {call.most_bytes} bytes")
         except KubeError as e:
             response.close()
             if not limit.left_s():

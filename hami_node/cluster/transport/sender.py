@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import tenacity
@@ -96,18 +97,25 @@ class Sender:
             )
         )
 
-    def list_page(self, path: str, resource: str, query: Query) -> bytes:
-        """A page of a LIST, undecoded."""
-        return self.send(_read_call("list", path, resource, query))
+    def list_page(
+        self, path: str, resource: str, query: Query, most_bytes: int | None = None
+    ) -> bytes:
+        """A page of a LIST, undecoded. Raises AnswerTooLarge beyond `most_bytes`."""
+        return self.send(replace(_read_call("list", path, resource, query), most_bytes=most_bytes))
 
-    def list_items(self, path: str, resource: str, query: Query = ()) -> Iterator[bytes]:
-        """All objects of a list; `resourceVersion=0` takes them from the API server's cache."""
+    def list_items(
+        self, path: str, resource: str, query: Query = (), most_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        """All objects of a list; `resourceVersion=0` takes them from the API server's cache.
+
+        Raises AnswerTooLarge where a page, which then is the whole list, has more bytes.
+        """
         first: Query = (*query, ("limit", str(PAGE_LIMIT)), ("resourceVersion", "0"))
-        page = read_list(self.list_page(path, resource, first))
+        page = read_list(self.list_page(path, resource, first, most_bytes))
         yield from page.items
         while page.next_token:
             more: Query = (*query, ("limit", str(PAGE_LIMIT)), ("continue", page.next_token))
-            page = read_list(self.list_page(path, resource, more))
+            page = read_list(self.list_page(path, resource, more, most_bytes))
             yield from page.items
 
     @contextmanager

@@ -22,7 +22,6 @@ from hami_node.cluster.client import KubeClient
 from hami_node.cluster.kinds import WatchedKind
 from hami_node.cluster.transport.connection import Stream
 from hami_node.cluster.transport.failures import decode_status
-from hami_node.cluster.transport.sender import PAGE_LIMIT
 from hami_node.cluster.watching.frames import (
     ObjectMeta,
     WatchFrame,
@@ -31,6 +30,7 @@ from hami_node.cluster.watching.frames import (
     read_meta,
 )
 from hami_node.cluster.watching.object_cache import Key, ObjectCache, T
+from hami_node.cluster.watching.pages import Pages
 from hami_node.cluster.watching.pages_ahead import PageAhead
 from hami_node.cluster.watching.watch_health import Trouble, WatchHealth, WatchTimes
 from hami_node.errors import Gone, KubeError, WireError
@@ -197,25 +197,26 @@ class ResourceWatch(Generic[T]):
     def _list(self, stop: threading.Event) -> None:
         found: dict[Key, T] = {}
         self._lists_begun += 1
-        query: Query = self._selector
-        if self._is_paged:
-            query = (*query, ("limit", str(PAGE_LIMIT)))
-        elif self._list_from:
-            query = (*query, ("resourceVersion", self._list_from))
-        body = self._fetch_page(query)
+        pages = Pages(self._send_page, self._selector)
+        body = pages.fetch() if self._is_paged else self._whole_list()
         while not stop.is_set():
             page = read_list(body)
             if not page.next_token:
                 self._read_items(page.items, found)
                 self._finish_list(found, page.resource_version)
                 return
-            query = (*self._selector, ("limit", str(PAGE_LIMIT)), ("continue", page.next_token))
-            ahead = PageAhead(partial(self._fetch_page, query))
+            ahead = PageAhead(partial(pages.fetch, page.next_token))
             self._read_items(page.items, found)
             body = ahead.body()
 
-    def _fetch_page(self, query: Query) -> bytes:
-        return self._sender.list_page(self._kind.path, self._kind.resource, query)
+    def _whole_list(self) -> bytes:
+        query = self._selector
+        if self._list_from:
+            query = (*query, ("resourceVersion", self._list_from))
+        return self._send_page(query)
+
+    def _send_page(self, query: Query, most_bytes: int | None = None) -> bytes:
+        return self._sender.list_page(self._kind.path, self._kind.resource, query, most_bytes)
 
     def _finish_list(self, found: dict[Key, T], version: str) -> None:
         self._bad &= found.keys()
