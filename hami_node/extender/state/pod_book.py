@@ -25,7 +25,7 @@ from hami_node.extender.state.unbound.carried import Carried, Reading
 from hami_node.extender.state.unbound.later_failures import LaterFailures
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
-from hami_node.model import Node, Pod
+from hami_node.model import Node, Pod, version_number
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
 from hami_node.vendors.protocol import VendorProtocol
@@ -179,9 +179,10 @@ class PodBook:
     def doubt(self, counted: Counted, version: str) -> None:
         """A binding of this version of an unbound pod was not answered: it may still arrive.
 
-        Its cards are free only once the pod was written.
+        Its cards are free only once the pod was written; one that was since is refused.
         """
-        counted.is_doubtful, counted.void_version = True, version
+        if counted.pod.version <= version_number(version):
+            counted.is_doubtful, counted.void_version = True, version
 
     def forget(self, counted: Counted) -> None:
         """Release what an unbound pod holds; a reservation that it carries no longer counts."""

@@ -190,6 +190,18 @@ def test_cards_of_a_binding_that_may_still_arrive_are_not_free_before_the_pod_is
     assert chosen[0] == ""
 
 
+def test_binding_of_a_pod_that_was_written_since_is_not_in_doubt(desk: Desk) -> None:
+    def written() -> None:
+        desk.edit_pod("a", annotations={"team": "x"})
+        desk.sync()
+
+    desk.kube.before["bind_pod"] = written
+    not_found_out(desk)
+    assert not desk.state.may_arrive("uid-a")
+    assert desk.held()["a"] == 6000
+    assert desk.bind("a", "n1") == ""
+
+
 def test_doubt_ends_when_another_replica_has_written_the_pod(desk: Desk) -> None:
     not_found_out(desk)
     there = {names.POD_NODE: "n2", nvidia_names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,4000,0:;"}
