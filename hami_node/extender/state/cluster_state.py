@@ -85,10 +85,16 @@ class ClusterState(StateQueries):
             self._nodes.take_back(node, vendor)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        """Apply a change of one pod from the watch."""
+        """Apply a change of one pod from the watch.
+
+        Its versions only grow, unless the cluster was restored from a backup: nothing of what came
+        after that is true any more.
+        """
         with self._lock:
             self._back_off.pod_changed(before, after)
             if after is not None:
+                if before is not None and after.version < before.version:
+                    self._pods.remove(before.uid)
                 self._pods.put(after)
                 self.books.kept.hear(after)
             elif before is not None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hami_node.errors import Conflict, KubeError
@@ -323,6 +325,23 @@ def test_doubt_ends_when_the_pod_turns_out_unbound(desk: Desk) -> None:
     desk.kube.fail("read_pod", KubeError("down"))
     assert "is unknown" in desk.bind("a", "n1")
     assert desk.choose("a") == "n1"
+
+
+@pytest.mark.parametrize("then", ["Succeeded", "unbound"])
+def test_watch_that_goes_back_is_believed(desk: Desk, then: str) -> None:
+    # the cluster was restored from a backup: its versions begin again long before
+    desk.choose("a")
+    desk.bind("a", "n1")
+    desk.sync()
+    bound = desk.pod("a")
+    restored = replace(bound, resource_version="12", phase=then)
+    if then == "unbound":
+        restored = replace(restored, node_name="", annotations={}, phase="Pending")
+    desk.state.pod_changed(bound, restored)
+    assert desk.held() == {}
+    assert desk.state.latest("uid-a") in (None, restored)
+    desk.state.pod_changed(restored, replace(bound, resource_version="13"))
+    assert desk.held() == {"a": 6000}
 
 
 def test_node_that_vanishes_offers_nothing_and_keeps_its_pods_grants(desk: Desk) -> None:
