@@ -30,6 +30,8 @@ from hami_node.model import NO_SCORES, Device, PairScores, Uuid
 
 FEW: Final = 8
 """If fewer than one node in this many may be chosen, only those are looked at."""
+MOST_FOUND: Final = 4
+"""Lists of cards whose nodes are remembered: one request has two of each vendor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class Fleet:
         self._nodes: dict[str, NodeState] = {}
         self._pods: dict[str, tuple[str, str, tuple[Charge, ...]]] = {}
         self._owners: dict[Uuid, tuple[str, ...]] = {}
-        self._found: tuple[frozenset[str], frozenset[str]] | None = None
+        self._found: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
         self._catalogue = Catalogue()
         self._memory = Memory(self._catalogue, self._nodes)
         self._resumes = Resumes()
@@ -114,7 +116,7 @@ class Fleet:
         state.usage.replace_devices(devices)
         state.cordoned, state.pair_scores = cordoned, pair_scores
         self._catalogue.enroll(state)
-        self._found, alone = None, (name,)  # one for all cards of the node
+        self._found, alone = (), (name,)  # one for all cards of the node
         for uuid in state.usage.cards:
             others = self._owners.get(uuid)
             self._owners[uuid] = (*others, name) if others else alone
@@ -298,9 +300,7 @@ class Fleet:
         if len(candidates) * FEW < len(self._nodes):
             states = [state for name in set(candidates) if (state := self._nodes.get(name))]
             return few(states, order, wanted, refused, after)
-        is_allowed = among(candidates)
-        lots = order.walk(wanted, refused, after)
-        return ((last, filter(is_allowed, names)) for last, names in lots)
+        return order.walk(wanted, refused, after, among(candidates))
 
     def _order(self, ready: Plan) -> NodeOrder:
         policy = ready.request.wishes.node_policy
@@ -327,15 +327,18 @@ class Fleet:
     def _owners_of(self, uuids: frozenset[str]) -> frozenset[str]:
         """The nodes that have one of these cards: a pod may list 60,000 that nobody has.
 
-        One decision asks several times; the answer of the last time is kept while it is true.
+        One decision asks several times, for cards to use and not to use: the answers of the last
+        times are kept while they are true.
         """
-        if self._found is None or self._found[0] is not uuids:
-            owners = self._owners
-            is_longer = len(uuids) > len(owners)
-            known = uuids.intersection(owners) if is_longer else owners.keys() & uuids
-            found = frozenset(name for uuid in known for name in owners[Uuid(uuid)])
-            self._found = uuids, found
-        return self._found[1]
+        for asked, answer in self._found:
+            if asked is uuids:
+                return answer
+        owners = self._owners
+        is_longer = len(uuids) > len(owners)
+        known = uuids.intersection(owners) if is_longer else owners.keys() & uuids
+        found = frozenset(name for uuid in known for name in owners[Uuid(uuid)])
+        self._found = ((uuids, found), *self._found[: MOST_FOUND - 1])
+        return found
 
     def _state(self, name: str) -> NodeState:
         state = self._nodes.get(name)
@@ -372,7 +375,7 @@ class Fleet:
             self._unsort(state.name, state.summary)
         self._catalogue.expel(state)
         self._stale.pop(state.name, None)
-        self._found = None
+        self._found = ()
         for uuid in state.usage.cards:
             left = tuple(name for name in self._owners[uuid] if name != state.name)
             if left:

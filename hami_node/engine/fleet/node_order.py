@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_node.engine.fleet.needs import Needs
@@ -14,6 +14,9 @@ SHELF_SIZE = 64
 
 LOT_SIZE = 16
 """Nodes that are looked at before anybody can tell that the time is up."""
+
+IsAllowed = Callable[[str], bool]
+"""Whether a node may be chosen."""
 
 
 @dataclass(slots=True)
@@ -74,11 +77,16 @@ class NodeOrder:
             del self._lasts[index]
 
     def walk(
-        self, needs: Needs, refused: set[int] | None = None, after: Key | None = None
+        self,
+        needs: Needs,
+        refused: set[int] | None = None,
+        after: Key | None = None,
+        is_allowed: IsAllowed | None = None,
     ) -> Iterator[tuple[Key, Iterator[str]]]:
         """Names of the nodes that may fit, in the order in which they are tried, lot by lot.
 
-        Each lot comes with its last key. Nodes up to the key `after` come last.
+        Each lot comes with its last key. Nodes up to the key `after` come last. Of those that are
+        not allowed only the bounds are compared.
 
         Nodes of a group in `refused` are passed over; the groups of all others that can't fit are
         added to it. A shelf that has changed is joined only once it was looked through in vain:
@@ -91,7 +99,8 @@ class NodeOrder:
             if shelf.bounds is not None and not needs.may_fit(shelf.bounds):
                 passed.append(shelf)
                 continue
-            yield from in_lots(shelf.keys[part], shelf.summaries[part], needs, refused)
+            keys, summaries = shelf.keys[part], shelf.summaries[part]
+            yield from in_lots(keys, summaries, needs, refused, is_allowed)
             shelf.join()
         for shelf in passed:
             refused.update([summary.group for summary in shelf.summaries])
@@ -117,21 +126,32 @@ class NodeOrder:
 
 
 def in_lots(
-    keys: Sequence[Key], summaries: Sequence[NodeSummary], needs: Needs, refused: set[int]
+    keys: Sequence[Key],
+    summaries: Sequence[NodeSummary],
+    needs: Needs,
+    refused: set[int],
+    is_allowed: IsAllowed | None = None,
 ) -> Iterator[tuple[Key, Iterator[str]]]:
     """These nodes in lots, as `NodeOrder.walk` yields them."""
     for first in range(0, len(keys), LOT_SIZE):
         lot = slice(first, first + LOT_SIZE)
-        yield keys[lot][-1], _fitting(keys[lot], summaries[lot], needs, refused)
+        yield keys[lot][-1], _fitting(keys[lot], summaries[lot], needs, refused, is_allowed)
 
 
 def _fitting(
-    keys: Sequence[Key], summaries: Sequence[NodeSummary], needs: Needs, refused: set[int]
+    keys: Sequence[Key],
+    summaries: Sequence[NodeSummary],
+    needs: Needs,
+    refused: set[int],
+    is_allowed: IsAllowed | None,
 ) -> Iterator[str]:
     for (_, name), summary in zip(keys, summaries, strict=True):
         if summary.group in refused:
             continue
-        if needs.may_fit(summary.bounds) and needs.has_rooms(summary):
-            yield name
-        else:
-            refused.add(summary.group)
+        if needs.may_fit(summary.bounds):
+            if is_allowed is not None and not is_allowed(name):
+                continue
+            if needs.has_rooms(summary):
+                yield name
+                continue
+        refused.add(summary.group)

@@ -69,6 +69,22 @@ def test_list_that_is_longer_than_the_fleet_finds_the_same() -> None:
     assert _place(fleet, _naming(nouse=("card-0", "card-1", "card-3", *foreign))) == "n2"
 
 
+def test_nodes_of_the_listed_cards_are_looked_up_once() -> None:
+    """With 5,000 cards to use and as many not to use, that took 24 ms of a decision."""
+    fleet = Fleet(Rules(compat=V2_10))
+    for number in range(4):
+        fleet.set_node(f"n{number}", [device(0, uuid=Uuid(f"card-{number}"))])
+    request = _naming("card-1", "card-2", nouse=("card-1",))
+    assert _place(fleet, request) == "n2"
+    found = fleet._found
+    assert [names for _, names in found] == [{"n1"}, {"n1", "n2"}]
+    assert _place(fleet, request) == "n2"
+    assert fleet._found is found
+    for number in range(9):
+        _place(fleet, _naming(f"card-{number % 3}", f"x-{number}"))
+    assert len(fleet._found) <= 4
+
+
 def test_search_for_a_pod_that_excludes_every_card_comes_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
