@@ -33,6 +33,7 @@ from hami_node.vendors.nvidia.mig.choice import (
     before_choice,
     choose,
     use_of,
+    with_choice,
     with_instances,
 )
 from hami_node.vendors.nvidia.mig.details import (
@@ -101,6 +102,8 @@ class NvidiaCards(CardRules):
         choice = choose(card, memory_mib) if self.is_divided(card.device) else None
         if choice is None:
             return None
+        if (more := with_choice(card, choice)) is not None:
+            return more
         _, taken = self._instance(card, choice)
         return replace(card, parts=taken.parts, contradiction=taken.contradiction)
 

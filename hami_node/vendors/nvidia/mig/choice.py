@@ -6,7 +6,9 @@ use are never moved: a geometry is chosen only while nothing runs in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 from hami_node.engine.usage import Charge, DeviceUsage
@@ -19,6 +21,7 @@ from hami_node.vendors.nvidia.mig.details import (
 from hami_node.vendors.nvidia.mig.found import MigDevice
 from hami_node.vendors.nvidia.mig.layout import (
     MigInstance,
+    MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
@@ -148,6 +151,33 @@ def _why_unclear(device: Device, use: MigUse) -> str:
     )
 
 
+def with_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage | None:
+    """The card's instances with another one that `choose` has just found for this card.
+
+    As `with_instances`, in a fraction of its time: nothing can be wrong with it. None where that
+    takes a closer look.
+    """
+    used, part = use_of(card), choice.part
+    if used.devices or not isinstance(card.device.detail, MigLayout):
+        return None
+    if isinstance(part, MigInstance):
+        if used.slots or used.template is not None:
+            return None
+        now = MigUse(placements=(*used.placements, part.placement))
+    else:
+        if used.placements:
+            return None
+        now = MigUse(template=part.template, slots=used.slots | {part.slot})
+    return DeviceUsage(  # not `replace`, which takes three times as long
+        device=card.device,
+        slots_used=card.slots_used,
+        memory_used_mib=card.memory_used_mib,
+        cores_used=card.cores_used,
+        parts=now,
+        contradiction=card.contradiction,
+    )
+
+
 def before_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage:
     """The card that a choice is charged to: an unused card drops its former geometry."""
     used = use_of(card)
@@ -210,16 +240,26 @@ def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
         (item for item in layout_of(card.device).profiles if item.memory_mib >= memory_mib),
         key=lambda profile: (profile.memory_mib, profile.slice_count),
     )
+    held = [(place.start, place.start + place.size) for place in use_of(card).placements]
     for profile in profiles:
-        for placement in _preferred(profile):
-            if not _any_overlap(use_of(card).placements, (placement,)):
-                part = MigInstance(profile=profile.name, placement=placement)
-                return MigChoice(part=part, memory_mib=profile.memory_mib, cores=profile.cores)
+        if free := _free(profile, held):
+            choose_one = max if profile.name.startswith(FROM_THE_TOP) else min
+            part = MigInstance(
+                profile=profile.name, placement=choose_one(free, key=attrgetter("start"))
+            )
+            return MigChoice(part=part, memory_mib=profile.memory_mib, cores=profile.cores)
     return None
 
 
-def _preferred(profile: MigProfile) -> list[MigPlacement]:
-    """Placements in the order to try; one of size 0 would hold any number of instances."""
-    is_downward = profile.name.startswith(FROM_THE_TOP)
-    real = (placement for placement in profile.placements if placement.size > 0)
-    return sorted(real, key=lambda placement: placement.start, reverse=is_downward)
+def _free(profile: MigProfile, held: Sequence[tuple[int, int]]) -> list[MigPlacement]:
+    """The placements beside what is held; one of size 0 would hold any number of instances."""
+    free = []
+    for place in profile.placements:
+        start, end = place.start, place.start + place.size
+        for first, last in held:
+            if start < last and first < end:
+                break
+        else:
+            if place.size > 0:
+                free.append(place)
+    return free
