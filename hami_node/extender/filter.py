@@ -9,6 +9,7 @@ from typing import Final
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import KubeError, NotLeading, WireError
+from hami_node.extender.caller_limits import check_pod
 from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.messages import (
     FilterAnswer,
@@ -103,6 +104,7 @@ class PodFilter:
 
     def _decide(self, args: FilterArgs, fence: Fence) -> FilterAnswer:
         try:
+            check_pod(args.pod)
             request = request_of(args.pod, self._state.rules.vendors)
         except WireError as e:
             return self._refused(args, f"the pod can't be served: {e}")

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.extender.caller_limits import MAX_NODES, check_count, check_pod
+from hami_node.extender.caller_limits import MAX_NODES, check_count
 from hami_node.extender.http.node_names import NodeNames, is_plain
 from hami_node.model import Node, Pod
 from hami_node.wire.objects import decode_node, decode_pod
@@ -154,7 +154,6 @@ def pod_of(members: Mapping[str, bytes]) -> Pod:
     pod = decode_pod(raw)
     if not (pod.name and pod.namespace and pod.uid):
         raise WireError("Pod", pod.key, "has no name, namespace or uid")
-    check_pod(pod)
     return pod
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from hami_node.errors import WireError
+from hami_node.extender.caller_limits import check_pod
 from hami_node.extender.filter import Outlets
 from hami_node.extender.preemption.messages import (
     PreemptionArgs,
@@ -45,6 +46,7 @@ class PodPreemption:
         return encode_preemption_result(found)
 
     def _decide(self, args: PreemptionArgs) -> tuple[Mapping[str, Victims], str]:
+        check_pod(args.pod)
         request = request_of(args.pod, self._parts.state.rules.vendors)
         if request.is_empty:
             return args.nodes, "untouched"

@@ -11,6 +11,7 @@ import pytest
 
 from hami_node.config.settings import Generation
 from hami_node.errors import Conflict, Forbidden, KubeError, NotLeading
+from hami_node.extender.caller_limits import MAX_ANNOTATIONS
 from hami_node.extender.filter import INTERNAL_FAILURE, LONGEST_WHY
 from hami_node.model import ContainerKind, Device
 from hami_node.simulate.store import Json
@@ -316,6 +317,14 @@ def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
     fault="calls about pods that do not exist, with a megabyte of annotations each",
     happens="nothing of a caller's object is kept after the answer",
 )
+def test_pod_with_too_many_annotations_is_told_so(desk: Desk) -> None:
+    many = {f"example.com/{number}": "" for number in range(MAX_ANNOTATIONS + 1)}
+    desk.add_pod("odd", annotations=many)
+    why = "the pod can't be served: annotations: more than 5000 are not accepted: '5001'"
+    assert desk.ask("odd")["FailedAndUnresolvableNodes"] == dict.fromkeys(desk.shown_nodes, why)
+    assert (desk.notes[-1].name, desk.notes[-1].message) == ("odd", why)
+
+
 def test_nothing_of_what_a_caller_sent_is_kept() -> None:
     desk = Desk("n1")
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "999999"}
