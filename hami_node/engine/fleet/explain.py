@@ -164,6 +164,7 @@ class Explainer:
         if is_named:
             if self._is_known(node):
                 return self._named[node.name][1]
+            effort.take(LOOK_STEPS)
         elif node.group in self.answers:
             return self.answers[node.group]
         else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hami_node.engine.compat import V2_10
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet import explain
+from hami_node.engine.fleet.effort import LOOK_STEPS, Effort
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
-from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.fleet.node_state import NodeState
+from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Rules
 from hami_node.engine.usage import PodGrants
 from hami_node.model import CardWishes, ContainerKind, PodWishes, Uuid, UuidWish
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -117,3 +121,25 @@ def test_nodes_that_all_changed_are_tried_again_in_slices_too() -> None:
         fleet.add_pod(f"new-{number}", "x", f"n{number}", little)
     turns = [fleet.search(request, None, lambda: True) for _ in range(21)]
     assert turns == [*[Unfinished()] * 20, NoNode()]
+
+
+def test_reasons_of_nodes_that_would_take_too_long_to_try_have_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 5,000 named nodes was asked whether there is time to try it: 40 ms of an answer."""
+    fleet, nodes, steps = Fleet(Rules(compat=V2_10)), 200, 60
+    for number in range(nodes):
+        fleet.set_node(f"n{number:03}", [device(0, uuid=Uuid(f"card-{number}"))])
+    named = _naming(nouse=tuple(f"card-{number}" for number in range(nodes)))
+    request = replace(named, containers=named.containers * 10)
+    looks: list[str] = []
+    try_on = Effort.try_on
+
+    def counted(self: Effort, node: NodeState, ready: Plan) -> bool:
+        looks.append(node.name)
+        return try_on(self, node, ready)
+
+    monkeypatch.setattr(Effort, "try_on", counted)
+    reasons = fleet.explain(request, effort=Effort(steps))
+    assert isinstance(reasons, dict)
+    assert len(looks) <= steps // LOOK_STEPS
