@@ -30,6 +30,7 @@ from hami_node.engine.filters import (
     is_idle_if_exclusive,
     is_idle_if_mutex,
 )
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
 from hami_node.engine.usage import CardCounting, Charge, DeviceUsage, charged
 from hami_node.model import Ask, Device, Grant, PairScores, Vendor
@@ -138,9 +139,13 @@ class CardRules(CardCounting):
         scores: PairScores,
         *,
         is_bound: bool,
+        steps: LinkSteps | None = None,
     ) -> Placement | None:
-        """The best linked cards out of those that fit, in NUMA groups; None if too few fit."""
-        del groups, count, scores, is_bound
+        """The best linked cards out of those that fit, in NUMA groups; None if too few fit.
+
+        `steps` are shared by all asks of a pod.
+        """
+        del groups, count, scores, is_bound, steps
         return None
 
     def with_part_taken(self, card: DeviceUsage, memory_mib: int) -> DeviceUsage | None:

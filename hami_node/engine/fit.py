@@ -20,6 +20,7 @@ from hami_node.engine.filters import (
     Rejection,
     first_failing,
 )
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.quota import Take
 from hami_node.engine.ranking import TOPOLOGY, has_word
 from hami_node.engine.usage import DeviceUsage
@@ -35,6 +36,7 @@ def fit(
     *,
     policy: str = "",
     pair_scores: PairScores = NO_SCORES,
+    steps: LinkSteps | None = None,
 ) -> Placement | Rejection:
     """Take cards in the given order until the ask is served, or as their vendor chooses them.
 
@@ -43,6 +45,7 @@ def fit(
         ctx: the ask and everything that filters look at.
         policy: the card policy in force; `topology-aware` in it chooses among all cards that fit.
         pair_scores: links between the node's cards.
+        steps: what is left for choosing by them.
 
     Source: document 000, sections 3 to 6; HAMi 2.10 nvidia/device.go:715-876.
     """
@@ -56,7 +59,9 @@ def fit(
         if walk.visit(card, is_bound=is_bound):
             return Placement(taken=tuple(walk.held))
     if walk.is_topology:
-        chosen = rules.best_linked(walk.groups, ctx.ask.count, pair_scores, is_bound=is_bound)
+        chosen = rules.best_linked(
+            walk.groups, ctx.ask.count, pair_scores, is_bound=is_bound, steps=steps
+        )
         if chosen is not None:
             return chosen
     if walk.held:

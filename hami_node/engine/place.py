@@ -10,6 +10,7 @@ from hami_node.engine.card_rules import Placement, Taken, rules_of
 from hami_node.engine.compat import V2_8, Compat
 from hami_node.engine.filters import FitContext, Reason, Rejection, context
 from hami_node.engine.fit import fit
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.quota import Quota, QuotaTally, Take
 from hami_node.engine.ranking import (
     BINPACK,
@@ -165,6 +166,7 @@ class _PodPlacement:
         self._steady = dict(node.cards)
         self._quota = ready.quota
         self._containers: list[ContainerGrants] = []
+        self._link_steps = LinkSteps()
         self.is_exact = True
 
     def grants(self) -> PodGrants:
@@ -211,6 +213,7 @@ class _PodPlacement:
             ready.context(ask, self._node.cordoned, self._quota),
             policy=ready.policy,
             pair_scores=self._node.pair_scores,
+            steps=self._link_steps,
         )
 
     def _charge(self, cards: dict[Uuid, DeviceUsage], taken: Taken) -> Grant:

@@ -24,6 +24,7 @@ from hami_node.engine.filters import (
     has_uuid,
     is_idle_if_mutex,
 )
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.objection import Amounts, Objection, objection_to
 from hami_node.engine.usage import Charge, DeviceUsage, charged
 from hami_node.model import Ask, Device, Grant, PairScores, Uuid
@@ -114,12 +115,13 @@ class NvidiaCards(CardRules):
         scores: PairScores,
         *,
         is_bound: bool,
+        steps: LinkSteps | None = None,
     ) -> Placement | None:
         """The best linked cards, all of one NUMA group where bound; one card: the worst linked."""
         if count == 1 or not is_bound:
             groups = [[taken for group in groups for taken in group]]
         best: tuple[Taken, ...] | None = None
-        best_sum, steps = 0, link_groups.Steps()
+        best_sum, steps = 0, LinkSteps() if steps is None else steps
         for group in groups:
             if len(group) < count:
                 continue
@@ -189,7 +191,7 @@ class NvidiaCards(CardRules):
 
 
 def _of_group(
-    group: Sequence[Taken], count: int, scores: PairScores, steps: link_groups.Steps
+    group: Sequence[Taken], count: int, scores: PairScores, steps: LinkSteps
 ) -> tuple[Taken, ...]:
     if len(group) == count:
         return tuple(group)

@@ -15,16 +15,12 @@ Values of disjoint sets add up, and the mask of the answer is read from the low 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.model import PairScores, Uuid
 
 SMALL_GROUP = 8
 """Up to so many cards, all subsets together cost less than finding symmetry would."""
-
-MOST_STEPS = 32_000
-"""Cards that one search may weigh against each other: 10 to 20 ms. No known machine takes a third
-of that, and neither do 16 cards with random links."""
 
 Links = list[list[int]]
 """Square symmetric matrix in visit order, every score shifted left by the number of cards."""
@@ -57,24 +53,8 @@ def worst_single(candidates: Sequence[Uuid], scores: PairScores) -> int:
     return totals.index(min(totals))
 
 
-@dataclass(slots=True)
-class Steps:
-    """What is left of a search; `is_exact` until something was left out because of that."""
-
-    left: int = MOST_STEPS
-    is_exact: bool = True
-
-    def take(self, cards: int) -> bool:
-        """Weigh so many cards; False when no step is left."""
-        if self.left <= 0:
-            self.is_exact = False
-            return False
-        self.left -= cards
-        return True
-
-
 def best_set(
-    candidates: Sequence[Uuid], count: int, scores: PairScores, steps: Steps | None = None
+    candidates: Sequence[Uuid], count: int, scores: PairScores, steps: LinkSteps | None = None
 ) -> tuple[int, ...]:
     """Positions of the `count` cards with the highest sum of pair scores, ascending.
 
@@ -90,7 +70,7 @@ def best_set(
         raise ValueError(f"{count} of {size} cards can't be chosen")
     if count == size:
         return tuple(range(size))
-    steps = Steps() if steps is None else steps
+    steps = LinkSteps() if steps is None else steps
     values = _best_values(_links(candidates, scores), tuple(range(size)), (count, count), steps)
     value = values[count]
     return tuple(position for position in range(size) if value >> (size - 1 - position) & 1)
@@ -110,7 +90,7 @@ def _links(candidates: Sequence[Uuid], scores: PairScores) -> Links:
 
 
 def _best_values(
-    links: Links, members: tuple[int, ...], wanted: tuple[int, int], steps: Steps
+    links: Links, members: tuple[int, ...], wanted: tuple[int, int], steps: LinkSteps
 ) -> Values:
     """Best value for each number of cards within `wanted`, lowest and highest, out of a group.
 
@@ -200,7 +180,7 @@ def _join(some: Values, more: Values, link: int, low: int, high: int) -> Values:
 class _Search:
     """Branch and bound over one group. Values are doubled, so that the bound stays an integer."""
 
-    def __init__(self, links: Links, members: tuple[int, ...], steps: Steps) -> None:
+    def __init__(self, links: Links, members: tuple[int, ...], steps: LinkSteps) -> None:
         """Order the cards by the sum of their links: good sets are then met early."""
         self._steps = steps
         order = sorted(members, key=lambda card: (-sum(links[card][m] for m in members), card))

@@ -9,6 +9,7 @@ import pytest
 from hami_node.engine.filters import Reason, Rejection
 from hami_node.engine.fleet.effort import LOOK_STEPS, Effort, steps_to_try
 from hami_node.engine.fleet.fleet import Fleet, NoNode
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.place import (
     ContainerAsks,
     Fitting,
@@ -34,7 +35,6 @@ from hami_node.extender.state.slices import (
     explain_steps,
 )
 from hami_node.model import Ask, ContainerKind, Pod, PodWishes, Uuid
-from hami_node.vendors.nvidia.link_groups import Steps
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.clock import FakeClock
 from tests.fakes.settings import settings
@@ -197,14 +197,14 @@ def test_reasons_of_linked_pods_count_the_choice_by_links(
     fleet = linked_nodes(80, cards)
     request = pod_of(ask(cards // 2, 8000, 100), ask(cards, 8000, 100), policy="topology-aware")
     weighed = 0
-    take = Steps.take
+    take = LinkSteps.take
 
-    def counted(self: Steps, number: int) -> bool:
+    def counted(self: LinkSteps, number: int) -> bool:
         nonlocal weighed
         weighed += number
         return take(self, number)
 
-    monkeypatch.setattr(Steps, "take", counted)
+    monkeypatch.setattr(LinkSteps, "take", counted)
     effort = Effort(MOST_EXPLAIN_STEPS)
     assert fleet.place(request) == NoNode()
     weighed = 0

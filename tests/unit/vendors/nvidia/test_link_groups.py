@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from hami_node.engine.link_steps import LinkSteps
 from hami_node.model import PairScores, Uuid
-from hami_node.vendors.nvidia.link_groups import Steps, best_set, link_score, worst_single
+from hami_node.vendors.nvidia.link_groups import best_set, link_score, worst_single
 from tests.unit.engine.layouts import LAYOUTS, Link, scores_of
 
 SEED_PAIRS = {(0, 1): 80, (0, 2): 45, (0, 3): 30, (1, 2): 50, (1, 3): 35, (2, 3): 60}
@@ -194,7 +195,7 @@ def test_search_on_known_machines_is_far_from_its_steps(name: str) -> None:
     size, link = LAYOUTS[name]
     cards, scores = scores_of(size, link)
     for count in range(1, size):
-        steps = Steps()
+        steps = LinkSteps()
         most = steps.left
         best_set(cards, count, scores, steps)
         assert steps.is_exact
@@ -204,7 +205,7 @@ def test_search_on_known_machines_is_far_from_its_steps(name: str) -> None:
 @pytest.mark.parametrize("size", [32, 64])
 def test_search_without_symmetry_ends_and_tells_that_it_was_cut(size: int) -> None:
     cards, scores = _links_at_random(size)
-    steps = Steps()
+    steps = LinkSteps()
     chosen = best_set(cards, size // 2, scores, steps)
     assert not steps.is_exact
     assert steps.left > -size
@@ -221,7 +222,7 @@ def test_cut_search_gives_a_set_no_worse_than_the_first_cards_and_more_steps_a_b
             link_score(cards[a], cards[b], scores) for a, b in itertools.combinations(chosen, 2)
         )
 
-    found = [total(best_set(cards, 12, scores, Steps(left=left))) for left in (0, 100, 10**7)]
+    found = [total(best_set(cards, 12, scores, LinkSteps(left=left))) for left in (0, 100, 10**7)]
     assert found == sorted(found)
     assert found[0] > total(range(12))
 
@@ -231,6 +232,6 @@ def test_search_within_its_steps_is_the_same_as_without_a_limit() -> None:
     for _ in range(40):
         cards, scores = scores_of(stream.randrange(9, 17), _random_link(stream))
         count = stream.randrange(1, len(cards))
-        few, many = Steps(), Steps(left=10**9)
+        few, many = LinkSteps(), LinkSteps(left=10**9)
         assert best_set(cards, count, scores, few) == best_set(cards, count, scores, many)
         assert few.is_exact
