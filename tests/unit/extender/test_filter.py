@@ -312,11 +312,6 @@ def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
     assert not [key for key in desk.notes_of("a") if "NEURON" in key]
 
 
-@shows(
-    "E4",
-    fault="calls about pods that do not exist, with a megabyte of annotations each",
-    happens="nothing of a caller's object is kept after the answer",
-)
 def test_pod_with_too_many_annotations_is_told_so(desk: Desk) -> None:
     many = {f"example.com/{number}": "" for number in range(MAX_ANNOTATIONS + 1)}
     desk.add_pod("odd", annotations=many)
@@ -325,6 +320,11 @@ def test_pod_with_too_many_annotations_is_told_so(desk: Desk) -> None:
     assert (desk.notes[-1].name, desk.notes[-1].message) == ("odd", why)
 
 
+@shows(
+    "E4",
+    fault="calls about pods that do not exist, with a megabyte of annotations each",
+    happens="nothing of a caller's object is kept after the answer",
+)
 def test_nothing_of_what_a_caller_sent_is_kept() -> None:
     desk = Desk("n1")
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "999999"}
