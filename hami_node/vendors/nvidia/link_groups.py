@@ -14,6 +14,7 @@ Values of disjoint sets add up, and the mask of the answer is read from the low 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hami_node.engine.link_steps import LinkSteps
@@ -42,15 +43,21 @@ def worst_single(candidates: Sequence[Uuid], scores: PairScores) -> int:
     """Position of the card whose links to the other candidates sum up lowest.
 
     This keeps well linked cards for requests of several cards. The first in visit order wins a tie.
+    A divided card is there several times, and has no link to itself.
 
     Raises:
         ValueError: there is no candidate.
     """
-    totals = [
-        sum(link_score(card, other, scores) for b, other in enumerate(candidates) if b != a)
-        for a, card in enumerate(candidates)
-    ]
-    return totals.index(min(totals))
+    times = Counter(candidates)
+    totals = {
+        card: sum(
+            link_score(card, other, scores) * count
+            for other, count in times.items()
+            if other != card
+        )
+        for card in times
+    }
+    return candidates.index(min(times, key=totals.__getitem__))
 
 
 def best_set(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -235,3 +236,34 @@ def test_search_within_its_steps_is_the_same_as_without_a_limit() -> None:
         few, many = LinkSteps(), LinkSteps(left=10**9)
         assert best_set(cards, count, scores, few) == best_set(cards, count, scores, many)
         assert few.is_exact
+
+
+class Counting(dict[Uuid, dict[Uuid, int]]):
+    """Scores that count how often they are looked at."""
+
+    looks = 0
+
+    def get(self, key: Uuid, default: object = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+
+def test_worst_single_of_divided_cards_compares_each_pair_of_cards_once() -> None:
+    """Of 8 cards in 7 parts each 3,080 pairs were compared for each container: 1.5 ms."""
+    draw = random.Random(3)
+    cards = [Uuid(f"GPU-{number}") for number in range(8)]
+    for _ in range(50):
+        scores = Counting(
+            {a: {b: draw.randrange(9) for b in cards if draw.random() < 0.8} for a in cards}
+        )
+        for card in cards:
+            scores[card].pop(card, None)
+        parts = [draw.choice(cards) for _ in range(56)]
+        found = worst_single(parts, scores)
+        assert scores.looks <= 2 * 8 * 8
+        plain = dict(scores)
+        totals = [
+            sum(link_score(card, other, plain) for b, other in enumerate(parts) if b != a)
+            for a, card in enumerate(parts)
+        ]
+        assert found == totals.index(min(totals))
