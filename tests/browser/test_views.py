@@ -165,7 +165,7 @@ def test_keyboard_alone_is_enough(screen: Screen, rig: ViewRig) -> None:
         page.keyboard.press(key)
         screen.wait_for(words, "main")
     page.keyboard.press("1")
-    page.locator(".list").wait_for()
+    page.get_by_label("Which nodes").wait_for()  # the view before has a list and a search too
     page.keyboard.press("/")
     page.keyboard.type("gpu-00003")
     screen.wait_for("1 node", ".found")
