@@ -108,8 +108,7 @@ class Parts:
         self.readiness = self._build_readiness()
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
-        lead = self.readiness.require_lead
-        self.releaser = Releaser(self.state, self._writer, clock, lead, self.groups)
+        self.releaser = self._build_releaser()
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
         self.endpoint = self._build_endpoint()
@@ -196,6 +195,10 @@ class Parts:
             on_request=self._metrics.count_request,
             paths=("/webhook",),
         )
+
+    def _build_releaser(self) -> Releaser:
+        lead = self.readiness.require_lead
+        return Releaser(self.state, self._writer, self._clock, lead, self.groups)
 
     def _build_probe_server(self, probes: Probes) -> ProbeServer | None:
         address = self._settings.probe_address

@@ -158,8 +158,11 @@ def _check(pods: Pods, plans: Sequence[_Plan], scheduler: Scheduler) -> None:
 def _has_done_its_work(status: Json) -> bool:
     """Its container ended by itself while kubelet was dead: the next one admits the pod once more.
 
-    Where no plugin serves at that moment the pod fails, and a third kubelet drops the reason.
+    Where no plugin serves at that moment the pod fails, and a third kubelet drops the reason. A pod
+    that has one is judged by it.
     """
+    if status.get("reason") or status.get("message"):
+        return False
     ended = [item["state"].get("terminated") for item in status.get("containerStatuses", ())]
     return bool(ended) and all(end is not None and end["exitCode"] == 0 for end in ended)
 

@@ -13,7 +13,7 @@ SHELF_SIZE = 64
 """Nodes per shelf: skipping a shelf costs as much as looking at one node of it."""
 
 LOT_SIZE = 16
-"""Nodes that are looked at before anybody can tell that the time is up."""
+"""Nodes that are looked at between two looks at the time."""
 
 IsAllowed = Callable[[str], bool]
 """Whether a node may be chosen."""

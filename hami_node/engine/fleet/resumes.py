@@ -8,7 +8,7 @@ from hami_node.engine.fleet.summaries import Key
 from hami_node.engine.place import PodRequest
 
 MOST_REQUESTS: Final = 4_096
-"""Requests of which this is known; of more, the oldest begin anew."""
+"""Requests of which this is known; of more, the oldest start over."""
 
 
 class Resumes:
