@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin
+# The tests wait more than they compute: four processes a core.
+TESTS  := $(shell expr 4 \* $$(nproc 2>/dev/null || echo 2))
+# Each of these processes would rewrite every assertion again where nothing may be kept compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type dead hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
+.PHONY: help demo test test-long check fmt lint type dead words hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
@@ -22,10 +26,13 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in under 15 seconds
 	$(RUN)/hami-node demo
 
-test: $(VENV)/.ready ## unit, property, conformance and integration tests, on every core; needs gcc for the tests of NVML, which are skipped without it
-	$(RUN)/python -m pytest --numprocesses auto --dist worksteal
+test: $(VENV)/.ready ## unit, property, conformance and integration tests, four processes a core; needs gcc for the tests of NVML, which are skipped without it
+	$(RUN)/python -m pytest --numprocesses $(TESTS) --dist worksteal
 
-check: $(VENV)/.ready lint type dead ## lint, type and dead
+test-long: $(VENV)/.ready ## what takes too long for test: more seeds of what is tested by chance
+	$(RUN)/python -m pytest -m long --numprocesses $(TESTS) --dist worksteal
+
+check: $(VENV)/.ready lint type dead words ## lint, type, dead and words
 
 fmt: $(VENV)/.ready ## format the code, and correct what ruff can correct
 	$(RUN)/ruff format .
@@ -41,6 +48,9 @@ type: $(VENV)/.ready ## check types (mypy --strict)
 
 dead: $(VENV)/.ready ## look for code in the product that the product does not use (vulture)
 	$(RUN)/vulture
+
+words: $(VENV)/.ready ## test words, documents, layout, what is released, what the daemon loads
+	$(RUN)/python -m pytest --numprocesses auto tests/checks
 
 hooks: $(VENV)/.ready ## let git run the checks of `make check` before each commit (pre-commit); needs a git checkout
 	$(RUN)/pre-commit install

@@ -120,6 +120,10 @@ class RecordError(HamiError):
     """This node's own record can't be written; the message has the reason and a hint."""
 
 
+class PodTooLarge(RecordError):
+    """One pod has so much on record that no more is added for it; others are not concerned."""
+
+
 class InstallError(HamiError):
     """Files can't be installed on this node; the message has the reason and a hint."""
 

@@ -23,7 +23,7 @@ class PackageMissing(HamiError):
         """Compose one line a person can act on."""
         super().__init__(
             f"the Python package {name} is missing: "
-            f"pip install '{_PACKAGE}[{extra}]' (in a clone: pip install '.[{extra}]')"
+            f"pip install '.[{extra}]' in a checkout of {_PACKAGE}, or use its image"
         )
 
 

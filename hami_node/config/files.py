@@ -36,6 +36,10 @@ except ImportError:  # PyYAML built without libyaml: slower, otherwise equal
 MAX_FILE_BYTES: Final = 1024 * 1024
 """The limit of Kubernetes for a ConfigMap."""
 _MAX_DEPTH: Final = 32
+_MAX_ALIASED: Final = 10_000
+"""Values that the aliases of a document may stand for: a few lines of them can mean billions."""
+_MAX_NUMBER_CHARS: Final = 64
+"""Python refuses to write a longer number in an error's text."""
 _SCALAR_ERRORS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 """What PyYAML raises besides its own errors for a malformed date or number."""
 DEVICE_CONFIG: Final = "device-config.yaml"
@@ -145,7 +149,7 @@ def parse_yaml(data: bytes, source: str) -> object:
         ConfigError: not YAML; names line and column.
     """
     try:
-        _refuse_deep_nesting(data, source)
+        _refuse_too_much(data, source)
         return yaml.load(data, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, *_SCALAR_ERRORS) as e:
         mark = getattr(e, "problem_mark", None)
@@ -154,16 +158,35 @@ def parse_yaml(data: bytes, source: str) -> object:
         raise ConfigError(source, where, excerpt(problem), "correct the YAML there") from e
 
 
-def _refuse_deep_nesting(data: bytes, source: str) -> None:
+def _refuse_too_much(data: bytes, source: str) -> None:
     """Check the events first: libyaml builds its tree by recursion and would crash the process."""
-    depth = 0
+    sizes: dict[str, int] = {}  # values at and below an anchor
+    inside: list[tuple[str | None, int]] = []  # anchor and values so far of each open collection
+    aliased = 0
     for event in yaml.parse(data, Loader=_StrictLoader):
+        anchor, size = getattr(event, "anchor", None), 1
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _MAX_DEPTH:
-            raise ConfigError(source, "file", "deep nesting", f"at most {_MAX_DEPTH} levels")
+            inside.append((anchor, 1))
+            sizes.pop(anchor or "", None)
+            if len(inside) > _MAX_DEPTH:
+                raise ConfigError(source, "file", "deep nesting", f"at most {_MAX_DEPTH} levels")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = inside.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(anchor or "", _MAX_ALIASED + 1)  # unknown where it is within itself
+            aliased += size
+            if aliased > _MAX_ALIASED:
+                mark = event.start_mark
+                where = f"line {mark.line + 1}" if mark else "file"
+                hint = f"aliases may stand for {_MAX_ALIASED} values; write these out"
+                raise ConfigError(source, where, f"*{shown(anchor or '')}", hint)
+        elif not isinstance(event, yaml.ScalarEvent):
+            continue
+        if anchor and not isinstance(event, yaml.AliasEvent):
+            sizes[anchor] = size
+        if inside:
+            inside[-1] = (inside[-1][0], inside[-1][1] + size)
 
 
 class _StrictLoader(_Loader):
@@ -180,6 +203,16 @@ class _StrictLoader(_Loader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+    def construct_yaml_int(self, node: Any) -> Any:  # noqa: ANN401 - PyYAML's signature
+        """Refuse a number that no message can show."""
+        if len(node.value) > _MAX_NUMBER_CHARS:
+            problem = f"a number of {len(node.value)} characters"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_yaml_int(node)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 def read_device_config(data: bytes, source: str, blocks: Blocks) -> FileValues:

@@ -134,7 +134,7 @@ class Settings:
         10.0, "How long a bind waits for a node lock that another pod holds, seconds."
     )
     node_lock_timeout_s: Annotated[float, Meta(ge=10, le=3600)] = setting(
-        300.0, "A node lock or an unbound reservation expires after this time, seconds."
+        300.0, "A node lock expires after this time, seconds."
     )
     leader_elect: bool = setting(
         False, "Serve only while holding the Lease: needed with more than one replica."

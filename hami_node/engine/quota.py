@@ -6,7 +6,7 @@ never scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import add
 
@@ -16,10 +16,16 @@ from hami_node.model import Uuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A namespace's limits and what its pods hold; None is no limit."""
+    """A namespace's limits and what its pods hold; None is no limit.
+
+    Attributes:
+        requests: limits of memory and cores that Kubernetes keeps when a pod is created: what a
+            running pod gets beyond that has to be kept here.
+    """
 
     memory_limit_mib: int | None = None
     core_limit: int | None = None
+    requests: tuple[int | None, int | None] = (None, None)
     memory_used_mib: int = 0
     cores_used: int = 0
     memory_factor: int = 1
@@ -122,12 +128,17 @@ def _merged(
     return (*takes, more)
 
 
+def _lowest(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one ResourceQuota object allows; None is no limit."""
+    """What one ResourceQuota object allows; None is no limit. `requests` as of `Quota`."""
 
     memory_mib: int | None = None
     cores: int | None = None
+    requests: tuple[int | None, int | None] = (None, None)
 
 
 class QuotaBook:
@@ -166,12 +177,14 @@ class QuotaBook:
         objects = self._limits.get(namespace)
         if not objects:
             return None
-        memory = [limits.memory_mib for limits in objects.values() if limits.memory_mib is not None]
-        cores = [limits.cores for limits in objects.values() if limits.cores is not None]
         used_memory, used_cores = self._used.get(namespace, (0, 0))
         return Quota(
-            memory_limit_mib=min(memory, default=None),
-            core_limit=min(cores, default=None),
+            memory_limit_mib=_lowest(limits.memory_mib for limits in objects.values()),
+            core_limit=_lowest(limits.cores for limits in objects.values()),
+            requests=(
+                _lowest(limits.requests[0] for limits in objects.values()),
+                _lowest(limits.requests[1] for limits in objects.values()),
+            ),
             memory_used_mib=used_memory,
             cores_used=used_cores,
             memory_factor=self._factor,

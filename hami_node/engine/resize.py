@@ -106,19 +106,22 @@ def quota_objection(
 ) -> Amounts | None:
     """Where the namespace would go beyond its quota; None if it would not, or nothing grows.
 
-    `quota` counts `before` in; both are what the pod counts there.
+    `quota` counts `before` in; both are what the pod counts there. What Kubernetes limits at
+    creation is kept, too, and there 0 is always a limit.
     """
     if quota is None:
         return None
     had, wants = _limited(before), _limited(after)
-    limits = (quota.memory_limit_mib, quota.core_limit)
+    ours = (quota.memory_limit_mib, quota.core_limit)
+    if not zero_is_limit:
+        ours = (ours[0] or None, ours[1] or None)
     used = (quota.memory_used_mib, quota.cores_used)
     factors, units = (quota.memory_factor, 1), ("MiB", "percent")
     for at in range(2):
-        limit = limits[at]
-        if limit is None or (limit == 0 and not zero_is_limit) or wants[at] <= had[at]:
+        limits = [limit for limit in (ours[at], quota.requests[at]) if limit is not None]
+        if not limits or wants[at] <= had[at]:
             continue
-        left = limit * factors[at] - used[at] + had[at]
+        left = min(limits) * factors[at] - used[at] + had[at]
         if wants[at] > left:
             return Amounts(left=left, asked=wants[at], unit=units[at])
     return None

@@ -10,7 +10,6 @@ from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import KubeError, NotLeading, WireError
 from hami_node.extender.caller_limits import check_pod
-from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.messages import (
     FilterAnswer,
     FilterArgs,
@@ -73,14 +72,10 @@ class PodFilter:
         writer: ReservationWriter,
         outlets: Outlets,
         find_pod: FindPod = lambda _namespace, _name: None,
-        groups: GroupGate | None = None,
     ) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache.
-
-        Groups of pods are placed by `groups`.
-        """
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
         self._state, self._writer, self._out = state, writer, outlets
-        self._placer = PodPlacer(state, writer, find_pod, groups)
+        self._placer = PodPlacer(state, writer, find_pod)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.

@@ -17,13 +17,11 @@ from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.config.settings import Settings
 from hami_node.config.sources import plain
-from hami_node.engine.quota import Limits
 from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.binding.sending import Sending
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
-from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
 from hami_node.extender.leading.echoes import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
@@ -56,7 +54,7 @@ LEASE_TIMEOUTS: Final = Timeouts(connect_s=0.7, read_s=1.0, total_s=1.0)
 """Less than half of the time in which the Lease has to be renewed: one call may hang."""
 ATTEMPTS: Final = 2
 PAUSE_S: Final = 0.001
-"""In which a search for victims, or for room for a group, lets other decisions have the state."""
+"""In which a search for victims lets other decisions have the state."""
 DECISIONS: Final = ("/filter", "/bind", "/preempt", "/healthz", "/readyz", "/metrics", "/version")
 """What is served beside a port for the webhook alone."""
 EVENT_LIMITS: Final = EventLimits(
@@ -99,8 +97,7 @@ class Parts:
         self.view = WatchedCluster.of_cluster(self.kube, clock)
         self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
         rules = rules_of(settings, vendors)
-        self.state = ClusterState(rules, clock, settings.node_lock_timeout_s)
-        self.groups = GroupGate(self.state, clock, lambda: stop.wait(PAUSE_S))
+        self.state = ClusterState(rules, clock)
         self.resizer = self._build_resizer()
         self._waiting = WaitingPods(self.view.pod, clock)
         self._follow()
@@ -197,8 +194,7 @@ class Parts:
         )
 
     def _build_releaser(self) -> Releaser:
-        lead = self.readiness.require_lead
-        return Releaser(self.state, self._writer, self._clock, lead, self.groups)
+        return Releaser(self.state, self._writer, self._clock, self.readiness.require_lead)
 
     def _build_probe_server(self, probes: Probes) -> ProbeServer | None:
         address = self._settings.probe_address
@@ -224,22 +220,16 @@ class Parts:
         self.view.node_watch.cache.follow(self.state.node_changed)
         self.view.pod_watch.cache.follow(self.state.pod_changed)
         self.view.pod_watch.cache.follow(self.resizer.pod_changed)
-        self.view.pod_watch.cache.follow(self.groups.members.pod_changed)
         self.quotas.cache.follow(self._quota_changed)
 
     def _begin_term(self) -> None:
-        self.groups.clear()
         self.state.begin_term(self._settings.scheduler_name)
 
     def _quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         quota, limited = after or before, self.state.rules.limited
         if quota is None or limited is None:
             return
-        limits = None
-        if after is not None:
-            limits = Limits(
-                memory_mib=after.limit(limited.memory), cores=after.limit(limited.cores)
-            )
+        limits = None if after is None else limited.limits_in(after)
         self.state.set_quota(quota.namespace, quota.name, limits)
 
     def _election(self) -> MakeLeader | None:
@@ -270,7 +260,7 @@ class Parts:
     def _build_endpoints(self, probes: Probes) -> Endpoints:
         settings, metrics = self._settings, self._metrics
         outlets, find_pod = self._outlets("filter"), self.view.pod
-        pod_filter = PodFilter(self.state, self._writer, outlets, find_pod, self.groups)
+        pod_filter = PodFilter(self.state, self._writer, outlets, find_pod)
         binder = PodBinder(
             BindParts(
                 kube=self.kube,

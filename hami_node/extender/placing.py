@@ -15,7 +15,6 @@ from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
-from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.reservation_writer import ReservationWriter
@@ -61,14 +60,9 @@ class PodPlacer:
         state: ClusterState,
         writer: ReservationWriter,
         find_pod: FindPod,
-        groups: GroupGate | None = None,
     ) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache.
-
-        Groups of pods are placed by `groups`.
-        """
+        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
         self._state, self._writer, self._find_pod = state, writer, find_pod
-        self._reserve = state.reserve if groups is None else groups.reserve
 
     def place(
         self,
@@ -96,7 +90,7 @@ class PodPlacer:
             return known
         if (refusal := self._unfit(pod, known)) is not None:
             return refusal
-        answer = self._reserve(known, request, candidates, is_binding=is_binding)
+        answer = self._state.reserve(known, request, candidates, is_binding=is_binding)
         if not isinstance(answer, Reserved):
             return answer
         node = self._state.node(answer.placed.node)

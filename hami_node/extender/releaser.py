@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Final
 
 from hami_node.errors import KubeError, NotLeading, PodTaken
-from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
@@ -33,11 +32,10 @@ class Releaser:
         writer: ReservationWriter,
         clock: Clock,
         require_lead: Callable[[], Fence],
-        groups: GroupGate,
     ) -> None:
-        """Release in `state`, groups as a whole; the pods are written by whoever leads."""
+        """Release in `state`; the pods are written by whoever leads."""
         self._state, self._writer, self._clock = state, writer, clock
-        self._require_lead, self._groups = require_lead, groups
+        self._require_lead = require_lead
 
     def run(self, stop: threading.Event) -> None:
         """Look until stopped."""
@@ -46,7 +44,7 @@ class Releaser:
 
     def look(self) -> None:
         """Release what is due; then remove it from the pods that carry it."""
-        if released := (*self._state.released.take(), *self._groups.look()):
+        if released := self._state.released.take():
             with suppress(NotLeading):
                 self._clear(released, self._require_lead())
 

@@ -10,7 +10,7 @@ from hami_node.engine.back_off import BackOff
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.place import Rules
-from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.quota import QuotaBook
 from hami_node.engine.usage import DeviceUsage
 from hami_node.inspection.back_off import back_off_of, rejections_of, whose_of
 from hami_node.model import Node, Pod, Uuid
@@ -151,8 +151,8 @@ def fleet_of(
         fleet.add_pod(key, counted.namespace, counted.holding.node, counted.holding.grants)
     for quota in quotas:
         for vendor in limited:
-            limits = Limits(memory_mib=quota.limit(vendor.memory), cores=quota.limit(vendor.cores))
-            fleet.quotas.set_limits(quota.namespace, f"{quota.name} of {vendor.title}", limits)
+            name = f"{quota.name} of {vendor.title}"
+            fleet.quotas.set_limits(quota.namespace, name, vendor.limits_in(quota))
     return fleet
 
 

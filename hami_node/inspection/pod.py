@@ -252,7 +252,9 @@ def _unbound(
     else:
         hints = hints_of(picture, request, pod.annotations, closed)
     if holding is not None and state is PodState.WAITING:
-        summary += f"; it was reserved on {holding.node} and not bound within {UNBOUND_S:.0f} s"
+        summary += (
+            f"; it was reserved on {holding.node} and not bound within {UNBOUND_S / 60:.0f} min"
+        )
     return _Finding(
         state=state,
         summary=summary,

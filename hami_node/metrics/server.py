@@ -7,13 +7,14 @@ kubelet out.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import chain
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -24,7 +25,9 @@ from prometheus_client.registry import CollectorRegistry
 from hami_node.metrics.pages import CLIENT_TIMEOUT_S, Page, PageHandler, PageServer
 
 MAX_PAGES: Final = 4
-"""Requests for /metrics at a time: a page of all nodes takes time and memory."""
+"""Requests for /metrics at a time; one page is made at a time, which costs decisions time."""
+PAGE_KEPT_S: Final = 1.0
+"""The cards of all nodes are served again for so long."""
 MAX_NODES: Final = 100
 """Names of nodes in one request for /metrics."""
 PAGE_TIMEOUT_S: Final = 30.0
@@ -109,6 +112,9 @@ class _MetricsPage:
     def __init__(self, registry: CollectorRegistry, cards: CardPages) -> None:
         self._registry, self._cards = registry, cards
         self._free = threading.BoundedSemaphore(MAX_PAGES)
+        self._making = threading.Lock()
+        self._kept: list[bytes] = []
+        self._made_s = -math.inf
 
     def __call__(self, client: PageHandler) -> None:
         try:
@@ -128,11 +134,11 @@ class _MetricsPage:
             self._free.release()
 
     def _send_page(self, client: PageHandler, nodes: Collection[str] | None) -> None:
-        deadline_s = time.monotonic() + PAGE_TIMEOUT_S
-        cards = self._cards(nodes)
-        first = next(cards, "")  # before the status, so that a failure is no half page
         encode, content_type = choose_encoder(client.headers.get("Accept", ""))
-        own = encode(self._registry if nodes is None else CollectorRegistry())
+        with self._making:  # the whole page before the status, so that a failure is no half page
+            own = encode(self._registry if nodes is None else CollectorRegistry())
+            packed = self._packed(nodes)
+        deadline_s = time.monotonic() + PAGE_TIMEOUT_S
         end = END if own.endswith(END) else b""
         is_chunked = client.request_version == "HTTP/1.1"
         if is_chunked:  # so that a client notices a page that was cut off
@@ -144,15 +150,28 @@ class _MetricsPage:
             client.send_header("Transfer-Encoding", "chunked")
         client.end_headers()
         _send(client, own.removesuffix(end), is_chunked)
-        for text in chain((first,), cards):
+        for part in packed:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"the page was not read within {PAGE_TIMEOUT_S:.0f} s")
             client.connection.settimeout(min(CLIENT_TIMEOUT_S, left_s))
-            _send(client, text.encode(errors="replace"), is_chunked)
+            _send(client, zlib.decompress(part), is_chunked)
         _send(client, end, is_chunked)
         if is_chunked:
             client.wfile.write(b"0\r\n\r\n")
+
+    def _packed(self, nodes: Collection[str] | None) -> list[bytes]:
+        """The cards, compressed: slow readers would hold a page of many MiB each."""
+        if nodes is not None:
+            return _pack(self._cards(nodes))
+        if time.monotonic() >= self._made_s + PAGE_KEPT_S:
+            self._kept = _pack(self._cards(None))
+            self._made_s = time.monotonic()
+        return self._kept
+
+
+def _pack(texts: Iterator[str]) -> list[bytes]:
+    return [zlib.compress(text.encode(errors="replace"), 1) for text in texts]
 
 
 def _send(client: PageHandler, part: bytes, is_chunked: bool) -> None:

@@ -21,8 +21,8 @@ from hami_node.logs import kv
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES: Final = 8 * 1024 * 1024
-"""The largest record that is written or read."""
+MAX_BYTES: Final = 128 * 1024 * 1024
+"""What is larger is no record: more than all pods of a node have in one."""
 
 _HEADER: Final = re.compile(rb"hami-node ([a-z-]{1,32}) ([0-9]{1,6}) ([0-9]{1,9}) ([0-9a-f]{64})\n")
 _HEADER_BYTES: Final = 160
@@ -87,8 +87,7 @@ class RecordFile:
         """
         if len(payload) > MAX_BYTES:
             raise RecordError(
-                f"{self._path} would have {len(payload)} bytes, more than {MAX_BYTES}: look for "
-                "pods on this node that have ended and are not deleted"
+                f"{self._path} would have {len(payload)} bytes, more than {MAX_BYTES}"
             )
         digest = _digest(self._name, self._version, payload)
         header = f"hami-node {self._name} {self._version} {len(payload)} {digest}\n".encode()

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from hami_node.clock import Deadline
-from hami_node.errors import RecordError
+from hami_node.errors import PodTooLarge, RecordError
 from hami_node.logs import kv
 from hami_node.record.bounded import BoundedWork
 from hami_node.record.file import RecordFile, State
@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 NAME: Final = "grants"
 VERSION: Final = 1
-MAX_ENTRIES: Final = 4096
-"""More containers than kubelet runs on any node."""
+MAX_POD_BYTES: Final = 512 * 1024
+"""The most that one pod may have on record: more than 300 containers. What pods have together is
+bounded by how many kubelet runs."""
 DISK_TIMEOUT_S: Final = 3.0
 """How long a write may take, of the 10 s that kubelet waits."""
 RETRY_S: Final = 5.0
@@ -149,12 +150,11 @@ class Ledger:
         self,
         file: RecordFile,
         *,
-        max_entries: int = MAX_ENTRIES,
         disk_timeout_s: float = DISK_TIMEOUT_S,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the entries in `file`; nothing is read yet. `on_failure`: it can't be written."""
-        self._file, self._max_entries = file, max_entries
+        self._file = file
         self._on_failure = on_failure
         self._disk = BoundedWork(disk_timeout_s)
         self._lock = threading.Lock()
@@ -205,6 +205,7 @@ class Ledger:
 
         Raises:
             RecordError: it can't be written by the deadline; the ledger is as it was before.
+            PodTooLarge: its pod would have more on record than a pod may.
         """
         self.put_all((entry,), deadline)
 
@@ -219,20 +220,33 @@ class Ledger:
             if is_known and not self._is_behind:
                 return
             entries = {**self._entries, **{entry.key: entry for entry in added}}
-            if len(entries) > self._max_entries:
-                raise RecordError(
-                    f"the record of grants has {self._max_entries} entries, which is its limit: "
-                    "look for pods on this node that have ended and are not deleted"
-                )
+            for entry in added:
+                if self._pod_bytes(entry.pod_uid, entries) > MAX_POD_BYTES:
+                    raise PodTooLarge(
+                        f"its pod would have more than {MAX_POD_BYTES} bytes in the record of "
+                        "grants: give it fewer containers with cards"
+                    )
             self._save(entries, deadline)
             self._entries = entries
 
-    def adopt(self, entries: Iterable[Entry]) -> None:
-        """Add what was read from pods, beside what is there; kept even if it can't be written."""
+    def adopt(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Add what was read from pods, beside what is there; kept even if it can't be written.
+
+        Returns what was added: nothing that would give a pod more than it may have.
+        """
         with self._lock:
-            added = {entry.key: entry for entry in entries if entry.key not in self._entries}
+            known = dict(self._entries)
+            added: dict[Key, Entry] = {}
+            for entry in entries:
+                if known.setdefault(entry.key, entry) is not entry:
+                    continue
+                if self._pod_bytes(entry.pod_uid, known) > MAX_POD_BYTES:
+                    del known[entry.key]
+                else:
+                    added[entry.key] = entry
             if added:
                 self._change({**added, **self._entries})
+            return tuple(added.values())
 
     def remove(self, uid: str, container: str, vendor: str) -> None:
         """Take an entry back: the container does not get the answer. Never raises."""
@@ -327,10 +341,15 @@ class Ledger:
 
     def _encode(self, entries: Mapping[Key, Entry]) -> bytes:
         """The payload; an entry is encoded once, for all of them are written at every change."""
-        known, self._encoded = self._encoded, {}
-        for key, entry in entries.items():
-            encoded = known.get(key)
-            if encoded is None or encoded[0] is not entry:
-                encoded = entry, _ENCODER.encode(entry)
-            self._encoded[key] = encoded
-        return b'{"entries":[%b]}' % b",".join(text for _, text in self._encoded.values())
+        text = b'{"entries":[%b]}' % b",".join(map(self._text, entries.values()))
+        self._encoded = {key: self._encoded[key] for key in entries}
+        return text
+
+    def _text(self, entry: Entry) -> bytes:
+        encoded = self._encoded.get(entry.key)
+        if encoded is None or encoded[0] is not entry:
+            encoded = self._encoded[entry.key] = entry, _ENCODER.encode(entry)
+        return encoded[1]
+
+    def _pod_bytes(self, uid: str, entries: Mapping[Key, Entry]) -> int:
+        return sum(len(self._text(entry)) for entry in entries.values() if entry.pod_uid == uid)

@@ -69,6 +69,7 @@ class VendorAdmission:
             return VendorRequest()
         added = self.defaults_of(named)
         try:
+            self.protocol.refuse_conflict(container)
             ask = self.ask_of(replace(container, limits={**container.limits, **added}))
         except WireError as e:
             problem = f"{e.key} is {shown(e.excerpt)}: {e.why} ({self.hint_of(e.key)})"

@@ -16,8 +16,9 @@ from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of
 
-UNBOUND_S: Final = 300.0
-"""A reservation that stays unbound for this long is void, unless the settings change it."""
+UNBOUND_S: Final = 25 * 60.0
+"""A reservation that stays unbound for this long is void: a pod may wait 15 minutes in Permit, then
+10 for its volumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

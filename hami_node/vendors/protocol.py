@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from hami_node.engine.card_rules import CardRules
+from hami_node.engine.quota import Limits
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.model import (
@@ -33,6 +34,7 @@ from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
 from hami_node.wire import register
 from hami_node.wire.grants import decode_grants, encode_grants
+from hami_node.wire.quotas import REQUESTS, ResourceQuota
 from hami_node.wire.reservation import GrantKeys, counts_of
 from hami_node.wire.slots import AmbiguousSlots, SlotMap, SlotMismatch, assign_slots
 
@@ -125,6 +127,16 @@ class VendorProtocol:
             cores=(count_of(container, self.cores) if self.cores else None) or 0,
         )
 
+    def refuse_conflict(self, container: Container) -> None:
+        """Refuse a request of which kubelet would hand out more than is reserved.
+
+        It can be decoded as HAMi decodes it; but no pod that is created or placed may have it.
+
+        Raises:
+            WireError: it names what contradicts what.
+        """
+        del container
+
     def wishes_of(self, annotations: Mapping[str, str]) -> CardWishes:
         """Which cards the pod's annotations wish for; never raises."""
         del annotations
@@ -150,6 +162,14 @@ class VendorProtocol:
     def counts_in(self, pod: Pod) -> Mapping[str, int]:
         """How many of that resource each of the pod's containers requests, by its name."""
         return next(filter(None, (counts_of(pod, name) for name in self.counted)), {})
+
+    def limits_in(self, quota: ResourceQuota) -> Limits:
+        """What a ResourceQuota allows of the vendor's cards."""
+        return Limits(
+            memory_mib=quota.limit(self.memory),
+            cores=quota.limit(self.cores),
+            requests=(quota.limit(self.memory, REQUESTS), quota.limit(self.cores, REQUESTS)),
+        )
 
     # -- fixed shares ------------------------------------------------------------------------------
     def is_fixed(self, resource: str) -> bool:

@@ -46,13 +46,16 @@ def request_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> PodRequest:
     """What the pod asks for.
 
     Raises:
-        WireError: a quantity that can't be served, and `key` names container and resource; or more
-            than any pod needs of what makes each look at a node dearer.
+        WireError: a quantity that can't be served, or two that contradict each other, and `key`
+            names container and resource; or more than any pod needs of what makes each look at a
+            node dearer.
     """
     containers = []
     for container in pod.containers:
         try:
             asks = asks_of(container, vendors)
+            for vendor in vendors:
+                vendor.refuse_conflict(container)
         except WireError as e:
             raise WireError(f"container {container.name}: {e.key}", e.excerpt, e.why) from e
         containers.append(ContainerAsks(kind=container.kind, asks=asks))

@@ -18,7 +18,7 @@ from typing import Final
 from hami_node.engine.back_off import BackOff
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.quota import QuotaBook
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.inspection.back_off import back_off_of
@@ -223,7 +223,7 @@ class LivePicture:
 
     def _set_quota(self, quota: ResourceQuota, *, is_gone: bool) -> None:
         for vendor in self._limited:
-            limits = Limits(memory_mib=quota.limit(vendor.memory), cores=quota.limit(vendor.cores))
+            limits = vendor.limits_in(quota)
             name = f"{quota.name} of {vendor.title}"
             self._fleet.quotas.set_limits(quota.namespace, name, None if is_gone else limits)
 

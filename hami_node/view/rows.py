@@ -18,7 +18,7 @@ from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeVi
 from hami_node.model import Node
 from hami_node.text import cut
 from hami_node.vendors.protocol import VendorProtocol
-from hami_node.wire.handshake import HandshakeKind, decode_handshake
+from hami_node.wire.handshake import LATE_S, HandshakeKind, decode_handshake
 
 MAX_TEXT: Final = 300
 """Characters sent of a text that anybody may have written."""
@@ -28,8 +28,6 @@ MAX_PODS: Final = 200
 """Pods named in a row."""
 MAX_CARDS: Final = 64
 """Cards drawn in a row."""
-LATE_S: Final = 180.0
-"""A node that reports on its own and has not done so for this long is late."""
 
 Json = dict[str, Any]
 

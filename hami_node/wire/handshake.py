@@ -41,6 +41,9 @@ class Handshake:
         return self.is_dotted and self.kind is not HandshakeKind.REPORTED
 
 
+LATE_S: Final = 90.0
+"""A node whose last handshake is older than this is late, wherever people look: its daemon reports
+every 30 s (55 at most), and schedulers give a silent node up after 60 to 90 s."""
 _FORM: Final = re.compile(r"(Reported|Requesting|Deleted)[ _]?(.*)", re.DOTALL)
 _DOTTED: Final = re.compile(r"\d{4}\.\d\d\.\d\d ", re.ASCII)
 

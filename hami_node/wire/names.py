@@ -77,19 +77,8 @@ POD_GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 # user -> scheduler, extender: `slot=1,core=1,memory=1`, 2.10; util/device_scoring_weights.go
 POD_SCORING_WEIGHTS: Final = "hami.io/device-scoring-weights"
 
-# -- Groups of pods --------------------------------------------------------------------------------
-# user -> extender: annotation or label, the group's name; see "Groups of pods"; ours
+# user -> webhook: names a group, which was placed as a whole once; has no effect; ours
 POD_GROUP: Final = "hami-node.io/pod-group"
-# user -> extender: annotation, how many pods of the group get cards at once; ours
-POD_GROUP_MIN: Final = "hami-node.io/pod-group-min"
-# user -> coscheduling plugin, extender: label, the group's name; scheduler-plugins
-COSCHEDULING_GROUP: Final = "scheduling.x-k8s.io/pod-group"
-# Kueue, user -> Kueue, extender: label, the group's name; Kueue's documentation
-KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
-# Kueue, user -> Kueue, extender: annotation, how many pods the group has; Kueue's documentation
-KUEUE_GROUP_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
-# Volcano -> Volcano, extender: annotation, the group's name; Volcano's documentation
-VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 
 # -- Pod annotations of a resize ------------------------------------------------------------------
 # user -> extender: new amounts by container, see "Resizing"; ours

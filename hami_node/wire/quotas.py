@@ -12,7 +12,9 @@ from hami_node.errors import WireError
 from hami_node.wire.values.quantity import parse_whole_quantity
 
 LIMITS: Final = "limits."
-"""Before a resource's name in `spec.hard`; other keys limit nothing here."""
+"""Before a resource's name in `spec.hard`: what HAMi's schedulers keep, ours too."""
+REQUESTS: Final = "requests."
+"""The same for what Kubernetes itself keeps when a pod is created, and nobody later."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -44,12 +46,12 @@ class ResourceQuota:
     resource_version: str
     hard: Mapping[str, str] = field(default_factory=dict)
 
-    def limit(self, resource: str) -> int | None:
+    def limit(self, resource: str, kind: str = LIMITS) -> int | None:
         """The limit of a resource in its own unit; None if it is absent or not a whole number.
 
         Source: HAMi 2.10 device/quota.go:196-207, which skips other values too.
         """
-        text = self.hard.get(LIMITS + resource)
+        text = self.hard.get(kind + resource)
         if text is None:
             return None
         try:

@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     """One browser for all tests."""
     playwright: Any = pytest.importorskip(
-        "playwright.sync_api", reason="needs pip install 'hami-node[browser]'"
+        "playwright.sync_api", reason="needs pip install '.[browser]'"
     )
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:

@@ -21,7 +21,7 @@ _COLLECTIONS: Final = {
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
     "Job": "/apis/batch/v1/namespaces/default/jobs",
 }
-_COUNTS: Final = {"deployment": 3, "job": 3, "pod-group": 2, "priority": 2}
+_COUNTS: Final = {"deployment": 3, "job": 3, "priority": 2}
 """Pods that an example makes, where it is not one."""
 
 
@@ -63,7 +63,7 @@ def test_example_gets_what_it_asks_for(pods: Pods, applied: str) -> None:
         phases = [pod["status"]["phase"] for pod in found]
         assert len(found) == count, phases
         assert set(phases) <= {"Running", "Succeeded"}, phases
-        if applied in ("job", "pod-group"):
+        if applied == "job":
             assert set(phases) == {"Succeeded"}, phases
         return found
 

@@ -7,7 +7,7 @@ import pytest
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import MEMORY_MIB, uuid
-from tests.fakes.pods import Box, Part, reservation
+from tests.fakes.pods import Box, Part, pod_body, reservation
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig, inside
 from tests.reliability import shows
@@ -49,3 +49,24 @@ def test_forged_reservation_gets_nothing(rig: Rig, box: Box, text: str) -> None:
     rig.place("rest", [Box(memory_mib=rest)], {"main": [Part(uuid=uuid(0), memory_mib=rest)]})
     beside = rig.admit("rest")
     assert inside(beside)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == f"{rest}m"
+
+
+@shows(
+    "P4",
+    fault="a tenant's pods without cards carry annotations of 250 KB that name thousands of them",
+    happens="nothing of it counts or is put on record: kubelet lists no device of ours for them",
+)
+def test_annotations_of_pods_without_cards_fill_no_record(rig: Rig) -> None:
+    grants = "".join(f"GPU-{number:08d}-x,NVIDIA,1,0:" for number in range(9000)) + ";"
+    for number in range(40):
+        body = pod_body(f"t{number}", [Box(cards=0)], {nvidia_names.POD_ALLOCATED: grants})
+        body["spec"]["containers"][0]["resources"]["limits"] = {"a.b/c": "1"}
+        body["status"]["phase"] = "Running"
+        rig.api.create("pods", body)
+    rig.wait_seen("t39")
+    for card in (0, 1):
+        name = f"victim-{card}"
+        rig.place(name, [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
+        answer = rig.admit(name)
+        assert answer.is_admitted, answer.refusal
+    assert (rig.record / "grants.record").stat().st_size < 10_000

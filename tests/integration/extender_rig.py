@@ -43,7 +43,6 @@ SCHEDULER: Final = "hami-scheduler"
 CARDS: Final = 8
 SLOTS: Final = 5
 MEMORY_MIB: Final = 16_000
-UNBOUND_S: Final = 300.0
 LIMIT_S: Final = 20.0
 
 
@@ -292,7 +291,7 @@ class ExtenderRig:
 
     def rebuilt(self) -> ClusterState:
         """A new state from the API server's objects, with our reservations as if bound."""
-        fresh = ClusterState(self.state.rules, self.clock, UNBOUND_S)
+        fresh = ClusterState(self.state.rules, self.clock)
         for node in self._nodes():
             fresh.node_changed(None, node)
         for pod in self.pods():

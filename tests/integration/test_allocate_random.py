@@ -15,6 +15,7 @@ from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Generation, Part
 from tests.integration.desk import AllocatingDaemon, World
 from tests.reliability import shows
+from tests.seeds import seeds
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 KINDS: dict[str, list[ContainerKind]] = {
@@ -181,7 +182,7 @@ class Node:
         self.world.listed.held["default", life.name] = dict.fromkeys(held, ())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(3, 20))
 @pytest.mark.parametrize("lists_ended_pods", [False, True], ids=["1.34", "before-1.34"])
 @shows(
     "N3",

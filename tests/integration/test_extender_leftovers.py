@@ -9,11 +9,12 @@ import pytest
 from hami_node.extender.parts import ATTEMPTS
 from hami_node.extender.sweeper import CLEARING_S
 from hami_node.simulate.store import Json
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.fakes.waiting import eventually
-from tests.integration.extender_rig import LIMIT_S, UNBOUND_S, ExtenderRig, pod_manifest
+from tests.integration.extender_rig import LIMIT_S, ExtenderRig, pod_manifest
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 4

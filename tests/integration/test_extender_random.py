@@ -1,6 +1,6 @@
 """A seeded random run against the extender: never over-committed, nothing leaked, nothing lost.
 
-Set HAMI_NODE_TEST_SEED to run a given seed again, HAMI_NODE_TEST_STEPS for a longer run.
+Set HAMI_NODE_TEST_SEED to run a given seed again.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import pytest
 from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.model import ContainerKind
 from hami_node.simulate.store import Json
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
 from tests.fakes.pods import Box
 from tests.integration.extender_rig import (
-    UNBOUND_S,
     ExtenderRig,
     is_over,
     pod_manifest,
 )
 
-STEPS: Final = int(os.environ.get("HAMI_NODE_TEST_STEPS", "10000"))
 SEED: Final = int(os.environ.get("HAMI_NODE_TEST_SEED", "20260"))
 NODES: Final = ("n0", "n1", "n2", "n3", "n4", "n5")
 WITH_IDENTITY: Final = ("n0", "n1", "n2")
@@ -426,7 +425,8 @@ def _waits(pod: Json) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_random_run_never_overcommits_and_loses_nothing() -> None:
+@pytest.mark.parametrize("steps", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_random_run_never_overcommits_and_loses_nothing(steps: int) -> None:
     rig = ExtenderRig().start()
     for node in NODES:
         rig.write_node(node, has_identity=node in WITH_IDENTITY, is_old=node in ("n2", "n5"))
@@ -434,7 +434,7 @@ def test_random_run_never_overcommits_and_loses_nothing() -> None:
     run = Run(rig, SEED)
     number = 0
     try:
-        for number in range(1, STEPS + 1):
+        for number in range(1, steps + 1):
             run.step(number)
         run.calm_down()
         run.check()
@@ -451,9 +451,9 @@ def test_random_run_never_overcommits_and_loses_nothing() -> None:
         assert rig.state.charges() == {}
         assert rig.state.sizes()[1] == 0
         assert rig.state._pods._pods == {}
-        assert run.done["bound"] > STEPS / 40, run.done
+        assert run.done["bound"] > steps / 40, run.done
         assert run.done["locks taken"] > 0, run.done
     finally:
-        print(f"seed {SEED}, step {number} of {STEPS}: {dict(run.done)}")  # shown on a failure
+        print(f"seed {SEED}, step {number} of {steps}: {dict(run.done)}")  # shown on a failure
         run.pool.shutdown(cancel_futures=True)
         rig.close()

@@ -36,6 +36,7 @@ class Program:
 
     path: Path
     layout: Layout
+    policy: str
 
     @property
     def words(self) -> tuple[int, int]:
@@ -66,7 +67,8 @@ def program(
     assert answer.is_admitted, answer.refusal
     folder = f"uid-{name}_main"
     path = rig.hook / "vgpu" / "containers" / folder / f"{folder}.cache"
-    made = Program(path, BY_NAME[layout])
+    told = dict(answer.responses["main"].envs)
+    made = Program(path, BY_NAME[layout], told.get(nvidia_names.ENV_CORE_POLICY, ""))
     path.write_bytes(MadeRegion(made.layout, 1).put(0, 100, 100).raw)
     if made.layout.has_last_kernel:
         made.launch()
@@ -88,6 +90,31 @@ def test_core_limits_count_only_while_a_card_is_contended(quick: Rig) -> None:
     assert other_card.words[1] == 0
     second.idle()
     eventually(lambda: first.words[1] == 0, LIMIT_S)
+
+
+@shows(
+    "B5",
+    fault="core limits are to count always, and a container is alone on its card",
+    happens="it is told so at its start, and one that runs already is throttled, too",
+)
+def test_forced_core_limits_count_for_one_alone_too(node: Rig) -> None:
+    node.start(core_policy="force", **QUICK)
+    told, alone = program(node, "a"), program(node, "b", 1)
+    assert told.policy == alone.policy == "force"
+    with alone.path.open("r+b") as file:  # as it is where the policy was another one before
+        os.pwrite(file.fileno(), struct.pack("<i", 0), alone.layout.tail + 4)
+    eventually(lambda: alone.words[1] == 1, LIMIT_S)
+    assert told.words[1] == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"core_policy": "disable"}, {"core_policy": "force", "disable_core_limit": "true"}]
+)
+def test_core_limits_that_are_off_are_told_to_the_container(
+    node: Rig, settings: dict[str, str]
+) -> None:
+    node.start(**settings, **QUICK)
+    assert program(node, "a").policy == "disable"
 
 
 def test_second_tenant_is_noticed_though_the_first_one_marks_no_launches(quick: Rig) -> None:

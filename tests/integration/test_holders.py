@@ -78,12 +78,20 @@ def test_resource_is_renamed_and_running_pods_still_count(node: Rig, has_record:
 
 @shows(
     "N6",
-    fault="a pod runs, but its to-allocate annotation was never cleared",
+    fault="a pod runs, its to-allocate annotation was never cleared, and the record is lost",
     happens="its reservation counts in full",
 )
 def test_running_pod_whose_slot_was_never_emptied_counts(rig: Rig) -> None:
-    create(rig, body_of("old", 1))
+    body = body_of("old", 1)
+    reserved = dict(body["metadata"]["annotations"])
+    assert_served(rig, "old", 1)
     rig.set_phase("old", "Running")
+    rig.stop()
+    (rig.record / "grants.record").unlink()
+    rig.api.edit(
+        "pods", "old", lambda pod: pod["metadata"]["annotations"].update(reserved), "default"
+    )
+    rig.start()
     assert_refused(rig, "greedy", 1)
     assert_served(rig, "other", 2)
 

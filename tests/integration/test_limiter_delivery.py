@@ -301,6 +301,35 @@ def test_hostile_left_overs_of_hami_go(bare: Rig) -> None:
 
 
 @shows(
+    "L10",
+    fault="a container fills the lock folder that it shares, or leaves others notes there",
+    happens="all but the limiter's empty lock goes within half a minute; it is counted till then",
+)
+def test_lock_folder_holds_nothing_but_the_lock(bare: Rig, tmp_path: Path) -> None:
+    install(bare, "v2.8.0")
+    bare.start()
+    lock = Path(mounts(admit(bare, "a"))["/tmp/vgpulock"])
+    (lock / "lock").touch()
+    (lock / "fill").write_bytes(b"x" * 8_000_000)
+    (lock / "note").write_text("secret")
+    (lock / "empty").mkdir()
+    (lock / "tree" / "deeper").mkdir(parents=True)
+    (lock / "tree" / "deeper" / "fill").write_bytes(b"x" * 8_000_000)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (lock / "link").symlink_to(victim)
+    for number in range(5000):
+        (lock / f"f{number}").touch()
+    in_time(bare, lambda: [path.name for path in lock.iterdir()] == ["lock"])
+    in_time(bare, lambda: own_folders(bare) == ["uid-a_main"])
+    (lock / "lock").write_bytes(b"x" * 8_000_000)
+    in_time(bare, lambda: not list(lock.iterdir()))
+    eventually(lambda: (bare.metric("container_files_bytes") or 0) < 100_000, LIMIT_S)
+    assert bare.metric("container_files_stuck") == 0
+    assert victim.read_text() == "precious"
+
+
+@shows(
     "L8",
     fault="the library of a running container is removed by hand, and kubelet asks for it again",
     happens="the container gets the present library and a new cache file, on record too",

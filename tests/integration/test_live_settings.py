@@ -120,6 +120,26 @@ def test_last_content_wins_under_reloads_at_once(daemon: Process) -> None:
     assert daemon.process.poll() is None
 
 
+@shows(
+    "N12",
+    fault="device-config.yaml has a number of 5,000 digits, or aliases that stand for billions",
+    happens="config_refused names the line, and the settings stay; check-config says the same",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("nvidia:\n  deviceSplitCount: 0x" + "f" * 5000 + "\n", id="number"),
+        pytest.param("nvidia: &a\n  knownMigGeometries: [*a, *a]\n", id="aliases"),
+    ],
+)
+def test_file_that_is_too_much_is_refused_and_the_settings_stay(daemon: Process, text: str) -> None:
+    daemon.configure(text)
+    daemon.wait_for("event=config_refused")
+    daemon.configure("nvidia:\n  deviceSplitCount: 3\n")
+    daemon.rig.wait_registered(4 * 3)
+    assert daemon.process.poll() is None
+
+
 def test_misspelt_key_of_ours_is_refused_and_one_of_hamis_is_mentioned(daemon: Process) -> None:
     daemon.configure("  log-lvel: debug\n")
     daemon.wait_for("did you mean log-level?")

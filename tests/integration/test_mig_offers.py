@@ -168,7 +168,7 @@ def test_mode_is_switched_on_where_nobody_uses_the_card(bare: MigRig) -> None:
     bare.stub.write(*off(SPARE))
     bare.launch()
     bare.wait(lambda: is_healthy(bare, SPARE))
-    assert bare.events("MigModeOn")
+    bare.wait(lambda: bare.events("MigModeOn"))  # Events are written beside everything else
     assert bare.offered(SPARE) == ALL
     assert bare.serve("p", Row(card=SPARE)) == bare.at(6, SPARE).uuid
 

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tests.integration.mig_rig import BY_ROWS, BY_TEMPLATE, SPARE, MigRig, Row, Slot
+from tests.seeds import seeds
 
 STEPS = 30
 SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4}
@@ -89,7 +90,7 @@ def _holds(rig: MigRig, card: int, profiles: list[str]) -> bool:
     return sorted(it.profile for it in rig.instances(card)) == profiles
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_instances_record_and_annotations_agree_after_all(rig: MigRig, seed: int) -> None:
     scheduler = Scheduler(random.Random(seed))
     for _ in range(STEPS):

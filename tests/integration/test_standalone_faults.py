@@ -12,7 +12,7 @@ from hami_node.record.ledger import Entry
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from tests.fakes.cards import MEMORY_MIB, uuid
-from tests.fakes.pods import Box, Part
+from tests.fakes.pods import NODE, Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S
 from tests.integration.share_rig import HALF, QUARTER, ShareRig, Shares, cards_of
@@ -261,3 +261,35 @@ def test_kubelet_without_checkpoint_the_running_container_keeps_its_bytes(rig: S
     assert again.is_admitted, again.refusal
     assert again.responses["main"] == first.responses["main"]
     assert granted_mib(rig) == QUARTER_MIB
+
+
+# -- a cluster that is restored --------------------------------------------------------------------
+@shows(
+    "N17",
+    fault="etcd is restored from a backup that is older than the node's registration",
+    happens="the node is reported again as soon as the watch shows the restored node",
+)
+@pytest.mark.parametrize("mode", ["standalone", "on-request"])
+def test_node_of_a_restored_backup_is_reported_again(bare: ShareRig, mode: str) -> None:
+    if mode == "standalone":
+        bare.start_shares()
+    else:
+        bare.start(handshake="on-request")
+    key = nvidia_names.NODE_STANDALONE if mode == "standalone" else nvidia_names.NODE_REGISTER
+    eventually(lambda: key in bare.notes, LIMIT_S)
+    while int(bare.api.read("nodes", NODE)["metadata"]["resourceVersion"]) < 100:
+        bare.api.edit("nodes", NODE, lambda body: body["metadata"].update(labels={"x": "y"}))
+    assert bare.daemon is not None
+    daemon = bare.daemon.cluster
+    assert daemon is not None
+
+    def shown() -> int:
+        node = daemon.view.node()
+        return 0 if node is None else node.version
+
+    eventually(lambda: shown() >= 100, LIMIT_S)
+    bare.api.fail_next("watch", "nodes", 410)
+    bare.api.restore_backup()
+    bare.api.edit("nodes", NODE, lambda body: body["metadata"].update(annotations={}))
+    eventually(lambda: shown() < 100, LIMIT_S)
+    eventually(lambda: key in bare.notes, LIMIT_S)

@@ -22,6 +22,7 @@ from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S
 from tests.integration.share_rig import ShareRig, Shares, cards_of
+from tests.seeds import seeds
 
 CARDS, STEPS = 3, 60
 MEMORY_MIB = 16383  # no multiple of any number of shares
@@ -206,7 +207,7 @@ def wanted(box: Shares, answer: Admission) -> dict[str, str]:
     return {key: f"{share_of(WHOLE[Uuid(key)], n, shares)[0]}m" for key, n in counts.items()}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_random_history_no_card_is_ever_over_committed(bare: ShareRig, seed: int) -> None:
     node = Node(bare, seed)
     for _ in range(STEPS):

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table
 from hami_node.cli.show.tables import (
     ROOMY,
-    STALE_S,
     cards,
     handshake,
     holders,
@@ -20,6 +19,7 @@ from hami_node.cli.show.tables import (
 )
 from hami_node.inspection.top import NodeSums, TopCard, TopPod, TopView, sums_of
 from hami_node.inspection.views import ClusterView, NodeView
+from hami_node.wire.handshake import LATE_S
 
 
 def show_nodes(view: ClusterView, screen: Screen, *, has_details: bool, is_wide: bool) -> None:
@@ -59,7 +59,7 @@ def _nodes(view: ClusterView, is_wide: bool) -> Table:
 
 def _node(node: NodeView, sums: NodeSums, is_wide: bool) -> tuple[Cell, ...]:
     age_s = node.handshake_age_s
-    is_old = age_s is not None and age_s > STALE_S
+    is_old = age_s is not None and age_s > LATE_S
     extra = (node.identity or "-", node.limiter or "-", node.hand_over or "-") if is_wide else ()
     return (
         node.name if node.is_ready else Styled(node.name, "red"),

@@ -19,9 +19,8 @@ from hami_node.inspection.views import (
     WaitingView,
 )
 from hami_node.wire import names
+from hami_node.wire.handshake import LATE_S
 
-STALE_S: Final = 90
-"""A handshake older than this is shown as a warning; schedulers give up after 60 to 90 s."""
 BAR_CELLS: Final = 10
 ROOMY: Final = 165
 """Columns from which UUIDs are shown in full and bars are drawn."""
@@ -172,7 +171,7 @@ def handshake(node: NodeView) -> Cell:
     if node.handshake_age_s is None:
         return Styled(node.handshake, "yellow")
     text = f"{node.handshake}, {node.handshake_age_s} s ago"
-    return Styled(text, "yellow" if node.handshake_age_s > STALE_S else "")
+    return Styled(text, "yellow" if node.handshake_age_s > LATE_S else "")
 
 
 def cards(views: Iterable[CardView], is_roomy: bool) -> Table:

@@ -218,7 +218,7 @@ def _load_with_library(access: Access, configuration: Any) -> None:  # noqa: ANN
     try:
         (kube_config,) = import_light("kubernetes.config.kube_config")
     except ImportError as error:
-        hint = "it needs the whole package kubernetes: pip install hami-node"
+        hint = "it needs the whole package kubernetes: pip install . in a checkout of hami-node"
         raise ConfigError(files, "user.auth-provider", str(error), hint) from error
     try:
         kube_config.load_kube_config(

@@ -15,7 +15,7 @@ from typing import Final
 
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.effort import Effort
-from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished
+from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.extender.preemption.books import Books
@@ -30,11 +30,9 @@ from hami_node.extender.state.queries import StateQueries
 from hami_node.extender.state.slices import Slice, Slices, explain_steps, pause
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
 from hami_node.extender.state.unbound.carried_book import CarriedBook
-from hami_node.extender.state.unbound.held_rooms import HeldRooms
 from hami_node.extender.state.unbound.release_book import ReleaseBook
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
-from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.resizing import Resizing
 
 SWEPT_AT_ONCE: Final = 2_000
@@ -44,22 +42,21 @@ SWEPT_AT_ONCE: Final = 2_000
 class ClusterState(StateQueries):
     """Thread-safe; one decision at a time."""
 
-    def __init__(self, rules: ExtenderRules, clock: Clock, unbound_s: float = UNBOUND_S) -> None:
-        """Start empty; an unbound reservation counts for `unbound_s` seconds."""
+    def __init__(self, rules: ExtenderRules, clock: Clock) -> None:
+        """Start empty."""
         self.rules = rules
         self._clock = clock
         self._lock = threading.RLock()
         factor = 1 if rules.limited is None else rules.limited.memory_factor
         self._fleet = Fleet(rules.engine, QuotaBook(factor))
         self._nodes = NodeBook(self._fleet, rules.vendors, rules.node_labels)
-        self._pods = PodBook(self._fleet, rules.vendors, clock, unbound_s)
+        self._pods = PodBook(self._fleet, rules.vendors, clock)
         self._back_off = NodeBackOff(rules.vendors, clock)
         kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
         self.released = ReleaseBook(self._lock, self._pods)
         self._slices = Slices(clock)
         self.carried = CarriedBook(self._lock, self._pods)
-        self.held = HeldRooms(self._lock, self._fleet, self._choose, self._slices)
         self._last_token = 0
 
     # -- changes from the watches ------------------------------------------------------------------
@@ -192,29 +189,18 @@ class ClusterState(StateQueries):
             if (counted.is_binding and not is_binding) or counted.void_version:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
-            with self.held.lent(pod.uid):
-                answer = self._choose(pod, request, candidates, turn)
-                if isinstance(answer, Placed):
-                    self._last_token += 1
-                    self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
+            is_open = self._back_off.open_to(pod, candidates, self._fleet.nodes)
+            answer = self.books.place(pod, request, is_open, turn)
             if not isinstance(answer, Placed):
                 self._pods.call_ended(counted)
                 return None if isinstance(answer, Unfinished) else answer
+            self._last_token += 1
+            self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             self._pods.failures.reserved(pod, counted.pod)
             self._back_off.sent(pod, answer.node)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
-
-    def _choose(
-        self,
-        pod: Pod,
-        request: PodRequest,
-        candidates: Collection[str] | None,
-        is_time_up: IsTimeUp,
-    ) -> Placed | NoNode | Refused | Unfinished:
-        is_open = self._back_off.open_to(pod, candidates, self._fleet.nodes)
-        return self.books.place(pod, request, is_open, is_time_up)
 
     def is_current(self, uid: str, token: int) -> bool:
         """True while this reservation is the pod's latest."""

@@ -34,6 +34,8 @@ ANSWER_EVERY_S: Final = 600.0
 """Daemons of 2.8 and later, ours included, only need to see that a scheduler reads them."""
 MAX_WRITES: Final = 250
 """Nodes written in one pass: the rest of a large cluster follows in the next passes."""
+WRITING_S: Final = 5.0
+"""No node is written later in a pass: a write that hangs takes seconds."""
 
 
 @dataclass(slots=True)
@@ -71,30 +73,35 @@ class HandshakeKeeper:
         self._is_leading = is_leading
         self._vendors = [vendor for vendor in state.rules.vendors if vendor.keys.handshake]
         self._exchanges: dict[tuple[str, str], _Exchange] = {}
+        self._last = ""
 
     def look(self) -> None:
-        """One pass over all nodes; a failed write affects that node only."""
+        """One pass over all nodes, in turns; a failed write affects that node only."""
         labels = self._state.rules.node_labels
         nodes = [node for node in self._state.nodes() if is_selected(node, labels)]
+        nodes.sort(key=lambda node: (node.name <= self._last, node.name))
         keys = [(node.name, vendor.keys.handshake) for node in nodes for vendor in self._vendors]
         former, self._exchanges = self._exchanges, {}
         for key in keys:
             self._exchanges[key] = former.pop(key) if key in former else _Exchange()
         self._forget(former)
-        left = MAX_WRITES
+        left, end_s = MAX_WRITES, self._clock.monotonic() + WRITING_S
         for node in nodes:
+            has_time = self._clock.monotonic() < end_s
+            may_ask = has_time and left > 0
             texts = {}
             for vendor in self._vendors:
                 exchange = self._read(node, vendor)
                 if not vendor.asks_handshakes:
                     self._judge(node, vendor, exchange)
                     continue
-                if text := self._next_text(node, vendor, exchange, may_ask=left > 0):
+                if text := self._next_text(node, vendor, exchange, may_ask=may_ask):
                     texts[vendor.keys.handshake] = text
-                if left > 0 and self._is_unmarked(node, vendor, exchange):
+                if may_ask and self._is_unmarked(node, vendor, exchange):
                     texts[names.NODE_READ_BY] = names.READ_BY_EXTENDER
-            if texts and self._is_leading():
+            if texts and has_time and self._is_leading():
                 left -= 1
+                self._last = node.name
                 self._write(node, texts)
 
     def _forget(self, exchanges: Mapping[tuple[str, str], _Exchange]) -> None:

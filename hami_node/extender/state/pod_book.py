@@ -46,12 +46,10 @@ node does not have their cards: edits could name new ones for ever."""
 class PodBook:
     """Every pod that holds cards or was filtered. Not thread-safe: its owner holds a lock."""
 
-    def __init__(
-        self, fleet: Fleet, vendors: Sequence[VendorProtocol], clock: Clock, unbound_s: float
-    ) -> None:
-        """Charge to `fleet`; an unbound reservation counts for `unbound_s` seconds."""
+    def __init__(self, fleet: Fleet, vendors: Sequence[VendorProtocol], clock: Clock) -> None:
+        """Charge to `fleet`."""
         self._fleet, self._vendors = fleet, vendors
-        self._clock, self._seen_at, self._unbound_s = clock, CoarseClock(clock), unbound_s
+        self._clock, self._seen_at = clock, CoarseClock(clock)
         self._pods: dict[str, Counted] = {}
         self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
@@ -107,7 +105,7 @@ class PodBook:
             if uid in present or item.token or item.is_binding:
                 continue
             is_shown = 0 < item.version <= version
-            if is_shown or now_s - item.born_s > self._unbound_s:
+            if is_shown or now_s - item.born_s > holdings.UNBOUND_S:
                 self._drop(uid)
 
     def in_use(self, nodes: Collection[str] | None) -> list[PodUse]:
@@ -334,7 +332,7 @@ class PodBook:
         if is_reserved:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
-            self.failures.gone(pod.uid)
+            self.failures.ended(pod.uid)
             counted.bound_s = self._seen_at.monotonic()
         counted.token, counted.own, counted.since_s = 0, (), None
         counted.words = said
@@ -384,13 +382,13 @@ class PodBook:
 
     def _drop_if_late(self, counted: Counted) -> None:
         age_s = None if counted.is_late else counted.age_s(self._clock.monotonic())
-        if age_s is not None and age_s > self._unbound_s:
+        if age_s is not None and age_s > holdings.UNBOUND_S:
             log.info("reservation_expired", extra=kv(pod=counted.pod.key, node=counted.node))
             self.forget(counted)
 
     def _drop(self, uid: str) -> None:
         self._pods.pop(uid, None)
-        self.failures.gone(uid)
+        self.failures.ended(uid)
         self._fleet.remove_pod(uid)
 
     def _remember_gone(self, uid: str) -> None:

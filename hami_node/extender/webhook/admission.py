@@ -44,6 +44,10 @@ _WORDS: Final = (
     ),
 )
 """The words that an annotation of wishes may hold, whatever the vendor."""
+_NO_GROUP: Final = (
+    f"{names.POD_GROUP} has no effect: pods get their cards one by one; Kueue or the coscheduling "
+    "plugin starts them all or none"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,8 @@ def _admitted(
         patch += env_operations(request.form, wanted, unwanted)
     if is_asking:
         warnings += _unknown_words(form.pod, rules)
+        if names.POD_GROUP in {*form.pod.annotations, *form.pod.labels}:
+            warnings.append(_NO_GROUP)
         patch += _spec_operations(form, requests, rules)
     return AdmissionVerdict(warnings=tuple(warnings), patch=tuple(patch))
 

@@ -26,6 +26,7 @@ from hami_node.errors import (
     HamiError,
     NodeUnfit,
     NoPendingPod,
+    PodTooLarge,
     RecordError,
 )
 from hami_node.logs import kv
@@ -251,7 +252,8 @@ class PodAllocator:
             self._refuse(claim, e)
             if isinstance(e, AllocationError):
                 raise
-            refusal_of = NodeUnfit if isinstance(e, BackendError | RecordError) else AllocationError
+            is_nodes = isinstance(e, BackendError | RecordError) and not isinstance(e, PodTooLarge)
+            refusal_of = NodeUnfit if is_nodes else AllocationError
             raise refusal_of(f"{_name(claim)}{e}: {RECREATE}") from e
         except Exception as e:  # any bug: kubelet gets a sentence, the pod its phase
             log.exception("allocate_broken")

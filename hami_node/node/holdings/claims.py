@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hami_node.logs import kv
 from hami_node.model import ContainerGrants, ContainerKind, Pod
@@ -16,10 +17,11 @@ from hami_node.wire.reservation import counts_of
 
 log = logging.getLogger(__name__)
 
+MAX_UNCLEAR: Final = 256
+"""Grants that count where it is unclear whose they are: more than a pod's containers have."""
 Marks = tuple[str, ...]
-IdsOf = Callable[[Pod, str, str], tuple[str, ...]]
-"""The device IDs that kubelet lists for a pod's container, by the container's and the resource's
-name."""
+ListedIds = Mapping[str, frozenset[tuple[str, str]]]
+"""The resources and device IDs that kubelet lists for a pod, by the container's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +29,17 @@ class Claim:
     """What a pod holds of one vendor's cards by its annotations.
 
     Attributes:
-        resource: the resource that its containers ask for.
-        is_former: the resource is none of the vendor's now: it was renamed since.
+        resource: the resource that its containers ask for; the vendor may have renamed it since.
     """
 
     vendor: VendorProtocol
     resource: str
     held: HeldGrants
-    is_former: bool = False
 
     @property
     def word(self) -> str:
         """The vendor's word in grants."""
         return self.vendor.cards.word
-
-    @property
-    def is_unclear(self) -> bool:
-        """True where it can't be told which containers wait and which are served."""
-        return self.held.slot_map is None and any(self.held.slots) and not self.is_former
 
 
 class Claims:
@@ -93,7 +88,7 @@ class Claims:
             return claim
         for name in self._former_names(pod):
             held = replace(vendor, counted=(name,)).held_by(pod)
-            former = Claim(vendor=vendor, resource=name, held=held, is_former=True)
+            former = Claim(vendor=vendor, resource=name, held=held)
             if held.slot_map is not None:
                 return former
             claim = former
@@ -113,18 +108,20 @@ class Claims:
         )
 
 
-def entries_of(pod: Pod, claim: Claim, ids_of: IdsOf, source: Source) -> tuple[Entry, ...]:
+def entries_of(
+    pod: Pod, claim: Claim, listed: ListedIds, known: Collection[str], source: Source
+) -> tuple[Entry, ...]:
     """The entries of containers that hold their cards, by all that can be seen of the pod.
 
     They do where their slot is used up, where the pod runs, and where kubelet lists IDs for them or
     for a container after them. A claim that does not say which container holds what is one entry of
-    no container.
+    no container. Containers that are `known` are left out.
     """
     held, runs = claim.held, pod.phase not in ("", "Pending")
-    ids = {item.name: ids_of(pod, item.name, claim.resource) for item in pod.containers}
+    ids = {item.name: ids_of(listed, item.name, claim.resource) for item in pod.containers}
     if not held.by_container:
-        everything = tuple(grant for slot in held.slots for grant in slot)
-        if runs or any(ids.values()):
+        everything = tuple(grant for slot in held.slots for grant in slot)[:MAX_UNCLEAR]
+        if not known and (runs or any(ids.values())):
             return (_entry(pod, claim, "", everything, _flat(ids.values()), source),)
         return ()
     found: list[Entry] = []
@@ -135,10 +132,16 @@ def entries_of(pod: Pod, claim: Claim, ids_of: IdsOf, source: Source) -> tuple[E
         is_listed = bool(ids[item.name])
         # kubelet serves in order: where a later container has IDs, the init containers had theirs
         was_init = item.kind is ContainerKind.INIT and is_later_served
-        if grants and (is_used_up or runs or is_listed or was_init):
+        is_holder = is_used_up or runs or is_listed or was_init
+        if grants and is_holder and item.name not in known:
             found.append(_entry(pod, claim, item.name, grants, ids[item.name], source))
         is_later_served = is_later_served or is_listed
     return tuple(reversed(found))
+
+
+def ids_of(listed: ListedIds, container: str, resource: str) -> tuple[str, ...]:
+    """The IDs of a resource that kubelet lists for the container."""
+    return tuple(sorted(name for of, name in listed.get(container, ()) if of == resource))
 
 
 def _flat(ids: Collection[tuple[str, ...]]) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ class Endings:
         self._gone: set[str] = set()
         self._listed: Mapping[Name, Mapping[str, frozenset[Id]]] | None = None
 
+    @property
+    def has_list(self) -> bool:
+        """True once kubelet's list was read."""
+        return self._listed is not None
+
     def list_is(self, listed: Sequence[HeldContainer] | None) -> None:
         """Take kubelet's list; None where it could not be read."""
         if listed is None:
@@ -104,13 +109,13 @@ class Endings:
             return any(resource in resources for resource, _ in there)
         return bool(there & _ids(own))
 
-    def ids_of(
-        self, holder: Holder, container: str, resource: str, entries: Sequence[Entry]
-    ) -> tuple[str, ...]:
-        """The IDs of a resource that kubelet's last list has for a container of this very pod."""
-        there = self._under(holder.namespace, holder.name).get(container, frozenset())
-        there -= _of_namesakes(holder, entries)
-        return tuple(sorted(name for owner, name in there if owner == resource))
+    def listed(
+        self, holder: Holder, entries: Sequence[Entry]
+    ) -> Mapping[str, frozenset[tuple[str, str]]]:
+        """What kubelet's last list has for the containers of this very pod."""
+        there = self._under(holder.namespace, holder.name)
+        others = _of_namesakes(holder, entries) if there else frozenset()
+        return {container: ids - others for container, ids in there.items()}
 
     def _under(self, namespace: str, name: str) -> Mapping[str, frozenset[Id]]:
         return (self._listed or {}).get((namespace, name), {})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hami_node.errors import WireError
 from hami_node.model import Container, Device, Pod, Uuid
-from hami_node.node.holdings.claims import IdsOf
+from hami_node.node.holdings.claims import ListedIds, ids_of
 from hami_node.node.holdings.recorded import grants_text
 from hami_node.record.ledger import Entry, Source
 from hami_node.vendors.protocol import VendorProtocol
@@ -27,14 +27,14 @@ def listed_entries(
     pod: Pod,
     vendors: Iterable[VendorProtocol],
     cards: Mapping[Uuid, Device],
-    ids_of: IdsOf,
+    listed: ListedIds,
     source: Source,
 ) -> Iterator[Entry]:
     """An entry for each container that kubelet lists with shares of cards of this node."""
     for vendor in vendors:
         for container in pod.containers:
             for resource in fixed_of(container, vendor):
-                ids = ids_of(pod, container.name, resource)
+                ids = ids_of(listed, container.name, resource)
                 if ids:
                     yield from _entry(pod, container, vendor, resource, ids, cards, source)
 

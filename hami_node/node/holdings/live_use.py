@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
 from hami_node.logs import kv
-from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid
-from hami_node.node.holdings.claims import Claims, entries_of
+from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid, own_ids
+from hami_node.node.holdings.claims import Claims, entries_of, ids_of
 from hami_node.node.holdings.endings import Endings, Holder, holders_in
 from hami_node.node.holdings.fixed import listed_entries
 from hami_node.node.holdings.newest_pods import NewestPods
 from hami_node.node.holdings.recorded import grants_of
+from hami_node.node.kubelet.rivals import is_own_id
 from hami_node.ports import Clock, HeldContainer, Watched
-from hami_node.record.ledger import Entry, Ledger, Source
+from hami_node.record.ledger import Entry, Key, Ledger, Source
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import are_inits_over
 
@@ -30,7 +30,6 @@ class _Basis:
     """All that a pod's use is computed from: equal bases mean an equal use."""
 
     entries: tuple[Entry, ...]
-    doubts: tuple[ContainerGrants, ...]
     containers: tuple[str, ...]
     are_inits_over: bool
 
@@ -38,8 +37,10 @@ class _Basis:
 class LiveUse:
     """The ledger decides; annotations count only where it has no entry for a container.
 
-    `settle` keeps the ledger up to date: it adds what other plugins have served and drops what has
-    ended. The ledger's file is written under a lock of its own, so reading never waits for a disk.
+    Anybody may write them: they count for pods with cards of ours in kubelet's list, and before it
+    was first read for pods that run. `settle` keeps the ledger up to date: it adds what other
+    plugins have served and drops what has ended. The ledger's file is written under a lock of its
+    own, so reading never waits for a disk.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class LiveUse:
         self._settling = threading.Lock()
         self._lock = threading.Lock()
         self._vendors = {vendor.cards.word: vendor for vendor in vendors}
+        self._resources = frozenset(name for vendor in vendors for name in vendor.resources)
         self._newest, self._claims = NewestPods(watched, clock), Claims(vendors)
         self._ledger, self._clock = ledger, clock
         self._endings = Endings()
         self._built: dict[str, tuple[_Basis, PodGrants]] = {}
+        self._decoded: dict[Key, tuple[Entry, ContainerGrants]] = {}
         self._usage = NodeUsage()
         self._devices: tuple[Device, ...] = ()
         self._counted: dict[str, PodGrants] = {}
@@ -137,8 +140,8 @@ class LiveUse:
         """True where kubelet's last list has device IDs for this very container."""
         with self._lock:
             holder = Holder(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
-            entries = self._ledger.entries()
-            return bool(self._endings.ids_of(holder, entry.container, entry.resource, entries))
+            listed = self._endings.listed(holder, self._ledger.entries())
+            return bool(ids_of(listed, entry.container, entry.resource))
 
     def pods(self) -> tuple[Pod, ...]:
         """The newest known state of every pod on this node."""
@@ -157,15 +160,14 @@ class LiveUse:
         """What each pod holds now, by uid; pods that hold nothing are left out."""
         with self._lock:
             pods, entries = self._looked()
+            if len(self._decoded) > 2 * len(entries):
+                self._decoded = {}
             by_uid: dict[str, list[Entry]] = {}
             for entry in (*entries, *self._unrecorded(pods.values(), entries)):
                 if not self._endings.has_ended(entry.pod_uid):
                     by_uid.setdefault(entry.pod_uid, []).append(entry)
-            recorded = {(e.pod_uid, e.vendor) for found in by_uid.values() for e in found}
-            doubts = self._doubts(pods.values(), recorded)
             self._built = {
-                uid: self._build(uid, by_uid.get(uid, ()), doubts.get(uid, ()), pods.get(uid))
-                for uid in (*by_uid, *(uid for uid in doubts if uid not in by_uid))
+                uid: self._build(uid, held, pods.get(uid)) for uid, held in by_uid.items()
             }
             return {uid: grants for uid, (_, grants) in self._built.items()}
 
@@ -189,17 +191,17 @@ class LiveUse:
             pods, entries = self._looked()
             over = {holder.uid for holder in holders_in(entries) if is_over(holder, entries)}
             kept = [entry for entry in entries if entry.pod_uid not in over]
-            found = self._unrecorded(pods.values(), kept)
+            found = self._unrecorded(pods.values(), kept) if self._endings.has_list else []
             self._claims.keep(pods.keys())
         freed = self._ledger.free(over)
         for entry in freed:
             log.info("grants_freed", extra=kv(container=entry.name, uid=entry.pod_uid))
         now_s = self._clock.now()
-        self._ledger.adopt(replace(entry, time_s=now_s) for entry in found)
-        for entry in found:
+        adopted = self._ledger.adopt(replace(entry, time_s=now_s) for entry in found)
+        for entry in adopted:
             fields = kv(container=entry.name, uid=entry.pod_uid, source=entry.source.value)
             log.info("grants_adopted", extra=fields)
-        return bool(freed or found)
+        return bool(freed or adopted)
 
     def _looked(self) -> tuple[dict[str, Pod], tuple[Entry, ...]]:
         """The pods by uid and the entries, as they are now."""
@@ -209,61 +211,46 @@ class LiveUse:
 
     def _unrecorded(self, pods: Iterable[Pod], entries: Sequence[Entry]) -> list[Entry]:
         """What pods that have not ended hold by annotations or fixed shares, without an entry."""
-        recorded = {(entry.pod_uid, entry.vendor): set[str]() for entry in entries}
+        recorded: dict[tuple[str, str], set[str]] = {}
+        of_name: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
-            recorded[entry.pod_uid, entry.vendor].add(entry.container)
+            recorded.setdefault((entry.pod_uid, entry.vendor), set()).add(entry.container)
+            of_name.setdefault((entry.namespace, entry.pod), []).append(entry)
         source = Source.REBUILT if self._ledger.was_lost else Source.ADOPTED
         found: list[Entry] = []
         cards = {card.uuid: card for card in self._cards()}
-        ids_of = partial(self._ids_of, entries)
+        own = frozenset(own_ids(cards.values()))
         for pod in pods:
             if not self._endings.counts(pod.uid):
+                continue
+            holder = Holder(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+            there = self._endings.listed(holder, of_name.get((pod.namespace, pod.name), ()))
+            listed = {
+                container: frozenset(
+                    (resource, name)
+                    for resource, name in ids
+                    if resource in self._resources or is_own_id(name, cards, own)
+                )
+                for container, ids in there.items()
+            }
+            if self._endings.has_list and not any(listed.values()):
                 continue
             for claim in self._claims.of(pod):
                 known = recorded.get((pod.uid, claim.word), set())
                 if known and ("" in known or known >= claim.held.by_container.keys()):
                     continue  # all that it holds is on record
-                for entry in entries_of(pod, claim, ids_of, source):
-                    if entry.container not in known:
-                        found.append(entry)
-            for entry in listed_entries(pod, self._vendors.values(), cards, ids_of, source):
+                found.extend(entries_of(pod, claim, listed, known, source))
+            for entry in listed_entries(pod, self._vendors.values(), cards, listed, source):
                 if entry.container not in recorded.get((pod.uid, entry.vendor), set()):
                     found.append(entry)
         return found
 
-    def _ids_of(
-        self, entries: Sequence[Entry], pod: Pod, container: str, resource: str
-    ) -> tuple[str, ...]:
-        holder = Holder(uid=pod.uid, namespace=pod.namespace, name=pod.name)
-        return self._endings.ids_of(holder, container, resource, entries)
-
-    def _doubts(
-        self, pods: Iterable[Pod], recorded: Collection[tuple[str, str]]
-    ) -> dict[str, tuple[ContainerGrants, ...]]:
-        """Everything that pods without an entry may hold, where it is unclear what was served.
-
-        Summed up: rather a refused pod than an overfull card.
-        """
-        found: dict[str, tuple[ContainerGrants, ...]] = {}
-        for pod in pods:
-            if not self._endings.counts(pod.uid):
-                continue
-            for claim in self._claims.of(pod):
-                if claim.is_unclear and (pod.uid, claim.word) not in recorded:
-                    found[pod.uid] = (*found.get(pod.uid, ()), *claim.held.slots)
-        return found
-
     # -- sums --------------------------------------------------------------------------------------
     def _build(
-        self,
-        uid: str,
-        entries: Sequence[Entry],
-        doubts: Sequence[ContainerGrants],
-        pod: Pod | None,
+        self, uid: str, entries: Sequence[Entry], pod: Pod | None
     ) -> tuple[_Basis, PodGrants]:
         basis = _Basis(
             tuple(entries),
-            tuple(doubts),
             tuple(item.name for item in pod.containers) if pod is not None else (),
             pod is not None and are_inits_over(pod),
         )
@@ -280,20 +267,22 @@ class LiveUse:
             held[entry.container] = (*held.get(entry.container, ()), *self._read(entry))
             kinds[entry.container] = _kind(entry)
         return PodGrants(
-            containers=(*held.values(), *basis.doubts),
+            containers=tuple(held.values()),
             kinds=tuple(kinds.values()),
             are_inits_over=basis.are_inits_over,
         )
 
     def _read(self, entry: Entry) -> ContainerGrants:
-        vendor = self._vendors.get(entry.vendor)
-        if vendor is None:
-            return ()
+        known = self._decoded.get(entry.key)
+        if known is not None and known[0] is entry:
+            return known[1]
+        vendor, grants = self._vendors.get(entry.vendor), ContainerGrants()
         try:
-            return grants_of(vendor, entry)
+            grants = grants_of(vendor, entry) if vendor is not None else grants
         except WireError:
             log.exception("entry_unreadable", extra=kv(container=entry.name))
-            return ()
+        self._decoded[entry.key] = entry, grants
+        return grants
 
     def _count(self, devices: tuple[Device, ...], wanted: Mapping[str, PodGrants]) -> None:
         """Update the kept usage: only what changed since the last call is counted."""

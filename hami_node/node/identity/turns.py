@@ -77,14 +77,13 @@ class Turns:
         if self.is_out(pod) or not asking or held.get(asking[-1].name):
             return None  # kubelet serves in order: the last is served, so all are
         grants = self._grants.held_by(pod)
+        last = max((i for i, it in enumerate(pod.containers) if held.get(it.name)), default=-1)
         for i, container in enumerate(pod.containers):
             if not count_of(container, self._resource):
                 continue
             if container.kind is ContainerKind.INIT:
                 # kubelet serves in order: if a later container holds something, this has ended
-                is_served = any(
-                    held.get(later.name) for later in pod.containers[i + 1 :]
-                ) or self._is_init_served(pod, container, grants, call)
+                is_served = i < last or self._is_init_served(pod, container, grants, call)
             else:
                 is_served = bool(held.get(container.name))
             if not is_served:

@@ -1,6 +1,7 @@
 """Keep the node object up to date: compare it with the desired state, patch the difference.
 
-Only responses of the API server are remembered: there is no copy of our own that could be wrong.
+The API server's answer to a patch counts only until the watch shows that or something newer, or
+goes back to another history: after a restore from a backup nothing of what was remembered is true.
 Every wait ends on stop, on a change and on the next heartbeat.
 """
 
@@ -53,7 +54,8 @@ class Reporter:
         self._on_report = on_report
         self._wake = threading.Event()
         self._last_heartbeat_s: float | None = None
-        self._newest: Node | None = None
+        self._newest: tuple[Node, int] | None = None
+        """Our last patch's answer, and the version that the watch showed before it."""
         self._gap_s = MIN_GAP_S
         self.reported = threading.Event()
         """Set once the node object has been up to date at least once."""
@@ -102,7 +104,9 @@ class Reporter:
             for publication in self._publications:
                 changes |= publication.heartbeat(node, now)
         if changes:
-            self._newest = self._kube.merge_patch_node(self._node_name, changes)
+            shown = self._watched.node()
+            answer = self._kube.merge_patch_node(self._node_name, changes)
+            self._newest = (answer, shown.version if shown is not None else 0)
         if wrote:
             log.info("node_reported", extra=kv(node=self._node_name, keys=sorted(changes)))
         if is_due:
@@ -121,9 +125,11 @@ class Reporter:
         watched = self._watched.node()
         if watched is None:
             return self._kube.read_node(self._node_name)
-        newest = self._newest
-        if newest is not None and newest.version > watched.version:
-            return newest
+        if self._newest is not None:
+            newest, shown = self._newest
+            if shown <= watched.version < newest.version:
+                return newest
+            self._newest = None
         return watched
 
     def _sign_off(self) -> None:

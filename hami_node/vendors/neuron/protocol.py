@@ -32,7 +32,7 @@ from hami_node.vendors.neuron.placement import (
 )
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.protocol import NO_RESERVATION, VendorKeys, VendorProtocol
-from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
+from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of, text_of
 from hami_node.wire.grants import decode_grants, encode_grants
 from hami_node.wire.reservation import GrantKeys, counts_of
 from hami_node.wire.wishes import decode_uuid_wish
@@ -76,6 +76,15 @@ class NeuronProtocol(VendorProtocol):
         if not any(count_of(container, resource) for resource in self.resources):
             return None
         return requests.neuron_ask_of(container, self.names, self.generation)
+
+    def refuse_conflict(self, container: Container) -> None:
+        """Refuse cores beside a number of devices: those alone would be reserved, 0 included."""
+        devices = text_of(container, self.names.device)
+        cores = count_of(container, self.names.core)
+        if devices is not None and cores:
+            why = f"beside it the container asks for {cores} {self.names.core}, which kubelet "
+            why += "would hand out although nobody reserves them: ask for one of the two"
+            raise WireError(self.names.device, devices, why)
 
     def wishes_of(self, annotations: Mapping[str, str]) -> CardWishes:
         """Only UUIDs."""

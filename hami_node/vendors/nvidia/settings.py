@@ -317,6 +317,11 @@ class NvidiaSettings:
     handshake: HandshakeMode = setting(HandshakeMode.ALWAYS, "When the handshake is written.")
 
     @property
+    def core_policy_here(self) -> CorePolicy:
+        """When core limits are enforced here."""
+        return CorePolicy.DISABLE if self.disable_core_limit else self.core_policy
+
+    @property
     def amounts(self) -> tuple[str, ...]:
         """The resources that hold amounts of cards, the count first."""
         return (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+BLOCK: Final = 512
+"""The unit of `st_blocks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

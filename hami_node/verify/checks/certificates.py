@@ -49,7 +49,7 @@ def check_certificates(subject: Subject) -> Iterator[Finding]:
         if isinstance(server, Gap):
             yield from _without_secrets(subject, server, hooks, name)
         elif find_spec("cryptography") is None:
-            hint = "pip install 'hami-node[extender]'"
+            hint = "pip install '.[extender]' in a checkout of hami-node, or use its image"
             yield unknown(_CHECK, f"the Python package cryptography is missing: {hint}")
         else:
             yield from _server(subject, server, hooks)

@@ -16,14 +16,11 @@ from hami_node.verify.findings import Finding, count, ok, several, warning, word
 from hami_node.verify.read.installation import Runs
 from hami_node.wire import names
 from hami_node.wire.closed import decode_closed
-from hami_node.wire.handshake import HandshakeKind, decode_handshake
+from hami_node.wire.handshake import LATE_S, HandshakeKind, decode_handshake
 from hami_node.wire.values.quantity import parse_whole_quantity
 
 _MOST: Final = 10
 """Findings of one check that are shown; nodes with the same words stand together."""
-_SKEW_S: Final = 5.0
-_REPORT_S: Final = 30.0
-"""How often a daemon reports."""
 _AHEAD_S: Final = 60.0
 
 
@@ -151,11 +148,10 @@ def _handshake(subject: Subject, node: Node, vendor: VendorProtocol, tally: _Tal
         tally.note(node.name, "handshake", str(error), "")
         return
     age_s = subject.now_s - (found.time_s or 0)
-    limit_s = vendor.silent_s + _REPORT_S + _SKEW_S
     is_awaited = found.kind is HandshakeKind.REQUESTING
     is_regular = not vendor.asks_handshakes or mode == "always"
-    if found.kind is HandshakeKind.DELETED or (age_s > limit_s and (is_awaited or is_regular)):
-        why = f"the daemon has been silent for more than {limit_s:.0f} s"
+    if found.kind is HandshakeKind.DELETED or (age_s > LATE_S and (is_awaited or is_regular)):
+        why = f"the daemon has been silent for more than {LATE_S:.0f} s"
         remedy = _logs(subject, "errors of the API server; compare the clocks")
         tally.note(node.name, "handshake", why, remedy)
     elif age_s < -_AHEAD_S:

@@ -120,11 +120,36 @@ def test_wrong_device_config_names_file_field_and_value(
         pytest.param(b"? [a]\n: b", "unhashable key", id="list_as_key"),
         pytest.param(b"a: \x00", "control characters", id="binary"),
         pytest.param(b"a: !!python/object:os.system x", "constructor", id="object"),
+        pytest.param(b"a: 0x" + b"f" * 5000, "a number of 5002 characters", id="hexadecimal"),
+        pytest.param(b"a: " + b"9" * 5000, "a number of 5000 characters", id="digits"),
+        pytest.param(b"a: " + b"59:" * 2000 + b"1", "a number of 6001 char", id="base_60"),
+        pytest.param(b"a: &a [*a]", "line 1: '*a'", id="alias_within_itself"),
+        pytest.param(
+            b"a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+            + b"".join(
+                b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 9))
+                for i in range(1, 12)
+            ),
+            "may stand for 10000 values",
+            id="alias_bomb",
+        ),
+        pytest.param(
+            b"a: &a [" + b"x," * 5000 + b"]\nb: *a\nc: &a [x]\nd: *a\ne: &a [*a]",
+            "line 5: '*a'",
+            id="alias_within_a_second_anchor_of_its_name",
+        ),
     ],
 )
 def test_broken_yaml_says_where(text: bytes, excerpt: str) -> None:
     (error,) = read_device_config(text, "f.yaml").errors
     assert excerpt in str(error)
+
+
+def test_aliases_of_ordinary_size_are_values_like_others() -> None:
+    text = b"nvidia: &a {deviceSplitCount: &n 4, deviceCoreScaling: *n}\nother: *a"
+    found = read_device_config(text, "f.yaml")
+    assert found.errors == ()
+    assert (found.values["split_count"], found.values["core_scaling"]) == (4, 4.0)
 
 
 def test_list_may_be_text_with_commas_as_in_flags() -> None:

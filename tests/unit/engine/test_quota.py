@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hami_node.engine.compat import V2_8, V2_10, Compat
@@ -11,7 +13,7 @@ from hami_node.model import Uuid
 G0, G1 = Uuid("GPU-0"), Uuid("GPU-1")
 
 
-def _tally(compat: Compat = V2_10, **values: int) -> QuotaTally:
+def _tally(compat: Compat = V2_10, **values: Any) -> QuotaTally:
     return QuotaTally.start(Quota(**values), compat)
 
 

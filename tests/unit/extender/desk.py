@@ -13,7 +13,6 @@ from hami_node.errors import NotLeading
 from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.filter import Outlets, PodFilter
-from hami_node.extender.grouping.gate import GroupGate
 from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
@@ -86,8 +85,7 @@ class Desk:
             on_wait=self.waiting.note,
             require_lead=self.fence,
         )
-        self.groups = GroupGate(self.state, self.clock, lambda: None)
-        self.filter = PodFilter(self.state, self.writer, outlets, self.find_shown, self.groups)
+        self.filter = PodFilter(self.state, self.writer, outlets, self.find_shown)
         self.binder = PodBinder(
             BindParts(
                 kube=self.kube,
@@ -203,12 +201,10 @@ class Desk:
         for key, known in list(self.shown_pods.items()):
             if key not in pods or pods[key].uid != known.uid:
                 self.state.pod_changed(known, None)
-                self.groups.members.pod_changed(known, None)
                 self.resizer.pod_changed(known, None)
         for key, pod in pods.items():
             if self.shown_pods.get(key) != pod:
                 self.state.pod_changed(self.shown_pods.get(key), pod)
-                self.groups.members.pod_changed(self.shown_pods.get(key), pod)
                 self.resizer.pod_changed(self.shown_pods.get(key), pod)
         for name, node in self.shown_nodes.items():
             if name not in nodes:

@@ -307,6 +307,30 @@ def test_neuron_cores_are_written_for_the_plugin_that_serves_them(desk: Desk) ->
     assert desk.lock("inf") == "", "that plugin knows no lock"
 
 
+@shows(
+    "F11",
+    fault="a container asks for Neuron devices and for cores, of which kubelet hands out both",
+    happens="webhook and scheduler refuse the pod and say why: only the devices would be reserved",
+)
+@pytest.mark.parametrize("devices", ["1", "0"])
+def test_differs_001_3_devices_and_cores_in_one_container_are_refused(
+    desk: Desk, devices: str
+) -> None:
+    allocatable = {neuron_names.RESOURCE_NEURON: "6", neuron_names.RESOURCE_NEURON_CORE: "12"}
+    node = {"metadata": {"name": "inf"}, "status": {"allocatable": allocatable}}
+    desk.kube.store.create("nodes", "", node)
+    limits = {neuron_names.RESOURCE_NEURON: devices, neuron_names.RESOURCE_NEURON_CORE: "10"}
+    body = pod_body("b", (Box(cards=0),), node="")
+    body["spec"]["schedulerName"] = SCHEDULER
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    desk.kube.store.create("pods", "default", body)
+    desk.sync()
+    why = desk.ask("b", "inf")["FailedAndUnresolvableNodes"]["inf"]
+    assert "asks for 10 aws.amazon.com/neuroncore" in why
+    assert "ask for one of the two" in why
+    assert "can't be served" in desk.bind("b", "inf")
+
+
 def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
     desk.choose("a")
     assert not [key for key in desk.notes_of("a") if "NEURON" in key]
@@ -406,8 +430,6 @@ def test_reservation_that_can_not_be_encoded_is_released(
     "annotations",
     [
         pytest.param({names.POD_SCORING_WEIGHTS: "x" * 250_000}, id="scoring weights"),
-        pytest.param({names.POD_GROUP: "g" * 250_000, names.POD_GROUP_MIN: "2"}, id="group"),
-        pytest.param({names.POD_GROUP: "g", names.POD_GROUP_MIN: "9" * 250_000}, id="minimum"),
     ],
 )
 def test_refusal_for_every_node_stays_small_whatever_the_pod_says(
@@ -422,13 +444,3 @@ def test_refusal_for_every_node_stays_small_whatever_the_pod_says(
     assert len(json.loads(answer)["FailedAndUnresolvableNodes"]) == len(candidates)
     assert len(answer) < 600 * len(candidates)
     assert len(desk.notes[-1].message) <= LONGEST_WHY
-
-
-def test_refusal_because_of_another_member_stays_small(desk: Desk) -> None:
-    long = {names.POD_GROUP: "g" * 253}
-    desk.add_pod("b", annotations={**long, names.POD_GROUP_MIN: "2"})
-    desk.add_pod("c" * 250, annotations={**long, names.POD_GROUP_MIN: "3"})
-    desk.sync()
-    why = desk.ask("b")["FailedAndUnresolvableNodes"]["n1"]
-    assert "has to have one minimum" in why or why.endswith("...")
-    assert len(why) <= LONGEST_WHY

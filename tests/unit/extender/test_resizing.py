@@ -15,6 +15,7 @@ from hami_node.model import Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
+from hami_node.wire.quotas import decode_resource_quota
 from hami_node.wire.resize import Word, encode_words
 from tests.fakes.pods import Box, pod_body
 from tests.reliability import shows
@@ -401,6 +402,45 @@ def test_quota_of_the_namespace_is_kept(
     assert "quota of namespace default" in state(desk, "a")["why"]
     ask(desk, "a", **{word: amount - 1 for word, amount in amounts.items()})
     assert desk.results[-1] == "approved"
+
+
+@shows(
+    "Z11",
+    fault="a tenant grows its pod beyond the ResourceQuota that Kubernetes keeps at creation only",
+    happens="requests.nvidia.com/gpumem and gpucores count for a resize as limits. do: refused",
+)
+@pytest.mark.parametrize("prefix", ["requests", "limits"])
+@pytest.mark.parametrize(
+    ("hard", "amounts", "why"),
+    [
+        ({"gpumem": "8000"}, {"gpumem": 5001}, "5000 MiB are left for this pod"),
+        ({"gpucores": "60"}, {"gpucores": 31}, "30 % are left for this pod"),
+    ],
+)
+def test_quota_object_is_kept_whoever_enforces_it_at_creation(
+    desk: Desk, prefix: str, hard: dict[str, str], amounts: Mapping[str, int], why: str
+) -> None:
+    set_quota_object(desk, {f"{prefix}.nvidia.com/{word}": text for word, text in hard.items()})
+    ask(desk, "a", **amounts)
+    assert why in state(desk, "a")["why"]
+    ask(desk, "a", **{word: amount - 1 for word, amount in amounts.items()})
+    assert desk.results[-1] == "approved"
+
+
+def test_requests_of_a_quota_object_limit_resizes_only(desk: Desk) -> None:
+    set_quota_object(desk, {"requests.nvidia.com/gpumem": "0"})
+    run(desk, "c", Box(memory_mib=1000))
+    ask(desk, "c", gpumem=1001)
+    assert "quota of namespace default" in state(desk, "c")["why"]
+
+
+def set_quota_object(desk: Desk, hard: dict[str, str]) -> None:
+    """As the watch shows it."""
+    body = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}}
+    limited = desk.state.rules.limited
+    assert limited is not None
+    limits = limited.limits_in(decode_resource_quota(body))
+    desk.state.set_quota("default", "q", limits)
 
 
 def test_quota_counts_the_larger_of_spec_and_grant(desk: Desk) -> None:

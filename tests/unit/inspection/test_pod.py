@@ -198,10 +198,10 @@ def test_reserved_pod_shows_its_slice_and_does_not_stand_in_its_own_way() -> Non
 
 
 def test_reservation_that_was_not_bound_in_time_is_told() -> None:
-    pod = pending_json("p", held("GPU-a", 1, on="near", at_s=int(NOW_S) - 400), gpu=1, gpumem=1)
+    pod = pending_json("p", held("GPU-a", 1, on="near", at_s=int(NOW_S) - 1600), gpu=1, gpumem=1)
     view = explained("p", *NODES, pod)
     assert view.state is PodState.WAITING
-    assert view.summary.endswith("it was reserved on near and not bound within 300 s")
+    assert view.summary.endswith("it was reserved on near and not bound within 25 min")
 
 
 @pytest.mark.parametrize(

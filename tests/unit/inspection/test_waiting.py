@@ -44,12 +44,12 @@ def test_pod_that_fits_nowhere_says_why_and_since_when() -> None:
         pytest.param(pending_json("p", gpu="x"), "it can't be served: container main", id="bad"),
         pytest.param(pending_json("p", gpumem=1000), "add nvidia.com/gpu: 1", id="no_count"),
         pytest.param(
-            pending_json("p", held("GPU-a", 1, on="n1", at_s=int(NOW_S) - 299), gpu=1),
+            pending_json("p", held("GPU-a", 1, on="n1", at_s=int(NOW_S) - 1499), gpu=1),
             "reserved, and not yet bound",
             id="reserved",
         ),
         pytest.param(
-            pending_json("p", held("GPU-a", 1, on="n1", at_s=int(NOW_S) - 301), gpu=1, gpumem=1),
+            pending_json("p", held("GPU-a", 1, on="n1", at_s=int(NOW_S) - 1501), gpu=1, gpumem=1),
             "its cards are free on n1",
             id="reservation_expired",
         ),

@@ -6,7 +6,9 @@ import http.client
 import logging
 import socket
 import threading
+import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import Gauge
@@ -15,6 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 from hami_node.metrics import server as served
 from hami_node.metrics.server import MAX_NODES, MAX_PAGES, MetricsServer, Probes
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
 
 
 class CardServer:
@@ -103,11 +106,60 @@ def test_too_many_names_of_nodes_are_refused(card_server: CardServer) -> None:
     assert (status, text) == (400, f"name at most {MAX_NODES} nodes\n")
 
 
-class GreedyPages:
-    """A server whose page of cards is endless, or fails."""
+class CountedPages:
+    """A server whose page takes a while; how many were made, and the most at a time."""
 
     def __init__(self) -> None:
-        self.open, self.error = 0, ""
+        self.made = self.most = self._now = 0
+        registry = CollectorRegistry()
+        self.server = MetricsServer("127.0.0.1:0", registry, Probes(), dict, self._cards).start()
+
+    def _cards(self, nodes: Collection[str] | None) -> Iterator[str]:
+        self.made += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        time.sleep(0.05)
+        yield "all\n" if nodes is None else "some\n"
+        self._now -= 1
+
+    def loop(self, path: str, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            assert answer_of(self.server, path)[0] in {200, 503}
+
+
+@shows(
+    "E4",
+    fault="clients that may read metrics fetch the page of all cards, or of some nodes, in loops",
+    happens="one page is made at a time, and that of all cards once a second: decisions go on",
+)
+def test_looping_clients_have_one_page_made_at_a_time() -> None:
+    pages = CountedPages()
+    until_s = time.monotonic() + 1.5
+    with ThreadPoolExecutor(8) as clients:
+        for number in range(8):
+            path = "/metrics?node=a" if number == 0 else "/metrics"
+            clients.submit(pages.loop, path, until_s)
+    of_all = [answer_of(pages.server, "/metrics") for _ in range(2)]
+    pages.server.close()
+    assert pages.most == 1
+    assert all(status == 200 and text.endswith("all\n") for status, text in of_all)
+
+
+def test_page_of_all_cards_is_served_again_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = CountedPages()
+    texts = {answer_of(pages.server, "/metrics")[1].partition("all")[1] for _ in range(5)}
+    assert (texts, pages.made) == ({"all"}, 1)
+    monkeypatch.setattr(served, "PAGE_KEPT_S", 0.0)
+    answer_of(pages.server, "/metrics")
+    assert pages.made == 2
+    pages.server.close()
+
+
+class GreedyPages:
+    """A server whose page of cards is more than sockets hold, or fails."""
+
+    def __init__(self) -> None:
+        self.error = ""
         registry = CollectorRegistry()
         self.server = MetricsServer("127.0.0.1:0", registry, Probes(), dict, self._cards).start()
 
@@ -115,12 +167,12 @@ class GreedyPages:
         del nodes
         if self.error:
             raise ValueError(self.error)
-        self.open += 1
-        try:
-            while True:
-                yield "#" * 100_000 + "\n"
-        finally:
-            self.open -= 1
+        for _ in range(1000):
+            yield "#" * 100_000 + "\n"
+
+    def open(self) -> int:
+        """Threads that serve a client."""
+        return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
 @pytest.fixture
@@ -145,12 +197,12 @@ def test_slow_readers_of_metrics_do_not_keep_the_probes_out(greedy: GreedyPages)
     ]
     for reader in readers:
         reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-    eventually(lambda: greedy.open == MAX_PAGES)
+    eventually(lambda: greedy.open() == MAX_PAGES)
     assert answer_of(greedy.server, "/metrics")[0] == 503
     assert answer_of(greedy.server, "/healthz") == (200, "ok\n")
     for reader in readers:
         reader.close()
-    eventually(lambda: greedy.open == 0)
+    eventually(lambda: greedy.open() == 0)
 
 
 def test_page_that_is_read_too_slowly_is_given_up(
@@ -160,7 +212,7 @@ def test_page_that_is_read_too_slowly_is_given_up(
     stop = threading.Event()
     with socket.create_connection(("127.0.0.1", greedy.server.port), 20) as reader:
         reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        eventually(lambda: greedy.open == 1)
-        while not stop.wait(0.01) and greedy.open:  # a reader that always takes something
+        eventually(lambda: greedy.open() == 1)
+        while not stop.wait(0.01) and greedy.open():  # a reader that always takes something
             reader.recv(1000)
-    assert greedy.open == 0
+    assert greedy.open() == 0

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -118,6 +117,8 @@ def left_out(found: Mapped) -> dict[str, str]:
 @pytest.mark.parametrize("generation", ALL)
 def test_values_of_each_generation_fit_our_schema(generation: str) -> None:
     found = mapped(ALL[generation])
+    import jsonschema  # only here: its import builds 39 parsers
+
     jsonschema.validate(yaml.safe_load(as_yaml(found)), SCHEMA)
     assert found.unknown == ()
     assert found.values["devicePlugin"]["nodeSelection"] == "own-label"  # type: ignore[index]

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hami_node.errors import RecordError
+from hami_node.errors import PodTooLarge, RecordError
 from hami_node.record.file import RecordFile, State
-from hami_node.record.ledger import Entry, Ledger, ResizeNote, Source
+from hami_node.record.ledger import MAX_POD_BYTES, Entry, Ledger, ResizeNote, Source
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import MemoryFile, an_entry
 from tests.fakes.waiting import eventually
@@ -104,23 +104,18 @@ def test_replaced_entry_that_can_not_be_written_stays_as_it_was() -> None:
     assert ledger.entries() == (an_entry(),)
 
 
-def test_number_of_entries_is_bounded_and_the_message_says_what_to_do() -> None:
-    ledger = Ledger(MemoryFile(), max_entries=2)
-    ledger.put(an_entry("a"))
-    ledger.put(an_entry("b"))
-    ledger.put(an_entry("b", answer="{}"))
-    with pytest.raises(RecordError, match="look for pods"):
-        ledger.put(an_entry("c"))
-    ledger.free({"uid-a"})
-    ledger.put(an_entry("c"))
-
-
-def test_bytes_are_bounded(tmp_path: Path) -> None:
+def test_one_pod_with_too_much_costs_no_other_pod_its_place(tmp_path: Path) -> None:
     ledger = ledger_in(tmp_path)
-    ledger.put(an_entry("a"))
-    with pytest.raises(RecordError, match="more than"):
-        ledger.put(an_entry("b", answer="x" * (9 * 1024 * 1024)))
-    assert ledger_in(tmp_path).entries() == (an_entry("a"),)
+    half = "x" * (MAX_POD_BYTES // 2)
+    ledger.put(an_entry("greedy", "first", answer=half))
+    with pytest.raises(PodTooLarge, match="fewer containers"):
+        ledger.put(an_entry("greedy", "second", answer=half))
+    assert ledger.adopt([an_entry("greedy", "third", grants=half), an_entry("b")]) == (
+        an_entry("b"),
+    )
+    for number in range(40):
+        ledger.put(an_entry(f"p{number}", answer=half))
+    assert len(ledger_in(tmp_path).entries()) == 42
 
 
 def test_entry_put_again_as_it_is_writes_nothing() -> None:

@@ -1,7 +1,9 @@
 """Which reserved pods kube-scheduler gave up after our answer.
 
 kube-scheduler says so in the pod's condition PodScheduled=False, which stays there until the pod
-is bound: what counts is a condition that nobody knew of when the pod was reserved.
+is bound: what counts is a condition that nobody knew of when the pod was reserved. A condition that
+stands there already is not written again; nobody can tell such a failure from a pod that waits in
+Permit, so the reservation counts until the pod comes back to /filter, is deleted, or is too old.
 """
 
 from __future__ import annotations
@@ -14,9 +16,6 @@ from hami_node.ports import Clock
 SETTLING_S: Final = 0.5
 """A condition of the attempt before may be shown late. By then the pod is being bound, and if not,
 it is placed again: a release too many costs an attempt, never a card."""
-REPEATED_S: Final = 30.0
-"""How long a reservation counts if the one before ended with the very condition that stands there:
-the API server is not told the same a second time, so nobody hears of a failure again."""
 
 
 class LaterFailures:
@@ -26,16 +25,13 @@ class LaterFailures:
         """Start without reservations."""
         self._clock = clock
         self._known: dict[str, frozenset[str]] = {}
-        self._failed: dict[str, str] = {}
         self._due_s: dict[str, float] = {}
 
     def reserved(self, *states: Pod) -> None:
         """A reservation begins; what these states of the pod say is older than it."""
         uid = states[0].uid
-        self._known[uid] = known = frozenset(pod.unscheduled for pod in states)
+        self._known[uid] = frozenset(pod.unscheduled for pod in states)
         self._due_s.pop(uid, None)
-        if self._failed.get(uid, "") in known - {""}:
-            self._due_s[uid] = self._clock.monotonic() + REPEATED_S
 
     def stored(self, pod: Pod) -> None:
         """The reservation was written to the pod, which said this at that moment."""
@@ -48,18 +44,12 @@ class LaterFailures:
         if known is None or not pod.unscheduled or pod.unscheduled in known:
             return
         self._known[pod.uid] = known | {pod.unscheduled}
-        self._failed[pod.uid] = pod.unscheduled
         self._due_s[pod.uid] = self._clock.monotonic() + SETTLING_S
 
     def ended(self, uid: str) -> None:
-        """The reservation is released."""
+        """The reservation is released or bound, or its pod is gone."""
         self._known.pop(uid, None)
         self._due_s.pop(uid, None)
-
-    def gone(self, uid: str) -> None:
-        """The pod is bound, or there no longer."""
-        self.ended(uid)
-        self._failed.pop(uid, None)
 
     def due(self) -> list[str]:
         """The pods whose reservation shall be released now."""

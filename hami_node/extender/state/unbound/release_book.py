@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 
 from hami_node.extender.state.pod_book import PodBook
 from hami_node.logs import kv
@@ -29,11 +28,6 @@ class ReleaseBook:
             return tuple(
                 pod for uid in self._pods.failures.due() if (pod := self._released(uid)) is not None
             )
-
-    def give_up(self, uids: Iterable[str]) -> tuple[Pod, ...]:
-        """Release what these pods hold, on the same terms; those of them that held something."""
-        with self._lock:
-            return tuple(pod for uid in uids if (pod := self._released(uid)) is not None)
 
     def _released(self, uid: str) -> Pod | None:
         counted = self._pods.find(uid)

@@ -54,7 +54,7 @@ class ResponseStyle:
     hook_path: Path = LIMITERS_DEFAULT.parents[1]
     is_oversubscribed: bool = False
     log_level: str = ""
-    is_core_limit_disabled: bool = False
+    core_policy: CorePolicy = CorePolicy.DEFAULT
     is_limiter_required: bool = True
 
 
@@ -101,8 +101,8 @@ def _limiter_env(granted: Slice, grants: Sequence[Grant], style: ResponseStyle) 
         envs[names.ENV_OVERSUBSCRIBE] = "true"
     if style.log_level:
         envs[names.ENV_LOG_LEVEL] = style.log_level
-    if style.is_core_limit_disabled:
-        envs[names.ENV_CORE_POLICY] = "disable"
+    if style.core_policy is not CorePolicy.DEFAULT:
+        envs[names.ENV_CORE_POLICY] = style.core_policy.value
     return envs
 
 
@@ -138,12 +138,11 @@ def _read_only(inside: Path, host: Path) -> Mount:
 
 def response_style(settings: NvidiaSettings) -> ResponseStyle:
     """The style of responses by the settings."""
-    is_core_limit_off = settings.disable_core_limit or settings.core_policy is CorePolicy.DISABLE
     return ResponseStyle(
         hook_path=settings.hook_path,
         is_oversubscribed=settings.memory_scaling > 1,
         log_level=str(settings.lib_cuda_log_level),
-        is_core_limit_disabled=is_core_limit_off,
+        core_policy=settings.core_policy_here,
         is_limiter_required=settings.limiter is LimiterMode.REQUIRED,
     )
 

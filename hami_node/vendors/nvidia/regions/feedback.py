@@ -2,7 +2,7 @@
 
 Two fields of a container's region file. `recent_kernel` below 0 makes its launches wait;
 `utilization_switch` 1 makes its core limit count. Where the core policy is the default, a core
-limit counts only while the card is contended, as under HAMi's monitor.
+limit counts only while the card is contended, as under HAMi's monitor; forced, always.
 
 Source: HAMi's monitor, and measurements with the limiter of several versions: those from 2.8.1 on
 mark no launches in `recent_kernel` while the switch is 0, so that a container alone on its card
@@ -57,12 +57,15 @@ class Tenant:
     last_launch_s: int | None
 
 
-def new_feedback(tenants: Iterable[Tenant], now_s: float) -> Mapping[str, Feedback]:
+def new_feedback(
+    tenants: Iterable[Tenant], now_s: float, *, is_forced: bool = False
+) -> Mapping[str, Feedback]:
     """The feedback that has to change, by key.
 
     Args:
         tenants: the containers of this node that have a region.
         now_s: seconds since the epoch, by the clock of the containers' node.
+        is_forced: core limits count always.
     """
     everybody = tuple(tenants)
     active = [tenant for tenant in everybody if _is_active(tenant, now_s)]
@@ -76,7 +79,7 @@ def new_feedback(tenants: Iterable[Tenant], now_s: float) -> Mapping[str, Feedba
         is_contended = any(at[card, tenant.priority] > 1 for card in tenant.cards)
         feedback = Feedback(
             recent_kernel=WAIT if waits else _mark_left(tenant),
-            utilization_switch=int(waits or is_contended or not tenant.cards),
+            utilization_switch=int(is_forced or waits or is_contended or not tenant.cards),
         )
         if feedback != tenant.feedback:
             changes[tenant.key] = feedback

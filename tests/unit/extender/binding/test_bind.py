@@ -9,6 +9,7 @@ from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeadin
 from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.extender.filter import FAILED as FILTER_FAILED
 from hami_node.model import Pod
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
@@ -573,7 +574,7 @@ def test_call_of_an_earlier_term_frees_no_cards_of_a_binding_that_may_still_arri
 
 def test_reservation_of_an_earlier_term_expires(desk: Desk) -> None:
     desk.state.begin_term(SCHEDULER)
-    desk.clock.advance(301.0)
+    desk.clock.advance(UNBOUND_S + 1.0)
     desk.state.sweep(["uid-a", "uid-b"])
     assert desk.held() == {}
     assert {pod.name for pod in desk.state.leftovers()} == {"a", "b"}

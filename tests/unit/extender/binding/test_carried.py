@@ -8,7 +8,7 @@ import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError
 from hami_node.model import Pod
-from hami_node.vendors.holding import reservation_keys
+from hami_node.vendors.holding import UNBOUND_S, reservation_keys
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import protocols_of
@@ -157,7 +157,7 @@ def test_node_that_needs_the_lock_by_now_gets_the_reservation_before_the_binding
 
 
 def test_reservation_that_is_not_bound_expires_and_leaves_nothing(desk: Desk) -> None:
-    desk.clock.advance(301.0)
+    desk.clock.advance(UNBOUND_S + 1.0)
     desk.sweep()
     assert desk.held() == {}
     assert desk.state.leftovers() == ()

@@ -8,6 +8,7 @@ from hami_node.errors import Conflict, KubeError
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.model import ContainerKind, Pod, Uuid
 from hami_node.simulate.store import Json
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
@@ -102,7 +103,7 @@ def test_filter_for_a_deleted_pod_is_refused(desk: Desk) -> None:
 
 def test_unbound_reservation_expires_by_our_clock(desk: Desk) -> None:
     desk.choose("a")
-    desk.clock.advance(299.0)
+    desk.clock.advance(UNBOUND_S - 1.0)
     desk.sweep()
     assert desk.held() == {"a": 6000}
     desk.clock.advance(2.0)
@@ -112,7 +113,7 @@ def test_unbound_reservation_expires_by_our_clock(desk: Desk) -> None:
 
 def test_time_that_somebody_writes_on_an_unbound_pod_frees_nothing(desk: Desk) -> None:
     desk.choose("a")
-    desk.edit_pod("a", annotations={names.POD_TIME: str(int(desk.clock.now()) - 301)})
+    desk.edit_pod("a", annotations={names.POD_TIME: str(int(desk.clock.now() - UNBOUND_S) - 1)})
     desk.sync()
     desk.sweep()
     assert desk.held() == {"a": 6000}
@@ -130,7 +131,7 @@ def test_bound_reservation_never_expires(desk: Desk) -> None:
 
 def test_expired_reservation_is_a_leftover_until_it_is_cleared(desk: Desk) -> None:
     desk.choose("a")
-    desk.clock.advance(301.0)
+    desk.clock.advance(UNBOUND_S + 1.0)
     desk.sweep()
     assert [pod.name for pod in desk.state.leftovers()] == ["a"]
     desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))

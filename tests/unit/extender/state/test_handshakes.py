@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from hami_node.errors import KubeError
 from hami_node.extender.state.handshakes import ANSWER_EVERY_S, MAX_WRITES, HandshakeKeeper
+from hami_node.model import Node
 from hami_node.simulate.store import Json
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.wire import names
 from hami_node.wire.objects import decode_node
+from tests.fakes.extender_kube import FakeExtenderKube
 from tests.reliability import shows
 from tests.unit.extender.desk import Desk, card
 
@@ -126,6 +130,44 @@ def test_large_cluster_is_asked_in_turns() -> None:
         words = [node.annotations[nvidia_names.NODE_HANDSHAKE] for node in desk.state.nodes()]
         asked.append(sum(word.startswith("Requesting") for word in words))
     assert asked == [MAX_WRITES, MAX_WRITES + 10, MAX_WRITES + 10]
+
+
+class HangingKube(FakeExtenderKube):
+    """No write of a node is answered before its timeout."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk, self.asked = desk, list[str]()
+
+    def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
+        del annotations
+        self.asked.append(name)
+        self._desk.clock.advance(8.0)
+        raise KubeError("timed out")
+
+
+@shows(
+    "E6",
+    fault="the API server answers no write of a handshake for minutes",
+    happens="a pass ends after 5 s and one timeout, and the next one goes on with the next nodes; "
+    "silent daemons are given up and leftovers swept all the while",
+)
+@pytest.mark.parametrize("is_csv", [True, False])
+def test_writes_that_hang_do_not_hold_the_pass(is_csv: bool) -> None:
+    every = [f"n{number}" for number in range(8)]
+    desk = Desk(*every)
+    for name in every:
+        cards = encode_csv9((card(name, 0),)) if is_csv else encode_json((card(name, 0),))
+        notes = {nvidia_names.NODE_REGISTER: cards, nvidia_names.NODE_HANDSHAKE: REPORTED}
+        desk.kube.merge_patch_node(name, notes)
+    desk.sync()
+    kube = HangingKube(desk)
+    keeper = HandshakeKeeper(desk.state, kube, desk.clock)
+    for _ in range(len(every)):
+        begun_s = desk.clock.monotonic()
+        keeper.look()
+        assert desk.clock.monotonic() - begun_s <= 5.0 + 8.0
+    assert sorted(kube.asked) == every
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "Reportedly"])

@@ -317,3 +317,12 @@ def test_cards_are_not_hidden_from_who_gets_an_instance_or_a_share_of_kubelet(
     rules = webhook_rules(overwrite_env=True)
     assert patch_of(ask(pod(container({resource: "1"})), rules)) == []
     assert patch_of(ask(pod(container({"cpu": "1"})), rules)) != []
+
+
+@pytest.mark.parametrize("place", ["annotations", "labels"])
+def test_group_of_pods_is_said_to_have_no_effect(place: str) -> None:
+    obj = pod(container(SHARE))
+    obj["metadata"][place] = {"hami-node.io/pod-group": "training"}
+    (said,) = ask(obj)["warnings"]
+    assert "has no effect" in said
+    assert "Kueue" in said

@@ -99,6 +99,21 @@ def test_bad_value_is_refused_with_container_resource_value_and_hint(
     assert "(write " in message
 
 
+@pytest.mark.parametrize("compat", Generation)
+def test_neuron_devices_and_cores_in_one_container_are_refused(compat: Generation) -> None:
+    obj = pod(container({NEURON: "1", NEURON_CORE: "10"}))
+    code, message = refusal(obj, webhook_rules(compat=compat))
+    assert code == 400
+    assert message.startswith("container main: aws.amazon.com/neuron is 1: beside it ")
+    assert "asks for 10 aws.amazon.com/neuroncore" in message
+
+
+def test_neuron_devices_beside_no_cores_come_in() -> None:
+    assert ask(pod(container({NEURON: "1", NEURON_CORE: "0"})))["allowed"]
+    split = pod(container({NEURON: "1"}), container({NEURON_CORE: "2"}, "b"))
+    assert ask(split)["allowed"]
+
+
 def test_bad_value_after_the_memory_factor_is_refused() -> None:
     rules = webhook_rules(memory_factor=256)
     code, message = refusal(pod(container({GPU: "1", MEM: "9000000"})), rules)

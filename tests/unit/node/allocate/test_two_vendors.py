@@ -150,7 +150,7 @@ def test_call_for_any_resource_counts_the_holders_of_all(
     """A pod that was deleted by force holds its cards while kubelet lists any of its IDs."""
     cluster = FakeCluster(pod_of("gone", waiting=DONE))
     live, found = identities(cluster, FakeResources(listed("gone", held), listed("p")))
-    live.refresh()
+    live.settle([listed("gone", {GPU: ("x-1",), CARD: ("x-1",)})])
     assert used(live) == {uuid(0): 1000, "ACME-0": 500}
     cluster.show(pod_of("p"))
     found[resource].find(("z-1",), soon())
@@ -166,8 +166,10 @@ def test_unclear_reservation_of_one_vendor_counts_in_full_beside_the_others_slot
     text: str, held_mib: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     pod = pod_of(boxes=INIT_AND_MAIN, gpu=GPU_TEXT * 2, card=text, waiting=(";;", None))
+    live = live_use(FakeCluster(pod))
     with caplog.at_level(logging.WARNING):
-        found = used(live_use(FakeCluster(pod)))
+        live.settle([listed("p", {GPU: ("x-1",), CARD: ("y-1",)})])
+        found = used(live)
     assert found["ACME-0"] == held_mib
     assert found[uuid(0)] >= 1000
     assert [record.message for record in caplog.records] == ["reservation_unclear"]

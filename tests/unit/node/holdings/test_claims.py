@@ -10,7 +10,7 @@ from tests.fakes.cards import uuid
 from tests.fakes.ledgers import a_ledger, an_entry
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.pods import Box, Generation, Part, reserved_pod
-from tests.unit.node.holdings.uses import VENDOR, a_pod, live_use, used
+from tests.unit.node.holdings.uses import VENDOR, a_pod, listed, live_use, used
 
 INIT = ContainerKind.INIT
 
@@ -32,7 +32,7 @@ def test_claims_what_was_served_stays_whatever_its_owner_writes(
     pod = a_pod(resource_version="5")
     cluster = FakeCluster(pod)
     live = live_use(cluster)
-    live.refresh()
+    live.settle([listed("p", "x-1")])
     assert used(live) == [1000, 0]
     edited = {key: value for key, value in {**pod.annotations, **changes}.items() if value}
     cluster.show(replace(pod, annotations=edited, resource_version="6"))
@@ -52,7 +52,7 @@ def test_claims_annotations_broken_later_keep_what_was_held(key: str, text: str)
     good = a_pod()
     cluster = FakeCluster(good)
     live = live_use(cluster)
-    live.refresh()
+    live.settle([listed("p", "x-1")])
     assert used(live) == [1000, 0]
     cluster.show(replace(good, annotations={**good.annotations, key: text}))
     assert used(live) == [1000, 0]
@@ -61,7 +61,9 @@ def test_claims_annotations_broken_later_keep_what_was_held(key: str, text: str)
 def test_claims_unclear_from_the_start_counts_in_full() -> None:
     pod = a_pod()
     notes = {**pod.annotations, nvidia_names.POD_TO_ALLOCATE: "GPU-x,NVIDIA,1,1:;"}
-    assert used(live_use(FakeCluster(replace(pod, annotations=notes)))) == [1000, 0]
+    live = live_use(FakeCluster(replace(pod, annotations=notes)))
+    live.settle([listed("p", "x-1")])
+    assert used(live) == [1000, 0]
 
 
 def test_claims_init_container_without_a_slot_holds_what_it_borrowed() -> None:

@@ -69,7 +69,7 @@ def test_live_use_pod_deleted_by_force_holds_until_kubelet_lists_it_no_more() ->
     cluster = FakeCluster(a_pod(is_served=False, resource_version="5"))
     live = live_use(cluster)
     live.patched(a_pod(resource_version="7"))
-    live.refresh()
+    live.settle([listed("p", "x-1")])
     assert used(live) == [1000, 0]
     cluster.show()
     assert used(live) == [1000, 0]
@@ -89,7 +89,7 @@ def test_live_use_pod_that_vanished_since_the_last_look_is_as_kubelet_lists_it(
 ) -> None:
     cluster = FakeCluster(a_pod())
     live = live_use(cluster)
-    live.refresh()
+    live.settle([listed("p", "x-1")])
     assert used(live) == [1000, 0]
     cluster.show()
     live.settle(found)
@@ -103,6 +103,7 @@ def test_live_use_card_that_is_gone_disturbs_nobody() -> None:
 def test_live_use_pod_that_ended_by_the_api_server_holds_nothing_while_the_watch_lags() -> None:
     cluster = FakeCluster(a_pod(phase="Running"))
     live = live_use(cluster)
+    live.settle([listed("p", "x-1")])
     live.settle([])
     assert used(live) == [1000, 0]
     (holder,) = live.unlisted()
@@ -153,7 +154,7 @@ def test_live_use_adopted_pod_is_on_record_with_its_ids() -> None:
     ("is_served", "phase", "wanted"),
     [(True, "Running", 1000), (False, "Running", 1000), (True, "Pending", 1000), (False, "", 0)],
 )
-def test_live_use_resource_was_renamed_what_runs_still_counts(
+def test_live_use_resource_was_renamed_what_runs_counts_before_kubelets_list_was_read(
     is_served: bool, phase: str, wanted: int
 ) -> None:
     text = f"{uuid(0)},NVIDIA,1000,0:;"
@@ -162,7 +163,7 @@ def test_live_use_resource_was_renamed_what_runs_still_counts(
     limits = body["spec"]["containers"][0]["resources"]["limits"]
     limits["example.com/vgpu"] = limits.pop(GPU)
     live = live_use(FakeCluster(decode_pod(body)))
-    live.settle([])
+    live.settle(None)
     assert used(live) == [wanted, 0]
 
 
@@ -172,8 +173,25 @@ def test_live_use_resource_was_renamed_ids_under_the_former_name_count() -> None
     limits = body["spec"]["containers"][0]["resources"]["limits"]
     limits["example.com/vgpu"] = limits.pop(GPU)
     live = live_use(FakeCluster(decode_pod(body)))
-    live.settle([listed("p", "x-1", resource="example.com/vgpu")])
+    live.settle([listed("p", f"{uuid(0)}-1", resource="example.com/vgpu")])
     assert used(live) == [1000, 0]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [[], [listed("p")], [listed("p", "0000:3b:00.2", resource="example.com/vgpu")]],
+    ids=["not listed", "without devices", "another plugin's devices"],
+)
+def test_live_use_annotations_of_a_pod_without_our_devices_count_for_nothing(
+    shown: list[HeldContainer],
+) -> None:
+    body = pod_body("p", [Box(cards=0)], reservation(f"{uuid(0)},NVIDIA,1000,0:;"), phase="Running")
+    body["spec"]["containers"][0]["resources"]["limits"] = {"example.com/vgpu": "1"}
+    ledger = a_ledger()
+    live = live_use(FakeCluster(decode_pod(body)), ledger=ledger)
+    live.settle(shown)
+    assert used(live) == [0, 0]
+    assert ledger.entries() == ()
 
 
 def test_live_use_api_server_is_away_so_that_nothing_is_freed() -> None:

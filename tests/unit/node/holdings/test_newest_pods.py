@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.live_kube import FakeCluster
-from tests.unit.node.holdings.uses import a_pod, live_use, used
+from tests.unit.node.holdings.uses import a_pod, listed, live_use, used
 
 
 def test_newest_pods_own_patch_counts_until_the_watch_shows_it() -> None:
@@ -20,6 +20,15 @@ def test_newest_pods_own_patch_counts_until_the_watch_shows_it() -> None:
     assert used(live) == [1000, 0], "what the watch shows is older than our patch"
     cluster.show(replace(after, resource_version="8", phase="Failed"))
     assert used(live) == [0, 0], "and now it is newer"
+
+
+def test_newest_pods_pod_of_a_restored_backup_is_as_the_watch_shows_it() -> None:
+    before = a_pod(is_served=False, resource_version="1000")
+    cluster = FakeCluster(before)
+    live = live_use(cluster)
+    live.patched(a_pod(resource_version="1001"))
+    cluster.show(restored := replace(before, resource_version="11"))
+    assert live.pods() == (restored,)
 
 
 def test_newest_pods_patched_pod_that_the_watch_knew_goes_with_it() -> None:
@@ -44,7 +53,7 @@ def test_newest_pods_patched_pod_never_shown_is_held_until_the_api_server_says_i
     clock = FakeClock()
     live = live_use(FakeCluster(), clock)
     live.patched(a_pod(resource_version="7"))
-    live.refresh()
+    live.settle([listed("p", "x-1")])
     clock.advance(299)
     assert [pod.name for pod in live.pods()] == ["p"]
     clock.advance(2)

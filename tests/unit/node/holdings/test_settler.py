@@ -66,9 +66,10 @@ def test_settle_kubelet_or_the_api_server_is_away_so_that_it_stays(lacks: str) -
     assert used(live) == [0, 0]
 
 
-def test_begin_without_kubelets_list_records_what_annotations_show() -> None:
+def test_begin_without_kubelets_list_counts_what_annotations_show_and_records_nothing() -> None:
     cluster, ledger = FakeCluster(a_pod(), a_pod("q", is_served=False)), a_ledger()
     live = live_use(cluster, ledger=ledger)
     resources = FakeResources(error=KubeletError("no socket"))
     Settler(live=live, kube=cluster, resources=resources).begin()
-    assert [entry.pod for entry in ledger.entries()] == ["p"]
+    assert used(live) == [1000, 0]
+    assert ledger.entries() == ()

@@ -28,6 +28,7 @@ def live_use(
         vendors=[VENDOR],
         ledger=ledger or a_ledger(),
         clock=clock or FakeClock(),
+        cards=lambda: CARDS,
     )
 
 

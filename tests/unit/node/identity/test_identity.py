@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,8 +18,18 @@ from tests.fakes.cards import uuid
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import a_ledger, an_entry
 from tests.fakes.live_kube import FakeCluster, FakeResources
-from tests.fakes.pods import NODE, Box, Generation, Part, pod_body, reserved_pod
-from tests.unit.node.holdings.uses import VENDOR, live_use
+from tests.fakes.pods import (
+    NODE,
+    Box,
+    Generation,
+    Part,
+    layout,
+    pod_body,
+    reservation,
+    reserved_pod,
+)
+from tests.reliability import shows
+from tests.unit.node.holdings.uses import CARDS, VENDOR, live_use
 
 GPU = nvidia_names.RESOURCE_GPU
 INIT = ContainerKind.INIT
@@ -396,7 +407,7 @@ def test_find_new_pod_behind_one_of_the_same_name_that_asks_for_nothing() -> Non
 def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_noticed: bool) -> None:
     holder = served(waiting("old", phase="Running"))
     cluster = FakeCluster(holder, waiting())
-    found = identity(cluster, FakeResources(*held("p", main=NONE)))
+    found = identity(cluster, FakeResources(*held("p", main=NONE)), an_entry("old"))
     found.find(("x-1",), soon())
     key = (holder.namespace, holder.name)
     if change == "deleted":
@@ -417,3 +428,55 @@ def test_holder_that_kubelet_lists_is_not_asked_about() -> None:
     found.find(("x-1",), soon())
     assert not found.notice_ended(soon())
     assert cluster.reads == []
+
+
+INITS = 100
+
+
+def calls_for_the_next(served: int) -> int:
+    """Functions called for one more of a pod's init containers, `served` of them before it."""
+    boxes = [Box(name=f"i{at}", memory_mib=1000, kind=INIT) for at in range(INITS)]
+    boxes.append(Box(memory_mib=1000))
+    text = layout(boxes, {box.name: ONE for box in boxes})
+    cluster, ledger = FakeCluster(), a_ledger()
+    live = live_use(cluster, ledger=ledger)
+    found = Identity(
+        vendor=VENDOR,
+        resource=GPU,
+        sources=IdentitySources(
+            live=live,
+            ledger=ledger,
+            kube=cluster,
+            resources=FakeResources(*held("p", main=NONE)),
+            lock_owner=lambda _: "",
+        ),
+        node_name=NODE,
+    )
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    for at in range(served):
+        ledger.put(an_entry("p", f"i{at}", kind="init", device_ids=("x-1",)))
+        left = ";" * (at + 1) + ";".join(text.split(";")[at + 1 :])
+        cluster.show(decode_pod(pod_body("p", boxes, reservation(text, to_allocate=left))))
+        calls = 0
+        sys.setprofile(count)
+        candidate = found.find(("x-1",), soon())
+        live.cards(CARDS, leave_out="uid-p")
+        live.of_pod(candidate.pod, VENDOR)
+        sys.setprofile(None)
+        assert candidate.container.name == f"i{at + 1}"
+        found.was_answered(candidate)
+    return calls
+
+
+@shows(
+    "N18",
+    fault="a pod has hundreds of init containers that each ask for a slice",
+    happens="what the earlier ones hold is read once, not again for each of the later ones",
+)
+def test_find_many_init_containers_are_not_summed_up_again_for_each() -> None:
+    assert calls_for_the_next(served=90) < 2 * calls_for_the_next(served=10)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -118,6 +118,23 @@ def test_report_somebody_undid_it_it_is_written_again() -> None:
     cluster.set_node({A: "tampered"})
     said.report()
     assert cluster.actual_node.annotations == {A: "1"}
+
+
+@pytest.mark.parametrize("has_caught_up", [True, False])
+def test_report_node_of_a_restored_backup_is_believed_rather_than_our_own_patch(
+    has_caught_up: bool,
+) -> None:
+    cluster = FakeCluster()
+    cluster.actual_node = cluster.shown_node = replace(cluster.actual_node, resource_version="1000")
+    said = reporter(cluster, Voice(wanted={A: "1"}))
+    assert said.report()
+    if has_caught_up:
+        cluster.shown_node = cluster.actual_node
+        assert not said.report()
+    cluster.actual_node = cluster.shown_node = Node(name=NODE, resource_version="11")
+    assert said.report()
+    assert cluster.actual_node.annotations == {A: "1"}
+    assert not said.report(), "and is waited for"
 
 
 def test_report_watch_is_empty_the_node_is_read() -> None:

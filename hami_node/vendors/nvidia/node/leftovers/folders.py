@@ -14,7 +14,7 @@ from hami_node.logs import kv
 from hami_node.vendors.nvidia.node.handles import open_handle
 from hami_node.vendors.nvidia.node.leftovers.trash import TRASH, Trash
 from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES
-from hami_node.vendors.on_node.upkeep import FilesFound, FilesInUse
+from hami_node.vendors.on_node.upkeep import BLOCK, FilesFound, FilesInUse
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ MAX_FILES: Final = 64
 MORE_S: Final = 2.0
 """The pause in long work."""
 _OURS: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]{0,63})_[a-z0-9][-a-z0-9]{0,62}")
-_BLOCK: Final = 512
 
 
 class Folders:
@@ -36,7 +35,7 @@ class Folders:
         """Nobody has been missed yet."""
         self._grace_s = grace_s
         self._missed: dict[str, float] = {}  # since when nobody has known of its pod
-        self._trash = Trash()
+        self.trash = Trash()
 
     def tidy(self, containers: int, used: FilesInUse | None, now_s: float) -> FilesFound:
         """Remove what may go, in bounded steps. Raises OSError."""
@@ -47,12 +46,12 @@ class Folders:
         else:
             self._miss(os.listdir(containers), used, now_s)
             stuck = self._take(containers, used, now_s)
-            has_more = self._trash.empty(containers, now_s)
+            has_more = self.trash.empty(containers, now_s)
         names = os.listdir(containers)
         return FilesFound(
             folders=sum(1 for name in names if _OURS.fullmatch(name)),
             used_bytes=_used_bytes(containers, names[:MAX_FOLDERS]),
-            stuck=(*stuck, *self._trash.stuck),
+            stuck=(*stuck, *self.trash.stuck),
             next_s=MORE_S if has_more else self._soonest_s(now_s),
         )
 
@@ -73,7 +72,7 @@ class Folders:
             if now_s - since_s < self._grace_s or used.is_held(uid):
                 continue
             try:
-                self._trash.take(containers, name)
+                self.trash.take(containers, name)
             except FileNotFoundError:
                 pass
             except OSError as e:
@@ -119,7 +118,7 @@ def _add_files(folder: int, seen: dict[tuple[int, int], int], *, is_deep: bool) 
                 if status.st_size > MAX_CACHE_BYTES and entry.name.endswith(".cache"):
                     status = _cut(folder, entry.name, status)
                 if stat.S_ISREG(status.st_mode):
-                    seen[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK
+                    seen[status.st_dev, status.st_ino] = status.st_blocks * BLOCK
                 elif is_deep and stat.S_ISDIR(status.st_mode):
                     with open_handle(entry.name, os.O_RDONLY | os.O_DIRECTORY, folder) as below:
                         _add_files(below, seen, is_deep=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hami_node.logs import kv
-from hami_node.vendors.nvidia.node.delivery.digests import Digests
+from hami_node.vendors.nvidia.node.delivery.digests import digest_of
 from hami_node.vendors.nvidia.node.delivery.installed_names import (
     MAX_POINTER_BYTES,
     POINTER,
@@ -18,7 +18,7 @@ from hami_node.vendors.nvidia.node.delivery.installed_names import (
     digest_in,
 )
 from hami_node.vendors.nvidia.node.delivery.whole_file import read_whole
-from hami_node.vendors.nvidia.node.handles import regular_status
+from hami_node.vendors.nvidia.node.handles import open_handle, regular_status
 from hami_node.vendors.nvidia.node.limiter.limiter_files import LimiterFiles
 from hami_node.vendors.on_node.upkeep import FilesInUse
 
@@ -35,7 +35,6 @@ class OldLimiters:
         """Look in `root`; `files` says what is served from there."""
         self._root, self._files, self._grace_s = root, files, grace_s
         self._idle: dict[str, float] = {}  # since when nobody has needed it
-        self._digests = Digests()
 
     def tidy(self, root: int, used: FilesInUse | None, now_s: float) -> float | None:
         """Remove what may go; when the next one may, None for nothing. Raises OSError.
@@ -74,13 +73,14 @@ class OldLimiters:
         )
 
     def _remove(self, root: int, name: str) -> None:
-        found = self._digests.of(self._root / name)
         del self._idle[name]
-        self._digests.keep(())
-        if found is not None and found[1].startswith(digest_in(name)):
-            with suppress(FileNotFoundError):
+        with (
+            suppress(OSError),  # what can't be read stays
+            open_handle(name, os.O_RDONLY | os.O_NONBLOCK, root) as handle,
+        ):
+            if digest_of(handle).startswith(digest_in(name)):
                 os.unlink(name, dir_fd=root)
-            log.info("limiter_removed", extra=kv(library=str(self._root / name)))
+                log.info("limiter_removed", extra=kv(library=str(self._root / name)))
 
 
 def _has_one_name(root: int, name: str) -> bool:

@@ -43,14 +43,19 @@ class Trash:
         """What can't be removed, each with the reason."""
         return tuple(f"{TRASH}/{name}: {why}" for name, (why, _) in sorted(self._stuck.items()))
 
-    def take(self, containers: int, name: str) -> None:
-        """Move a container's folder aside, or remove what is no folder. Raises OSError."""
-        status = os.stat(name, dir_fd=containers, follow_symlinks=False)
+    def take(self, containers: int, name: str, source: int | None = None) -> None:
+        """Move a folder of `source` aside, or remove what is no folder. Raises OSError."""
+        folder = containers if source is None else source
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
-            os.unlink(name, dir_fd=containers)
+            os.unlink(name, dir_fd=folder)
             return
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=folder)
+            return
+        top = os.fsdecode(os.fsencode(name)[:200])
         with subfolder(containers, TRASH, _OWN) as trash:
-            _move(containers, name, trash, f"{secrets.token_hex(4)}-{name}")
+            _move(folder, name, trash, f"{secrets.token_hex(4)}-{top}")
 
     def empty(self, containers: int, now_s: float) -> bool:
         """Remove what was moved aside; True if there is more that could go. Raises OSError."""

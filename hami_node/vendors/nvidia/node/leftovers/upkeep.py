@@ -10,6 +10,7 @@ from pathlib import Path
 from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
 from hami_node.vendors.nvidia.node.handles import open_folder
 from hami_node.vendors.nvidia.node.leftovers.folders import Folders
+from hami_node.vendors.nvidia.node.leftovers.lock_folder import tidy_lock
 from hami_node.vendors.nvidia.node.leftovers.old_limiters import OldLimiters
 from hami_node.vendors.nvidia.node.limiter.hook_folder import CONTAINERS
 from hami_node.vendors.nvidia.node.limiter.limiter_files import LimiterFiles
@@ -38,12 +39,22 @@ class LimiterUpkeep:
             return FilesFound(stuck=(f"{self._root}: {e.strerror or e}",))
         finally:
             os.close(root)
-        waits = [wait_s for wait_s in (found.next_s, next_s) if wait_s is not None]
-        return replace(found, next_s=min(waits, default=None))
+        return replace(found, next_s=_sooner(found.next_s, next_s))
 
     def _tidy_folders(self, root: int, used: FilesInUse | None, now_s: float) -> FilesFound:
         try:
             with open_folder(CONTAINERS, root) as containers:
-                return self._folders.tidy(containers, used, now_s)
+                lock = tidy_lock(root, containers, self._folders.trash)
+                found = self._folders.tidy(containers, used, now_s)
         except FileNotFoundError:
             return FilesFound()
+        return replace(
+            found,
+            used_bytes=found.used_bytes + lock.used_bytes,
+            stuck=(*found.stuck, *lock.stuck),
+            next_s=_sooner(found.next_s, lock.next_s),
+        )
+
+
+def _sooner(*waits: float | None) -> float | None:
+    return min((wait_s for wait_s in waits if wait_s is not None), default=None)

@@ -14,7 +14,7 @@ from typing import Final
 from hami_node.errors import InstallError
 from hami_node.logs import kv
 from hami_node.text import cut
-from hami_node.vendors.nvidia.node.delivery.digests import Content, Digests, content_of
+from hami_node.vendors.nvidia.node.delivery.digests import digest_of
 from hami_node.vendors.nvidia.node.delivery.installed_names import (
     DIGITS,
     LIBRARY,
@@ -43,6 +43,8 @@ _DELIVER: Final = "run hami-node install-limiter on this node again, with the im
 
 FileIdentity = tuple[int, int]
 """Device and inode."""
+Content = tuple[int, int, int, int]
+"""Which file it is, its size and when it was last written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +92,20 @@ class _Verdict:
         content: size and time of the last write, and which file it is.
         changed_ns: when anything of it changed, its number of names included; -1 to read it again.
         problem: "" for a file that serves.
+        sha256: of one that serves.
     """
 
     content: Content
     changed_ns: int
     problem: str
+    sha256: str = ""
 
     @property
     def identity(self) -> FileIdentity:
         return self.content[:2]
 
     def is_of(self, status: os.stat_result) -> bool:
-        return (self.content, self.changed_ns) == (content_of(status), status.st_ctime_ns)
+        return (self.content, self.changed_ns) == (_content_of(status), status.st_ctime_ns)
 
 
 Check = Callable[[Read, int], str]
@@ -118,7 +122,10 @@ class _Candidate:
 
 
 class LimiterFiles:
-    """Looks for the limiter's files in a folder. A file is read again only when it has changed."""
+    """Looks for the limiter's files in a folder. A file is read again only when it has changed.
+
+    Any thread may look: what one has found is replaced as a whole, and at worst read twice.
+    """
 
     def __init__(
         self,
@@ -135,7 +142,7 @@ class LimiterFiles:
         `is_silent` nothing is logged, because somebody else looks there too.
         """
         self._is_silent = is_silent
-        self._folder, self._pins, self._digests = folder, pins, Digests()
+        self._folder, self._pins = folder, pins
         machine = os.uname().machine
         self._checks: dict[str, Check] = {
             LIBRARY: check_library or partial(_library_problem, machine),
@@ -156,7 +163,6 @@ class LimiterFiles:
         library = self._library(verdicts, problems)
         preload = self._look(PRELOAD, PRELOAD, verdicts)
         self._verdicts = verdicts
-        self._digests.keep({verdict.content for verdict in verdicts.values()})
         license_file = _regular(self._folder / "license")
         problem, hint = self._trouble(library is not None, preload, problems)
         limiter = Limiter(
@@ -177,8 +183,8 @@ class LimiterFiles:
         """The library `name` has got one more name: that changed its status, not its content."""
         known = self._verdicts.get(name)
         status = _status(self._folder / name)
-        if known is not None and status is not None and content_of(status) == known.content:
-            self._verdicts[name] = _verdict(status, known.problem)
+        if known is not None and status is not None and _content_of(status) == known.content:
+            self._verdicts[name] = replace(known, changed_ns=status.st_ctime_ns)
 
     def library_problem(self, path: Path) -> str:
         """What is wrong with another library, read again; "" for nothing."""
@@ -203,12 +209,11 @@ class LimiterFiles:
                 elif wanted and not pin:
                     problems.append((f"{path}, which was installed last, is gone", _DELIVER))
                 continue
-            digest = self._digests.of(path)
-            if digest is not None and digest[0] == found.content and digest[1].startswith(wanted):
-                return replace(candidate, sha256=digest[1])
+            if found.sha256.startswith(wanted):
+                return replace(candidate, sha256=found.sha256)
             if not pin:
-                has = f"has the sha256 {digest[1]}" if digest else SHRINKS
-                problems.append((f"{path} {has} instead of {wanted}", _DELIVER))
+                has = f"has the sha256 {found.sha256} instead of {wanted}"
+                problems.append((f"{path} {has}", _DELIVER))
         if pin:
             problems.insert(0, (f"no limiter with the sha256 {pin} is in {self._folder}", _PINNED))
         return None
@@ -295,10 +300,13 @@ def _checked(path: Path, status: os.stat_result, check: Check) -> _Verdict:
             problem = _mode_problem(before) or check(
                 lambda at, size: os.pread(handle, size, at), before.st_size
             )
+            sha256 = "" if problem else digest_of(handle)
             after = os.fstat(handle)
     except OSError as e:
         return replace(_verdict(status, f"can't be read ({e.strerror or e})"), changed_ns=-1)
-    return _verdict(before, problem if content_of(before) == content_of(after) else SHRINKS)
+    if _content_of(before) != _content_of(after):
+        return _verdict(before, SHRINKS)
+    return replace(_verdict(before, problem), sha256=sha256)
 
 
 def _mode_problem(status: os.stat_result) -> str:
@@ -309,7 +317,11 @@ def _mode_problem(status: os.stat_result) -> str:
 
 
 def _verdict(status: os.stat_result, problem: str) -> _Verdict:
-    return _Verdict(content=content_of(status), changed_ns=status.st_ctime_ns, problem=problem)
+    return _Verdict(content=_content_of(status), changed_ns=status.st_ctime_ns, problem=problem)
+
+
+def _content_of(status: os.stat_result) -> Content:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -10,6 +10,7 @@ from hami_node.errors import RegionError
 from hami_node.logs import kv
 from hami_node.model import Container
 from hami_node.vendors.nvidia import names
+from hami_node.vendors.nvidia.choices import CorePolicy
 from hami_node.vendors.nvidia.node.regions.region_file import open_region
 from hami_node.vendors.nvidia.node.regions.usage_reader import ReadRegion
 from hami_node.vendors.nvidia.regions.feedback import WAIT, Feedback, Tenant, new_feedback, released
@@ -34,12 +35,13 @@ class FeedbackWriter:
     def visit(self, regions: Sequence[ReadRegion], *, is_last: bool) -> None:
         """Write the feedback that has to change; at the last pass everybody is released."""
         by_key = {read.holder.folder_name: read for read in regions}
-        priority = self._settings().resource_priority
+        settings = self._settings()
+        is_forced = settings.core_policy_here is CorePolicy.FORCE
         if is_last:
             changes = {key: released(_feedback(read)) for key, read in by_key.items()}
         else:
-            tenants = [_tenant(read, priority) for read in regions]
-            changes = dict(new_feedback(tenants, self._now()))
+            tenants = [_tenant(read, settings.resource_priority) for read in regions]
+            changes = dict(new_feedback(tenants, self._now(), is_forced=is_forced))
         for key, feedback in changes.items():
             self._write(by_key[key], feedback)
 

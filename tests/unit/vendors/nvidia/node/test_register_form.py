@@ -231,7 +231,7 @@ def test_restart_in_the_middle_of_an_attempt_goes_back(world: Make) -> None:
     fault="csv9 is tried while a scheduler that reads JSON has only just come",
     happens="it keeps the node, and the form goes back to JSON for good",
 )
-@pytest.mark.parametrize("comes_at_s", range(50, 160, 5))
+@pytest.mark.parametrize("comes_at_s", range(50, 160, 13))
 @SPEEDS
 def test_scheduler_that_reads_json_comes_at_any_moment(
     world: Make, comes_at_s: int, at_once: bool

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import jsonschema
-
 _PATH: Final = {"type": "string", "pattern": "^/"}
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 _HOOKS: Final = (
@@ -96,6 +94,8 @@ SCHEMA: Final = {
 
 def check(spec: Any) -> None:
     """Raises ValidationError or AssertionError: an engine would not take the file."""
+    import jsonschema  # only here: its import builds 39 parsers
+
     jsonschema.validate(spec, SCHEMA)
     names = [device["name"] for device in spec["devices"]]
     assert len(set(names)) == len(names)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -309,14 +310,24 @@ def test_sha256_for_another_machine_only_serves_nobody(installed: Installed) -> 
     assert "no sha256 is given for" in found.problem
 
 
-def test_library_is_read_once_however_often_it_is_looked_at_and_linked(
-    installed: Installed, tmp_path: Path
-) -> None:
-    files = LimiterFiles(installed.root, installed.root / "libvgpu.so")
-    known = files._digests._known
-    for number in range(3):
-        os.link(installed.paths["v2.9.0"], tmp_path / str(number))
-        assert files.find().is_complete
-        known = files._digests._known
-        assert len(known) == 1
-    assert list(known.values()) == [installed.sha256["v2.9.0"]]
+@shows(
+    "N7",
+    fault="the limiter's library is replaced while two threads look at it",
+    happens="each serves the one that it has read, with that one's checksum",
+)
+def test_library_that_is_replaced_while_it_is_read_serves(hook_path: Path, root: Path) -> None:
+    found: list[Limiter] = []
+
+    def check(read: Read, size: int) -> str:
+        if not found:
+            found.append(Limiter())
+            lay_limiter(hook_path)  # another file by now
+            with ThreadPoolExecutor(1) as other:
+                found.append(other.submit(looked_at.find).result())
+        return ""
+
+    lay_limiter(hook_path)
+    wanted = hashlib.sha256((root / "libvgpu.so").read_bytes()).hexdigest()
+    looked_at = LimiterFiles(root, root / "libvgpu.so", check)
+    found.append(looked_at.find())
+    assert [(one.problem, one.sha256) for one in found[1:]] == [("", wanted)] * 2

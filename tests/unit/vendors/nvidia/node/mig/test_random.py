@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -183,8 +184,16 @@ class Node(RuleBasedStateMachine):
 
 TestNode = Node.TestCase
 TestNode.settings = settings(
-    max_examples=100,
+    max_examples=20,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+class LongNode(Node):
+    """The same, for longer."""
+
+
+TestLongNode = pytest.mark.long(LongNode.TestCase)
+TestLongNode.settings = settings(TestNode.settings, max_examples=200)

@@ -18,7 +18,7 @@ import pytest
 from hami_node.cluster.transport import connection, credentials
 from hami_node.cluster.transport.light_import import import_light
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(kubernetes.__file__).parent
 TRIM = ROOT / "daemonset/trim-kubernetes"
 LOADED = [

@@ -187,3 +187,14 @@ def test_uninstalling_removes_every_annotation_of_ours_from_the_nodes() -> None:
         if name.startswith("NODE_") and value not in of_others
     }
     assert set(re.findall(r"([\w./-]+)-(?:\s|$)", command)) == ours
+
+
+INSTALLS: Final = re.compile(r"""pipx? install (?:--?[\w-]+ )*['"`]*hami-node""")
+
+
+def test_no_text_installs_from_an_index_where_the_name_is_not_published() -> None:
+    files = [*PAGES, *PRODUCT.rglob("*.py"), *(ROOT / "plugin").iterdir()]
+    files += [path for path in (ROOT / "daemonset").rglob("*") if path.is_file()]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    assert INSTALLS.search("pipx install 'hami-node[view]'")
+    assert [str(path.relative_to(ROOT)) for path in files if INSTALLS.search(texts[path])] == []

@@ -58,8 +58,8 @@ def test_target_is_in_the_help_and_in_contributing(target: str) -> None:
     assert f"| `make {target}` |" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
-def test_modules_of_the_product_have_at_most_400_lines() -> None:
+def test_modules_of_the_product_have_at_most_700_lines() -> None:
     modules = (ROOT / "hami_node").rglob("*.py")
     lines = {path: path.read_text(encoding="utf-8").count("\n") for path in modules}
-    long = {str(path): count for path, count in lines.items() if count > 400}
+    long = {str(path): count for path, count in lines.items() if count > 700}
     assert {path for path in long if "kubelet_api" not in path} == set()

@@ -12,18 +12,18 @@ from tests.reliability import shown
 ROOT: Final = Path(__file__).parents[2]
 ROWS: Final = tuple(shown())
 MOST: Final = {
-    "N": 16,  # on the node
+    "N": 18,  # on the node
     "E": 13,  # at the extender and webhook
     "R": 9,  # in the record
     "P": 15,  # in everyday use
-    "F": 10,  # foreign holders, NUMA nodes, Neuron
-    "L": 9,  # the limiter's and containers' files
+    "F": 11,  # foreign holders, NUMA nodes, Neuron
+    "L": 10,  # the limiter's and containers' files
     "S": 10,  # fixed shares
-    "Z": 10,  # the resize of a running pod
+    "Z": 11,  # the resize of a running pod
     "D": 15,  # the driver, the node's paths
     "H": 10,  # how cards are handed over
     "U": 9,  # in reading what is used
-    "B": 4,
+    "B": 5,
     "M": 19,  # with cards in MIG mode: the hazards of other plugins
     "G": 29,  # with cards in MIG mode: everything else
 }

@@ -1,1 +1,0 @@
-"""Groups of pods that get their cards all or nothing."""

@@ -1,0 +1,30 @@
+"""A node is late after the same silence, whichever command is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from hami_node.cli.show import tables
+from hami_node.cli.show.screen import Styled
+from hami_node.view.rows import is_late
+from hami_node.wire.values.timestamps import format_rfc3339
+from tests.fakes.installed import Installed
+from tests.unit.cli.test_tables import node_view
+from tests.unit.verify.calling import findings, states
+from tests.unit.verify.faults import annotated
+
+
+@pytest.mark.parametrize(("silent_s", "late"), [(60, False), (80, False), (100, True), (170, True)])
+def test_every_command_calls_a_node_late_after_the_same_silence(
+    cluster: Installed, silent_s: int, late: bool
+) -> None:
+    now_s = time.time()
+    annotated(handshake=f"Reported {format_rfc3339(now_s - silent_s)}")(cluster)
+    wrong = [name for name, _ in states(findings(cluster), "wrong")]
+    cell = tables.handshake(dataclasses.replace(node_view("n", ""), handshake_age_s=silent_s))
+    assert ("handshake" in wrong) is late
+    assert (isinstance(cell, Styled) and cell.style == "yellow") is late
+    assert is_late("Reported", now_s - silent_s, now_s) is late
