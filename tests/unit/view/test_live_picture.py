@@ -13,6 +13,7 @@ from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Listed, picture_of
 from hami_node.inspection.waiting import totals_of, waiting_in
 from hami_node.model import Node, Pod
+from hami_node.vendors.holding import UNBOUND_S
 from hami_node.view.live_picture import NOTES, PATIENCE, LivePicture
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.quotas import ResourceQuota
@@ -180,7 +181,7 @@ def test_reservation_that_was_never_bound_is_let_go(world: World) -> None:
     world.settle()
     with world.picture.picture() as seen:
         assert any(card.memory_free_mib == 0 for card in seen.cards_of("gpu-00000").values())
-    world.clock.advance(400)
+    world.clock.advance(UNBOUND_S + 1.0)
     world.picture.sweep()
     world.settle()
     with world.picture.picture() as seen:
