@@ -6,20 +6,28 @@ text in the field `message` under the event `library`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import queue
 import re
-import sys
+import threading
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, TextIO
+from typing import Final
 
 from hami_node.text import cut
 
 PRODUCT: Final = "hami_node"
 MAX_VALUE_CHARS: Final = 1000
 """A longer value is cut: whole annotations and pods do not belong in a log."""
+MAX_LINES: Final = 1000
+"""Lines that may wait until standard error takes them."""
+FLUSH_S: Final = 1.0
+"""How long the end of the process waits for them."""
 _PLAIN: Final = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
 _ATTRIBUTE: Final = "kv"
 
@@ -108,14 +116,77 @@ def _quoted(value: object) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
-def configure(style: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
-    """Send every record of this process to `stream` (standard error), replacing what was set up.
+class LineQueue(logging.Handler):
+    """Hands each line to a thread that writes it: nobody waits for whoever reads the log.
 
-    Libraries log only WARNING and above, unless the level is `debug`.
+    A line that finds the queue full is dropped and counted; the log names the sum later.
+    """
+
+    def __init__(self, file: int = 2) -> None:
+        """Write to that descriptor, not to `sys.stderr`: the end of a process waits for its lock.
+
+        Signals should be blocked already: the thread inherits that.
+        """
+        super().__init__()
+        self.dropped = 0
+        self._file = file
+        self._lines: queue.Queue[str] = queue.Queue(MAX_LINES)
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line of a record. Never waits, never raises."""
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a message that does not fit its arguments
+            line = traceback.format_exc()
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self.dropped += 1
+
+    def flush(self) -> None:
+        """Wait until all lines are written, but not for ever. Called as the process ends."""
+        lines = self._lines
+        with lines.all_tasks_done:
+            lines.all_tasks_done.wait_for(lambda: not lines.unfinished_tasks, FLUSH_S)
+
+    def _write(self) -> None:
+        named = 0
+        while True:
+            lines = [self._lines.get()]
+            lines += [self._lines.get() for _ in range(self._lines.qsize())]
+            text = "".join(f"{line}\n" for line in lines)
+            if self.dropped > named:
+                named = self.dropped
+                text += f"{self.format(_dropped(named))}\n"
+            left = text.encode(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # the reader is gone
+                while left:
+                    left = left[os.write(self._file, left) :]
+            for _ in lines:
+                self._lines.task_done()
+
+
+def _dropped(count: int) -> logging.LogRecord:
+    event = {"name": __name__, "levelname": "WARNING", "msg": "log_lines_dropped"}
+    return logging.makeLogRecord(event | kv(since_start=count))
+
+
+def dropped_lines() -> int:
+    """How many lines of this process's log were dropped."""
+    handlers = logging.getLogger().handlers
+    return sum(handler.dropped for handler in handlers if isinstance(handler, LineQueue))
+
+
+def configure(style: LogFormat, level: LogLevel, handler: logging.Handler | None = None) -> None:
+    """Send every record of this process to `handler`, in place of what was set up.
+
+    By default to standard error, which may keep the caller waiting. Libraries log only WARNING and
+    above, unless the level is `debug`.
     """
     # no line has them, and asking for them takes a third of the time that a record takes
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = handler or logging.StreamHandler()
     handler.setFormatter(EventFormatter(style))
     logging.getLogger().handlers[:] = [handler]
     adjust(style, level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -13,5 +14,6 @@ def restart_program() -> None:
     would leave the cluster without a scheduler. Signals are blocked, which the new program
     inherits: one that arrives in between waits until that program takes it.
     """
+    logging.shutdown()
     command = [sys.executable, *sys.orig_argv[1:]]
     os.execv(sys.executable, command)  # noqa: S606 - our own command line, and no shell

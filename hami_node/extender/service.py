@@ -17,7 +17,7 @@ from hami_node.config.sources import ConfigSources, changed_fields, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.extender.parts import Parts
 from hami_node.extender.restart import restart_program
-from hami_node.logs import configure, kv
+from hami_node.logs import LineQueue, configure, kv
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.ports import Clock
 from hami_node.setting_types import Role
@@ -167,7 +167,7 @@ def run_extender(settings: Settings, sources: ConfigSources, vendors: Sequence[A
         ConfigError: a setting is wrong.
     """
     signals = SignalThread(*END_SIGNALS)
-    configure(settings.log_format, settings.log_level)
+    configure(settings.log_format, settings.log_level, LineQueue())
     sys.setswitchinterval(SWITCH_S)
     log.info("starting", extra=kv(version=__version__, scheduler=settings.scheduler_name))
     if settings.ignored:

@@ -19,9 +19,11 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 
+from hami_node.logs import dropped_lines
 from hami_node.metrics.pages import CLIENT_TIMEOUT_S, Page, PageHandler, PageServer
 
 MAX_PAGES: Final = 4
@@ -59,6 +61,15 @@ class Probes:
         return {"/healthz": _probe(self.live), "/readyz": _probe(self.ready)}
 
 
+class LogCollector(Collector):
+    """What this process's log has lost."""
+
+    def collect(self) -> Iterator[Metric]:
+        """One family."""
+        doc = "Lines of the log that were dropped because nobody read them in time."
+        yield CounterMetricFamily("hami_node_log_lines_dropped", doc, value=dropped_lines())
+
+
 class ProbeServer(PageServer):
     """/healthz and /readyz and nothing else."""
 
@@ -86,6 +97,7 @@ class MetricsServer(PageServer):
             ConfigError: the address can't be bound.
         """
         ProcessCollector(registry=registry)
+        registry.register(LogCollector())
 
         def show_config(client: PageHandler) -> None:
             text = json.dumps(config(), indent=2, default=str) + "\n"

@@ -19,7 +19,7 @@ from hami_node.config.settings import Settings, changed_fields, keep_fixed
 from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.errors import ConfigError
-from hami_node.logs import adjust, configure, kv
+from hami_node.logs import LineQueue, adjust, configure, kv
 from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.metrics.listener import listen
 from hami_node.node.vendor_cards import VendorCards
@@ -222,7 +222,7 @@ def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[Any
         ConfigError: a setting is wrong.
     """
     signals = SignalThread(*END_SIGNALS, signal.SIGHUP)
-    configure(settings.log_format, settings.log_level)
+    configure(settings.log_format, settings.log_level, LineQueue())
     if not settings.node_name:
         raise ConfigError("environment", "NODE_NAME", None, "set it to this node's name")
     if not settings.plugin_dir.is_dir():

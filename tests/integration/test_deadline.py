@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -282,3 +286,31 @@ def test_debts_that_can_not_be_read_are_said_to_be_lost(
     (world.record / "owed.record").write_text("damaged")
     world.desk()
     assert "owed_lost" in caplog.messages
+
+
+# -- the log ---------------------------------------------------------------------------------------
+@shows(
+    "N4",
+    fault="nobody reads the daemon's standard error any more, and its pipe is full",
+    happens="kubelet is answered as ever, and the daemon ends in good order; "
+    "`hami_node_log_lines_dropped_total` counts what the queue no longer takes",
+    lost="lines of the log beyond 1,000",
+)
+def test_log_that_nobody_reads_holds_nobody_up(node: Rig) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, bytes(4096))
+    flags = [f"--{name}={value}" for name, value in node.flags().items()]
+    command = [sys.executable, "-m", "hami_node", "run", *flags]
+    process = subprocess.Popen(command, stderr=writer)
+    try:
+        os.close(writer)
+        node.place("p", [BOX], PART)
+        eventually(lambda: node.kubelet.allocatable(GPU), LIMIT_S)
+        assert node.admit("p").is_admitted
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        os.close(reader)

@@ -1,12 +1,27 @@
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
+import os
+from collections.abc import Iterator
 
 import pytest
 
-from hami_node.logs import EventFormatter, LogFormat, LogLevel, configure, kv
+from hami_node.logs import (
+    MAX_LINES,
+    EventFormatter,
+    LineQueue,
+    LogFormat,
+    LogLevel,
+    configure,
+    dropped_lines,
+    kv,
+)
+from tests.fakes.waiting import eventually
+
+log = logging.getLogger("hami_node.x")
 
 
 def record(
@@ -72,7 +87,7 @@ def test_library_text_becomes_a_message_field() -> None:
 @pytest.mark.parametrize("style", list(LogFormat))
 def test_exception_stays_on_one_line(style: LogFormat) -> None:
     stream = io.StringIO()
-    configure(style, LogLevel.INFO, stream)
+    configure(style, LogLevel.INFO, logging.StreamHandler(stream))
     try:
         int("first\nsecond")
     except ValueError:
@@ -96,7 +111,7 @@ def test_level_selects_our_events_and_libraries_speak_from_warning(
     level: LogLevel, events: list[str]
 ) -> None:
     stream = io.StringIO()
-    configure(LogFormat.JSON, level, stream)
+    configure(LogFormat.JSON, level, logging.StreamHandler(stream))
     ours, library = logging.getLogger("hami_node.a"), logging.getLogger("urllib3")
     ours.debug("d")
     ours.info("i")
@@ -104,3 +119,50 @@ def test_level_selects_our_events_and_libraries_speak_from_warning(
     library.info("quiet")
     library.warning("loud")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == events
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that takes 4096 bytes."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    yield reader, writer
+    os.close(reader)  # ends a write that waits
+    logging.getLogger().handlers[0].flush()
+    configure(LogFormat.KV, LogLevel.INFO)
+    os.close(writer)
+
+
+def test_lines_are_written_in_order_before_the_end(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    configure(LogFormat.KV, LogLevel.INFO, LineQueue(writer))
+    for number in range(20):
+        log.info("event", extra=kv(number=number))
+    logging.getLogger().handlers[0].flush()
+    lines = os.read(reader, 4096).decode().splitlines()
+    assert [line.partition("number=")[2][:2].strip() for line in lines] == [*map(str, range(20))]
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, bytes(4096))
+    lines = LineQueue(writer)
+    configure(LogFormat.KV, LogLevel.INFO, lines)
+    log.info("taken_first")
+    eventually(lambda: not lines._lines.qsize())
+    for number in range(MAX_LINES + 5):
+        log.info("waits", extra=kv(number=number))
+    assert dropped_lines() == 5
+    lines.flush()  # returns, though nothing is written
+    read = b""
+    while b"log_lines_dropped" not in read:
+        read += os.read(reader, 4096)
+    assert b"since_start=5" in read
+    assert read.count(b"event=waits") == MAX_LINES
+
+
+def test_message_that_does_not_fit_its_arguments_is_told(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    configure(LogFormat.KV, LogLevel.INFO, LineQueue(writer))
+    logging.getLogger("library").warning("%d devices", "two")
+    assert b"TypeError" in os.read(reader, 4096)

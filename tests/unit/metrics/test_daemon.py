@@ -368,6 +368,7 @@ def test_metrics_page_shows_ours_and_the_process(served: Served) -> None:
     assert status == 200
     assert 'hami_node_build_info{node="n1",version=' in text
     assert "process_resident_memory_bytes" in text
+    assert "hami_node_log_lines_dropped_total 0.0" in text
 
 
 @pytest.mark.parametrize(
