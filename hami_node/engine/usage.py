@@ -84,13 +84,12 @@ def united(seen: PodGrants, now: PodGrants) -> PodGrants:
     if is_same or not any(seen.containers):
         return now
     if not any(now.containers):
-        return replace(seen, are_inits_over=now.are_inits_over)
+        return seen
     width = max(len(seen.containers), len(now.containers))
     pairs = zip_longest(seen.containers, now.containers, fillvalue=())
     return PodGrants(
         containers=tuple(larger_of(first, second) for first, second in pairs),
         kinds=now.kinds if now.kinds == seen.kinds else (ContainerKind.APP,) * width,
-        are_inits_over=now.are_inits_over,
     )
 
 

@@ -7,6 +7,7 @@ pod whose slots don't match its containers each become a `Problem`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.back_off import Hold
@@ -20,13 +21,14 @@ from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeVi
 from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
 from hami_node.text import cut
 from hami_node.vendors.held_grants import HeldGrants
-from hami_node.vendors.holding import holding_of, node_of
+from hami_node.vendors.holding import holding_of, keeps_inits, node_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.closed import decode_closed
 from hami_node.wire.handshake import decode_handshake
 from hami_node.wire.limiters import limiters_of
 from hami_node.wire.lock import decode_lock
+from hami_node.wire.reservation import are_inits_over
 
 MAX_EXCERPT: Final = 200
 """Characters shown of an annotation that can't be decoded."""
@@ -94,7 +96,8 @@ def _holders_on(
     for pod in pods:
         holding = holding_of(pod, vendors)
         if holding is not None:
-            usage.add(pod.key, holding.grants)
+            is_over = are_inits_over(pod) and not keeps_inits(node, vendors)
+            usage.add(pod.key, replace(holding.grants, are_inits_over=is_over))
             found += _holder_views(pod, node, usage, vendors)
         found += _share_views(pod, node, vendors)
     return found

@@ -11,10 +11,11 @@ from functools import lru_cache
 from typing import Final
 
 from hami_node.engine.usage import PodGrants
-from hami_node.model import ContainerGrants, ContainerKind, Pod
+from hami_node.model import ContainerGrants, ContainerKind, Node, Pod
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
-from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of
+from hami_node.wire.handshake import counts_inits
+from hami_node.wire.reservation import SHARED_KEYS, count_of
 
 UNBOUND_S: Final = 25 * 60.0
 """A reservation that stays unbound for this long is void: a pod may wait 15 minutes in Permit, then
@@ -40,6 +41,15 @@ def node_of(pod: Pod) -> str:
     return pod.node_name or pod.annotations.get(names.POD_NODE, "")
 
 
+def keeps_inits(node: Node | None, vendors: Iterable[VendorProtocol]) -> bool:
+    """True where init containers that have ended count: the node's scheduler says so."""
+    if node is None:
+        return False
+    mark, asked = node.annotations.get(names.NODE_READ_BY, ""), node.annotations
+    keys = (vendor.keys.handshake for vendor in vendors if vendor.asks_handshakes)
+    return any(counts_inits(mark, asked.get(key, "")) for key in keys)
+
+
 def has_grants(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:
     """True for a pod with grants, valid or not."""
     return any(pod.annotations.get(vendor.keys.grants.allocated) for vendor in vendors)
@@ -55,13 +65,13 @@ def marks_of(pod: Pod, vendors: Iterable[VendorProtocol]) -> tuple[str | bool, .
         annotations.get(names.POD_NODE, ""),
         annotations.get(names.POD_TIME, ""),
         *(annotations.get(key, "") for vendor in vendors for key in vendor.keys.grants.records),
-        are_inits_over(pod),
     )
 
 
 def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
     """What the pod holds; None for nothing. Never raises.
 
+    Init containers count as long as the pod lives: kubelet may run them again at any time.
     A reservation that does not match the pod's containers counts in full once the pod is bound:
     better to refuse a pod than to overcommit a card. Before that it counts for nothing. So does
     one whose containers request cards by a name that the settings have changed since.
@@ -82,7 +92,6 @@ def holding_of(pod: Pod, vendors: Sequence[VendorProtocol]) -> Holding | None:
         grants=PodGrants(
             containers=containers,
             kinds=kinds if width == len(kinds) else (ContainerKind.APP,) * width,
-            are_inits_over=are_inits_over(pod),
         ),
     )
 

@@ -80,6 +80,22 @@ def encode_requesting(unix_s: float) -> str:
     return f"{names.HANDSHAKE_REQUESTING}{format_dashed(unix_s)}"
 
 
+def encode_read_by(question: str, *, counts_inits: bool) -> str:
+    """The mark that the extender writes with a question, see `counts_inits`."""
+    return names.READ_BY_COUNTING_INITS + question if counts_inits else names.READ_BY_EXTENDER
+
+
+def counts_inits(read_by: str, handshake: str) -> bool:
+    """True where the scheduler of a node counts init containers as long as their pod lives.
+
+    The mark names the question that it was written with. A question that it does not name is that
+    of another scheduler, which leaves the mark as it is: HAMi's, or an older extender of ours.
+    """
+    question = read_by.removeprefix(names.READ_BY_COUNTING_INITS)
+    is_answered = handshake.startswith(names.HANDSHAKE_REPORTED)
+    return question != read_by and (is_answered or handshake == question)
+
+
 def encode_deleted(unix_s: float) -> str:
     """What the extender writes when it gives up a silent node: `Deleted_2006-01-02 15:04:05`."""
     return f"{names.HANDSHAKE_DELETED}{format_dashed(unix_s)}"

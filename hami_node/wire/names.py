@@ -18,7 +18,7 @@ NODE_CORDON: Final = "hami.io/device-cordon"
 NODE_IDENTITY: Final = "hami-node.io/allocate-identity"
 # people -> daemon, who removes it: UUIDs, or `all`, of cards that need no reset any more; ours
 NODE_CLEAR_ERRORS: Final = "hami-node.io/clear-card-errors"
-# extender -> daemon: `hami-node` where our extender reads the node's cards; ours
+# extender -> daemon: `hami-node` where our extender reads the node's cards, see its values; ours
 NODE_READ_BY: Final = "hami-node.io/read-by"
 # extender -> extender: since when the leader leads, on its own pod and that pod's node; ours
 NODE_LEADING_SINCE: Final = "hami-node.io/leading-since"
@@ -42,6 +42,8 @@ IDENTITY_POD_RESOURCES: Final = "pod-resources"
 HAND_OVER_REFUSED: Final = "refused: "
 # extender -> daemon: value of the annotation that says who reads the node's cards; ours
 READ_BY_EXTENDER: Final = "hami-node"
+# extender -> daemon: begins it where init containers count for life; its question follows; ours
+READ_BY_COUNTING_INITS: Final = "hami-node counts-inits "
 # people -> daemon: all cards, in place of their UUIDs; ours
 CLEAR_ALL: Final = "all"
 # daemon, plugin -> scheduler, extender: begins a handshake of the node; rm/register.go of 2.4-2.7

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 ROWS: Final = tuple(shown())
 MOST: Final = {
     "N": 18,  # on the node
-    "E": 13,  # at the extender and webhook
+    "E": 15,  # at the extender and webhook
     "R": 9,  # in the record
     "P": 15,  # in everyday use
     "F": 11,  # foreign holders, NUMA nodes, Neuron

@@ -14,6 +14,7 @@ from typing import Final
 
 from hami_node.errors import KubeError, WireError
 from hami_node.extender.state.cluster_state import ClusterState
+from hami_node.extender.state.counted_pod import is_overfull
 from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Clock, Kube
@@ -25,6 +26,7 @@ from hami_node.wire.handshake import (
     HandshakeKind,
     decode_handshake,
     encode_deleted,
+    encode_read_by,
     encode_requesting,
 )
 
@@ -97,8 +99,9 @@ class HandshakeKeeper:
                     continue
                 if text := self._next_text(node, vendor, exchange, may_ask=may_ask):
                     texts[vendor.keys.handshake] = text
-                if may_ask and self._is_unmarked(node, vendor, exchange):
-                    texts[names.NODE_READ_BY] = names.READ_BY_EXTENDER
+                is_unmarked = may_ask and names.NODE_READ_BY not in node.annotations
+                if (text or is_unmarked) and self._is_read(node, vendor, exchange):
+                    texts[names.NODE_READ_BY] = self._mark(node, text)
             if texts and has_time and self._is_leading():
                 left -= 1
                 self._last = node.name
@@ -158,13 +161,22 @@ class HandshakeKeeper:
             return encode_deleted(self._clock.now())
         return ""
 
-    def _is_unmarked(self, node: Node, vendor: VendorProtocol, exchange: _Exchange) -> bool:
-        """True for a daemon that reports cards and does not know yet that we read them."""
-        if names.NODE_READ_BY in node.annotations:
-            return False
+    @staticmethod
+    def _is_read(node: Node, vendor: VendorProtocol, exchange: _Exchange) -> bool:
+        """True for a daemon that reports cards."""
         handshake = _decoded(exchange.text, vendor.keys.handshake)
         is_report = handshake is not None and handshake.kind is HandshakeKind.REPORTED
         return is_report and bool(registered_cards(node, [vendor]))
+
+    def _mark(self, node: Node, question: str) -> str:
+        """That we read the node, and with a question how we count init containers.
+
+        Not before they all have room: whoever placed pods before us may have counted less, and
+        the daemon would refuse those that it has yet to serve.
+        """
+        cards = self._state.cards_of(node.name).values()
+        is_full = not cards or any(is_overfull(card) and card.device.healthy for card in cards)
+        return encode_read_by(question, counts_inits=bool(question) and not is_full)
 
     def _write(self, node: Node, texts: Mapping[str, str]) -> None:
         try:

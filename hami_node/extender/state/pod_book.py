@@ -31,7 +31,6 @@ from hami_node.vendors import holding as holdings
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.resizing import Resizing, is_ready, limits_of, resizing_of
 from hami_node.wire import names
-from hami_node.wire.reservation import are_inits_over
 from hami_node.wire.resize import decode_request
 
 log = logging.getLogger(__name__)
@@ -343,9 +342,7 @@ class PodBook:
             holding = holdings.holding_of(pod, self._vendors)
         written = NOTHING if holding is None else holding.grants
         floor = self._words.floor(pod, counted.seen)
-        grants, is_over = united(floor, written), are_inits_over(pod)
-        if grants.are_inits_over != is_over:
-            grants = replace(grants, are_inits_over=is_over)
+        grants = united(floor, written)
         if grants.containers != written.containers and not resize_marks(pod):
             log.warning("grants_edited", extra=kv(pod=pod.key, node=pod.node_name))
         counted.seen = self._remembered(counted, written, grants)

@@ -323,14 +323,12 @@ _GRANTS = st.lists(
 _HELD = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR, APP]), _GRANTS), max_size=4)
 
 
-@given(_HELD, _HELD, st.booleans())
+@given(_HELD, _HELD)
 def test_united_grants_are_never_less_than_either(
     seen: list[tuple[ContainerKind, ContainerGrants]],
     now: list[tuple[ContainerKind, ContainerGrants]],
-    are_inits_over: bool,
 ) -> None:
-    first = _pod(*seen, are_inits_over=are_inits_over)
-    second = _pod(*now, are_inits_over=are_inits_over)
+    first, second = _pod(*seen), _pod(*now)
     whole = {charge.uuid: charge for charge in collapse(united(first, second))}
     for charge in (*collapse(first), *collapse(second)):
         more = whole[charge.uuid]

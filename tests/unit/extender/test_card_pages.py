@@ -153,7 +153,7 @@ def test_a_pod_that_was_deleted_or_could_not_be_stored_has_no_series(desk: Desk)
     assert "allocation_memory_bytes" not in text_of(desk)
 
 
-def test_an_ended_init_container_has_no_share(desk: Desk) -> None:
+def test_an_ended_init_container_keeps_its_share(desk: Desk) -> None:
     init = Box(name="init", memory_mib=8000, kind=ContainerKind.INIT)
     desk.add_pod("i", init, Box(name="main", memory_mib=1000))
     assert desk.choose("i", "n1") == "n1"
@@ -162,7 +162,7 @@ def test_an_ended_init_container_has_no_share(desk: Desk) -> None:
     desk.edit_pod("i", status={"initContainerStatuses": ended})
     desk.sync()
     shares = series_of(text_of(desk), "container")[OWN + "allocation_memory_bytes"]
-    assert set(shares) == {("main",)}
+    assert set(shares) == {("init",), ("main",)}
 
 
 def test_types_are_spelled_as_the_node_registered_them(desk: Desk) -> None:

@@ -149,7 +149,7 @@ def test_namesake_of_a_pod_that_was_deleted_starts_with_nothing(desk: Desk) -> N
     assert desk.held() == {}
 
 
-def test_init_containers_room_is_free_after_them_though_nothing_else_is() -> None:
+def test_init_containers_room_stays_taken_though_its_claim_is_gone() -> None:
     desk = Desk("n1")
     init = Box(name="init", memory_mib=8000, kind=ContainerKind.INIT)
     desk.add_pod("a", init, Box(name="main", memory_mib=1000))
@@ -162,7 +162,7 @@ def test_init_containers_room_is_free_after_them_though_nothing_else_is() -> Non
     ended = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
     desk.edit_pod("a", status={"initContainerStatuses": ended})
     desk.sync()
-    assert desk.held() == {"a": 1000}
+    assert desk.held() == {"a": 8000}
 
 
 def test_edits_without_end_take_no_more_memory_and_hide_nothing(desk: Desk) -> None:

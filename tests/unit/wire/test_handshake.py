@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
+from hami_node.wire import names
 from hami_node.wire.handshake import (
     Handshake,
     HandshakeKind,
+    counts_inits,
     decode_handshake,
+    encode_read_by,
     encode_reported,
     encode_reported_rfc3339,
     encode_requesting,
@@ -19,6 +22,7 @@ from hami_node.wire.values.timestamps import format_dashed, format_go, format_rf
 from tests.unit.wire.totality import is_total
 
 KEY = "hami.io/node-handshake"
+ASKED = encode_requesting(1_000_000.0)
 
 
 def decode(text: str) -> Handshake:
@@ -173,3 +177,29 @@ PIECES = st.sampled_from(["Reported", "Requesting_", "Deleted_", "2024", ".", "-
 @given(st.text() | st.lists(PIECES | st.text(max_size=2)).map("".join))
 def test_decode_handshake_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
     assert is_total(decode, text)
+
+
+@pytest.mark.parametrize(
+    ("mark", "handshake", "expected"),
+    [
+        pytest.param(encode_read_by(ASKED, counts_inits=True), ASKED, True, id="its question"),
+        pytest.param(
+            encode_read_by(ASKED, counts_inits=True), encode_reported(2e6), True, id="answered"
+        ),
+        pytest.param(
+            encode_read_by(ASKED, counts_inits=True),
+            encode_requesting(1_000_001.0),
+            False,
+            id="another scheduler's question",
+        ),
+        pytest.param(encode_read_by(ASKED, counts_inits=True), "", False, id="no handshake"),
+        pytest.param(encode_read_by(ASKED, counts_inits=False), ASKED, False, id="not yet room"),
+        pytest.param(names.READ_BY_EXTENDER, encode_reported(2e6), False, id="older extender"),
+        pytest.param("", encode_reported(2e6), False, id="no extender of ours"),
+        pytest.param("x" + names.READ_BY_COUNTING_INITS, "Reported", False, id="somebody else"),
+    ],
+)
+def test_init_containers_count_where_the_scheduler_that_asked_last_says_so(
+    mark: str, handshake: str, expected: bool
+) -> None:
+    assert counts_inits(mark, handshake) is expected

@@ -137,8 +137,8 @@ class FormChoice:
 
     def _obey_mark(self, node: Node, kept: _Kept) -> None:
         """Our own extender reads JSON; when its mark is gone, another scheduler may have come."""
-        mark = node.annotations.get(wire_names.NODE_READ_BY)
-        is_marked = mark == wire_names.READ_BY_EXTENDER
+        mark = node.annotations.get(wire_names.NODE_READ_BY, "")
+        is_marked = mark.partition(" ")[0] == wire_names.READ_BY_EXTENDER
         if is_marked != kept.is_marked:
             self._settle(_Kept(is_marked=is_marked, is_answered=is_marked))
 

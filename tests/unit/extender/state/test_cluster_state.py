@@ -356,7 +356,13 @@ def test_node_that_vanishes_offers_nothing_and_keeps_its_pods_grants(desk: Desk)
     assert desk.state.usage()["n1"][Uuid("GPU-n1-0")].memory_used_mib == 6000
 
 
-def test_init_containers_room_is_free_once_they_ended(desk: Desk) -> None:
+@shows(
+    "E14",
+    fault="kubelet runs init containers again, with a new sandbox or after a reboot, and asks "
+    "nobody",
+    happens="what they hold is kept for them as long as their pod lives: no other pod got it",
+)
+def test_init_containers_keep_their_room_for_the_pods_life(desk: Desk) -> None:
     desk.add_pod(
         "i",
         Box(name="init", memory_mib=8000, kind=ContainerKind.INIT),
@@ -369,4 +375,6 @@ def test_init_containers_room_is_free_once_they_ended(desk: Desk) -> None:
     ended = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
     desk.edit_pod("i", status={"initContainerStatuses": ended})
     desk.sync()
-    assert desk.held() == {"i": 1000}
+    assert desk.held() == {"i": 8000}
+    desk.add_pod("late", memory_mib=3000)
+    assert desk.choose("late", "n1") == ""

@@ -6,14 +6,16 @@ import pytest
 
 from hami_node.errors import KubeError
 from hami_node.extender.state.handshakes import ANSWER_EVERY_S, MAX_WRITES, HandshakeKeeper
-from hami_node.model import Node
+from hami_node.model import ContainerKind, Node
 from hami_node.simulate.store import Json
+from hami_node.vendors.holding import keeps_inits
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.wire import names
 from hami_node.wire.objects import decode_node
 from tests.fakes.extender_kube import FakeExtenderKube
+from tests.fakes.pods import Box, Part, layout, pod_body, reservation
 from tests.reliability import shows
 from tests.unit.extender.desk import Desk, card
 
@@ -47,6 +49,20 @@ class Talk:
         self.desk.sync()
         node = decode_node(self.desk.kube.store.read("nodes", "", "n1"))
         return node.annotations.get(nvidia_names.NODE_HANDSHAKE, "").partition("_")[0]
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """The node's annotations."""
+        return self.node.annotations
+
+    @property
+    def node(self) -> Node:
+        return decode_node(self.desk.kube.store.read("nodes", "", "n1"))
+
+    @property
+    def counts_inits(self) -> bool:
+        """What the node's daemon reads."""
+        return keeps_inits(self.node, self.desk.state.rules.vendors)
 
     @property
     def is_offered(self) -> bool:
@@ -216,8 +232,7 @@ def test_node_that_is_read_is_marked_once_with_the_first_question(is_csv: bool) 
     before = len(talk.desk.kube.calls)
     assert talk.look() == "Requesting"
     assert len(talk.desk.kube.calls) == before + 1
-    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
-    assert node.annotations[names.NODE_READ_BY] == names.READ_BY_EXTENDER
+    assert talk.notes[names.NODE_READ_BY].startswith(names.READ_BY_EXTENDER)
 
 
 @shows(
@@ -249,16 +264,55 @@ def test_node_that_cant_be_read_is_not_marked(register: str) -> None:
     talk.note(nvidia_names.NODE_REGISTER, register)
     talk.say(REPORTED)
     talk.look()
-    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
-    assert names.NODE_READ_BY not in node.annotations
+    assert names.NODE_READ_BY not in talk.notes
 
 
 def test_replica_that_does_not_lead_marks_nothing() -> None:
     talk = Talk(is_leading=False)
     talk.say(REPORTED)
     talk.look()
-    node = decode_node(talk.desk.kube.store.read("nodes", "", "n1"))
-    assert names.NODE_READ_BY not in node.annotations
+    assert names.NODE_READ_BY not in talk.notes
+
+
+@shows(
+    "E15",
+    fault="pods were placed by a scheduler that counts no init container that has ended",
+    happens="the node is told that they count only once all of them have room; until then its "
+    "daemon counts as that scheduler did, and refuses none of these pods",
+)
+@pytest.mark.parametrize("is_csv", [True, False])
+def test_node_is_told_that_init_containers_count_once_they_have_room(is_csv: bool) -> None:
+    talk = Talk(is_csv=is_csv)
+    init, main = Box(name="init", memory_mib=8000, kind=ContainerKind.INIT), Box(memory_mib=1000)
+    for name, boxes in {"a": (init, main), "b": (main, Box(name="more", memory_mib=2000))}.items():
+        held = {b.name: [Part(uuid="GPU-n1-0", memory_mib=b.memory_mib or 0)] for b in boxes}
+        body = pod_body(name, boxes, reservation(layout(boxes, held)))
+        talk.desk.kube.store.create("pods", "default", body)
+    talk.desk.sync()
+    talk.say(REPORTED)
+    assert talk.look() == "Requesting"
+    assert talk.notes[names.NODE_READ_BY] == names.READ_BY_EXTENDER
+    talk.desk.delete_pod("b")
+    talk.say(REPORTED)
+    assert talk.look(ANSWER_EVERY_S) == "Requesting"
+    assert talk.counts_inits
+
+
+def test_question_of_a_scheduler_before_or_after_us_ends_that_init_containers_count() -> None:
+    talk = Talk(is_csv=False)
+    talk.say("Requesting_2026-11-21 00:12:50")
+    talk.look()
+    assert not talk.counts_inits
+    talk.say(REPORTED)
+    talk.look()
+    assert talk.counts_inits
+    talk.say(REPORTED)
+    assert talk.counts_inits
+    talk.say("Requesting_2030-11-21 00:12:50")  # an older extender of ours, or HAMi's
+    assert not talk.counts_inits
+    talk.say(REPORTED)
+    talk.look(ANSWER_EVERY_S)
+    assert talk.counts_inits
 
 
 # -- given up, and judged again --------------------------------------------------------------------

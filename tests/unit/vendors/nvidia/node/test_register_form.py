@@ -31,6 +31,10 @@ MINUTE, HOUR = 60, 3600
 REGISTER, HANDSHAKE = nvidia_names.NODE_REGISTER, nvidia_names.NODE_HANDSHAKE
 
 
+READ_BY = (names.READ_BY_EXTENDER, f"{names.READ_BY_COUNTING_INITS}Requesting_2027-01-15 07:00:00")
+"""What our extender says of itself, an older one and today's."""
+
+
 @dataclass
 class Scheduler:
     """A HAMi scheduler: skips a node that it can't read, and keeps what it knew.
@@ -299,9 +303,10 @@ def test_form_of_the_plugin_before_us_is_kept_without_a_gap(
     fault="our own extender reads the node, and is away or slow",
     happens="no other form than JSON is ever written",
 )
-def test_node_that_our_extender_reads_never_leaves_json(world: Make) -> None:
+@pytest.mark.parametrize("mark", READ_BY)
+def test_node_that_our_extender_reads_never_leaves_json(world: Make, mark: str) -> None:
     made = world()
-    made.node = {names.NODE_READ_BY: names.READ_BY_EXTENDER}
+    made.node = {names.NODE_READ_BY: mark}
     made.run(8 * HOUR)
     made.start()
     made.run(HOUR)
