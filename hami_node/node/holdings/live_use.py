@@ -19,6 +19,7 @@ from hami_node.node.holdings.recorded import grants_of
 from hami_node.node.kubelet.rivals import is_own_id
 from hami_node.ports import Clock, HeldContainer, Watched
 from hami_node.record.ledger import Entry, Key, Ledger, Source
+from hami_node.vendors.holding import keeps_inits
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import are_inits_over
 
@@ -27,7 +28,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """All that a pod's use is computed from: equal bases mean an equal use."""
+    """All that a pod's use is computed from: equal bases mean an equal use.
+
+    `are_inits_over`: its init containers have ended, and the node's scheduler counts no such.
+    """
 
     entries: tuple[Entry, ...]
     containers: tuple[str, ...]
@@ -38,9 +42,10 @@ class LiveUse:
     """The ledger decides; annotations count only where it has no entry for a container.
 
     Anybody may write them: they count for pods with cards of ours in kubelet's list, and before it
-    was first read for pods that run. `settle` keeps the ledger up to date: it adds what other
-    plugins have served and drops what has ended. The ledger's file is written under a lock of its
-    own, so reading never waits for a disk.
+    was first read for pods that run. Init containers that have ended count where the node's
+    scheduler counts them: who counts more than it refuses what it has placed. `settle` keeps the
+    ledger up to date: it adds what other plugins have served and drops what has ended. The ledger's
+    file is written under a lock of its own, so reading never waits for a disk.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class LiveUse:
         self._lock = threading.Lock()
         self._vendors = {vendor.cards.word: vendor for vendor in vendors}
         self._resources = frozenset(name for vendor in vendors for name in vendor.resources)
+        self._watched = watched
         self._newest, self._claims = NewestPods(watched, clock), Claims(vendors)
         self._ledger, self._clock = ledger, clock
         self._endings = Endings()
@@ -166,8 +172,10 @@ class LiveUse:
             for entry in (*entries, *self._unrecorded(pods.values(), entries)):
                 if not self._endings.has_ended(entry.pod_uid):
                     by_uid.setdefault(entry.pod_uid, []).append(entry)
+            forgets = not keeps_inits(self._watched.node(), self._vendors.values())
             self._built = {
-                uid: self._build(uid, held, pods.get(uid)) for uid, held in by_uid.items()
+                uid: self._build(uid, held, pods.get(uid), forgets_inits=forgets)
+                for uid, held in by_uid.items()
             }
             return {uid: grants for uid, (_, grants) in self._built.items()}
 
@@ -182,7 +190,6 @@ class LiveUse:
         return PodGrants(
             containers=tuple(own.get(container.name, ()) for container in pod.containers),
             kinds=tuple(container.kind for container in pod.containers),
-            are_inits_over=are_inits_over(pod),
         )
 
     # -- the ledger --------------------------------------------------------------------------------
@@ -247,12 +254,12 @@ class LiveUse:
 
     # -- sums --------------------------------------------------------------------------------------
     def _build(
-        self, uid: str, entries: Sequence[Entry], pod: Pod | None
+        self, uid: str, entries: Sequence[Entry], pod: Pod | None, *, forgets_inits: bool
     ) -> tuple[_Basis, PodGrants]:
         basis = _Basis(
             tuple(entries),
             tuple(item.name for item in pod.containers) if pod is not None else (),
-            pod is not None and are_inits_over(pod),
+            forgets_inits and pod is not None and are_inits_over(pod),
         )
         known = self._built.get(uid)
         if known is not None and known[0] == basis:

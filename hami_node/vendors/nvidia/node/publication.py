@@ -27,7 +27,14 @@ from hami_node.vendors.nvidia.node.register_form import FormChoice
 from hami_node.vendors.nvidia.protocol import rival_on
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
-from hami_node.wire.handshake import Handshake, HandshakeKind, decode_handshake, encode_reported
+from hami_node.wire import names as wire_names
+from hami_node.wire.handshake import (
+    Handshake,
+    HandshakeKind,
+    counts_inits,
+    decode_handshake,
+    encode_reported,
+)
 from hami_node.wire.register import encode_pair_scores, is_json
 
 if TYPE_CHECKING:
@@ -76,12 +83,13 @@ class NvidiaPublication:
         if not cards and self._sources.backend_error():
             cards = _all_unhealthy(standing)
         if not cards:
-            return dict.fromkeys(KEYS)
+            return {**dict.fromkeys(KEYS), **_outdated_mark(node)}
         scores = self._sources.pair_scores()
         return {
             names.NODE_REGISTER: self._register(cards),
             names.NODE_PAIR_SCORES: encode_pair_scores(scores) if scores else None,
             names.NODE_STANDALONE: None,
+            **_outdated_mark(node),
         }
 
     def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
@@ -225,6 +233,16 @@ def _handshake_of(node: Node) -> Handshake | None:
     except WireError as e:
         log.debug("handshake_unreadable", extra=kv(error=str(e)))
         return None
+
+
+def _outdated_mark(node: Node) -> Mapping[str, str]:
+    """Our extender's mark once another scheduler asks: what it says of init containers goes."""
+    mark = node.annotations.get(wire_names.NODE_READ_BY, "")
+    handshake = node.annotations.get(names.NODE_HANDSHAKE, "")
+    is_outdated = mark.startswith(wire_names.READ_BY_COUNTING_INITS) and not counts_inits(
+        mark, handshake
+    )
+    return {wire_names.NODE_READ_BY: wire_names.READ_BY_EXTENDER} if is_outdated else {}
 
 
 def _all_unhealthy(text: str | None) -> tuple[Device, ...]:

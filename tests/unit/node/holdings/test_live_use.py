@@ -5,6 +5,9 @@ import pytest
 from hami_node.model import ContainerKind, Pod
 from hami_node.ports import HeldContainer
 from hami_node.record.ledger import Source
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
+from hami_node.wire.handshake import encode_read_by, encode_requesting
 from hami_node.wire.objects import decode_pod
 from tests.fakes.cards import uuid
 from tests.fakes.clock import FakeClock
@@ -14,6 +17,16 @@ from tests.fakes.pods import Box, Part, layout, pod_body, reservation
 from tests.unit.node.holdings.uses import GPU, a_pod, listed, live_use, used
 
 INIT = ContainerKind.INIT
+ASKED = encode_requesting(1_000_000.0)
+MARKS = (
+    ("", "Reported"),
+    (names.READ_BY_EXTENDER, "Reported"),
+    (encode_read_by(ASKED, counts_inits=True), ASKED),
+    (encode_read_by(ASKED, counts_inits=True), "Reported"),
+    (encode_read_by(ASKED, counts_inits=True), encode_requesting(2_000_000.0)),
+)
+"""An extender's mark and the handshake: HAMi's scheduler, then older and newer ones of ours, and
+another scheduler after those."""
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,23 @@ def test_live_use_init_containers_count_as_the_maximum() -> None:
     text = layout(boxes, reserved)
     pod = decode_pod(pod_body("p", boxes, reservation(text, to_allocate=";;")))
     assert used(live_use(FakeCluster(pod))) == [4000, 0]
+
+
+def test_live_use_init_container_that_has_ended_counts_where_the_scheduler_says_so() -> None:
+    boxes = [Box(name="i", memory_mib=4000, kind=INIT), Box(name="m", memory_mib=3000)]
+    reserved = {box.name: [Part(uuid=uuid(0), memory_mib=box.memory_mib or 0)] for box in boxes}
+    body = pod_body("p", boxes, reservation(layout(boxes, reserved), to_allocate=";;"))
+    ended = {"name": "i", "state": {"terminated": {"exitCode": 0}}}
+    body["status"] = {"phase": "Running", "initContainerStatuses": [ended]}
+    cluster = FakeCluster(decode_pod(body))
+    live = live_use(cluster)
+    found = []
+    for mark, handshake in MARKS:
+        cluster.set_node({names.NODE_READ_BY: mark, nvidia_names.NODE_HANDSHAKE: handshake})
+        found.append(used(live)[0])
+    assert found == [3000, 3000, 4000, 4000, 3000]
+    cluster.shown_node = None
+    assert used(live)[0] == 3000
 
 
 def test_live_use_pod_deleted_by_force_holds_until_kubelet_lists_it_no_more() -> None:
