@@ -8,7 +8,7 @@ What each pass finds of a pod, and what it does; the next pass finds the result:
 | none | refused before: the note was lost | nothing |
 | open | any | writes the limits, reads them back; where more is used: those before |
 | open, the limits are in force | any | notes what the container holds from now on: over |
-| open | gone, or about other containers | back to what was before: over |
+| open | gone, not possible, or about other containers | back to what was before: over |
 | over | of this decision | writes state and reservation to the pod |
 | over | any | compares the limits in force with the ledger, and writes what differs |
 | none | any | the same, for a container in whose file another limit was seen |
@@ -157,9 +157,9 @@ class ResizeKeeper:
 
     def _keep(self, pod: Pod, suspects: Collection[Key], *, compares: bool) -> None:
         approval = self._approval(pod)
-        wanted = {} if approval is None else approval.grants
+        wanted: Collection[str] = ()
         if approval is not None and not self._is_decided(pod, approval):
-            self._carry_out(pod, approval)
+            wanted = self._carry_out(pod, approval)
         for entry in self._ledger.of_pod(pod.uid):
             is_noted = entry.resize is not None or entry.key in suspects
             if not is_noted or entry.vendor not in self._parts.vendors:
@@ -202,12 +202,13 @@ class ResizeKeeper:
         notes = [entry.resize for entry in self._ledger.of_pod(pod.uid)]
         return not any(note and note.is_open for note in notes)
 
-    def _carry_out(self, pod: Pod, approval: Approval) -> None:
+    def _carry_out(self, pod: Pod, approval: Approval) -> Collection[str]:
+        """Do the next step; the containers that the approval is about, none if it can't be."""
         try:
             steps = self._steps(pod, approval)
         except _NotPossibleError as e:
             self._say(pod, approval.id, Outcome.REFUSED, str(e))
-            return
+            return ()
         try:
             self._check(pod, steps)
             steps = self._begun(pod, approval, steps)
@@ -218,6 +219,7 @@ class ResizeKeeper:
             self._say(pod, approval.id, Outcome.WAITING, str(e))
         except _NotPossibleError as e:
             self._refuse(pod, approval.id, steps, str(e))
+        return approval.grants
 
     def _steps(self, pod: Pod, approval: Approval) -> list[Step]:
         """What the approval means for the containers on record.

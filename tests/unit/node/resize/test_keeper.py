@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -407,6 +408,33 @@ def test_approval_that_is_removed_is_taken_back(desk: NodeDesk) -> None:
     pass_(desk)
     assert box.limit_mib() == 4000
     assert desk.recorded("a") == f"{part(4000)};"
+
+
+@shows(
+    "Z12",
+    fault="a tenant forges an approval that fits nothing while a resize is under way",
+    happens="the resize is taken back as if its approval were gone; the forged one is refused once",
+)
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({"grants": {"main": f"{part(5000, index=7)};"}}, id="another card"),
+        pytest.param({"grants": {"main": f"{part(0)};"}}, id="no limit"),
+        pytest.param({"grants": {"main": "?"}}, id="no grants"),
+        pytest.param({"grants": {"main": f"{part(5000)};", "x": f"{part(1)};"}}, id="no container"),
+        pytest.param({"vendor": "Nobody"}, id="another vendor"),
+    ],
+)
+def test_forged_approval_keeps_no_resize_open(desk: NodeDesk, forged: dict[str, Any]) -> None:
+    box = unstarted(desk, part(7000))
+    desk.approve("a", part(5000), **forged)
+    box.start(dict(answer(4000).envs), (uuid(0),))
+    for _ in range(3):
+        pass_(desk)
+    assert box.limit_mib() == 4000
+    assert desk.recorded("a") == f"{part(4000)};"
+    assert desk.state("a")["state"] == "refused"
+    assert desk.results == ["refused"]
 
 
 def test_what_is_used_by_then_is_not_taken_back(desk: NodeDesk) -> None:
