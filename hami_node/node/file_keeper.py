@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from hami_node.logs import kv
+from hami_node.node.holdings.pod_names import NOBODY, PodNames
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.present import PresentPods
 from hami_node.ports import EventNote
-from hami_node.vendors.on_node.upkeep import FilesFound, FilesInUse
+from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 600.0
+INTERVAL_S: Final = 60.0
 START_CHECK_S: Final = 0.05
 STUCK_EVENT: Final = "ContainerFilesLeft"
+CLOSED_EVENT: Final = "CacheFileClosed"
 MAX_SHOWN: Final = 5
 
 
@@ -31,6 +33,8 @@ class FileKeeper:
         self._present = PresentPods(cluster, parts.vendor_cards)
         self._wake = threading.Event()
         self._told: tuple[str, ...] = ()
+        self._names = PodNames(cluster.ledger, cluster.live.pods)
+        self._closed: frozenset[ClosedFile] = frozenset()
 
     def wake(self) -> None:
         """Containers have ended."""
@@ -60,6 +64,7 @@ class FileKeeper:
         if stuck != self._told:
             self._told = stuck
             self._tell(stuck)
+        self._tell_pods(frozenset(file for each in found for file in each.closed))
         return min(self._waits(found), default=INTERVAL_S)
 
     def _waits(self, found: Sequence[FilesFound]) -> list[float]:
@@ -95,3 +100,24 @@ class FileKeeper:
                 f"that hami-node does not have; remove them as an administrator: {shown}",
             )
         )
+
+    def _tell_pods(self, closed: frozenset[ClosedFile]) -> None:
+        """Say once whose file is out of our hands: such a pod can fill the node's disk."""
+        names = self._names.by_uid()
+        for file in closed - self._closed:
+            uid, _, container = file.folder.partition("_")
+            namespace, pod = names.get(uid, NOBODY)
+            log.warning("cache_file_closed", extra=kv(folder=file.folder, problem=file.why))
+            if pod:
+                note = EventNote(
+                    kind="Pod",
+                    namespace=namespace,
+                    name=pod,
+                    uid=uid,
+                    reason=CLOSED_EVENT,
+                    message=f"the limiter's cache file of container {container} {file.why}: it may "
+                    "fill the disk of the node, and what the container uses of its cards may be "
+                    "unknown: find out which program closed it, and delete the pod",
+                )
+                self._cluster.notify(note)
+        self._closed = closed

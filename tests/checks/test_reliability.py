@@ -17,7 +17,7 @@ MOST: Final = {
     "R": 9,  # in the record
     "P": 15,  # in everyday use
     "F": 11,  # foreign holders, NUMA nodes, Neuron
-    "L": 10,  # the limiter's and containers' files
+    "L": 11,  # the limiter's and containers' files
     "S": 10,  # fixed shares
     "Z": 12,  # the resize of a running pod
     "D": 15,  # the driver, the node's paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import lzma
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,3 +63,14 @@ def lay_region(hook_path: Path, folder_name: str, content: bytes) -> Path:
     path.write_bytes(content)
     path.chmod(0o666)
     return path
+
+
+def fill_behind_the_end(path: Path, size: int) -> None:
+    """Let a file take so many bytes on the disk more, without a change of its length."""
+    at = str(path.stat().st_size)
+    subprocess.run(("fallocate", "-n", "-o", at, "-l", str(size), str(path)), check=True)
+
+
+def on_the_disk(path: Path) -> int:
+    """What a file takes there, in bytes."""
+    return path.stat().st_blocks * 512

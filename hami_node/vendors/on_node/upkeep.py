@@ -26,6 +26,19 @@ class FilesInUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedFile:
+    """A file that a container may fill the disk with, for it can't be opened or shortened.
+
+    Attributes:
+        folder: the container's, as `answer.Slice` names it.
+        why: continues a sentence about the file.
+    """
+
+    folder: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilesFound:
     """What is on the disk after a pass.
 
@@ -33,12 +46,14 @@ class FilesFound:
         folders: containers that have files, those that wait for their removal included.
         used_bytes: what all of it takes on the disk; at least, for a pass reads only so much.
         stuck: what can't be removed, each with the reason.
+        closed: what can't be kept small.
         next_s: when the next pass is worth it; None for any time.
     """
 
     folders: int = 0
     used_bytes: int = 0
     stuck: tuple[str, ...] = ()
+    closed: tuple[ClosedFile, ...] = ()
     next_s: float | None = None
 
 

@@ -14,7 +14,7 @@ from hami_node.model import Node, Pod
 from hami_node.node.file_keeper import INTERVAL_S, FileKeeper
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.ports import EventNote, HeldContainer
-from hami_node.vendors.on_node.upkeep import FilesFound, FilesInUse
+from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 from tests.fakes.clock import FakeClock
 
 GPU = "nvidia.com/gpu"
@@ -129,6 +129,26 @@ def test_what_can_not_be_removed_is_shown_and_told_once() -> None:
     desk.found = FilesFound()
     keeper.tidy()
     assert len(desk.events) == 2
+
+
+def test_pod_whose_cache_file_is_closed_is_told_once() -> None:
+    closed = tuple(
+        ClosedFile(folder=f"u-{name}_main", why="can't be opened: Permission denied")
+        for name in ("a", "gone")
+    )
+    desk = Desk(pods=[pod("a")], found=FilesFound(closed=closed))
+    keeper = desk.keeper()
+    for _ in range(3):
+        keeper.tidy()
+    (event,) = desk.events
+    assert (event.kind, event.namespace, event.name, event.uid) == ("Pod", "ns", "a", "u-a")
+    assert event.reason == "CacheFileClosed"
+    assert "container main can't be opened: Permission denied" in event.message
+    desk.found = FilesFound()
+    keeper.tidy()
+    desk.found = FilesFound(closed=closed)
+    keeper.tidy()
+    assert len(desk.events) == 2, "it was open meanwhile"
 
 
 @pytest.mark.parametrize(("next_s", "wait_s"), [(None, INTERVAL_S), (2.0, 2.0), (9e9, INTERVAL_S)])

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from hami_node.errors import RegionError, RegionNotReady
 from hami_node.logs import kv
 from hami_node.vendors.nvidia.node.handles import open_handle
 from hami_node.vendors.nvidia.node.leftovers.trash import TRASH, Trash
-from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES
-from hami_node.vendors.on_node.upkeep import BLOCK, FilesFound, FilesInUse
+from hami_node.vendors.nvidia.node.regions.region_file import cut_cache
+from hami_node.vendors.on_node.upkeep import BLOCK, ClosedFile, FilesFound, FilesInUse
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,11 @@ class Folders:
             stuck = self._take(containers, used, now_s)
             has_more = self.trash.empty(containers, now_s)
         names = os.listdir(containers)
+        used_bytes, closed = _used_bytes(containers, names[:MAX_FOLDERS])
         return FilesFound(
             folders=sum(1 for name in names if _OURS.fullmatch(name)),
-            used_bytes=_used_bytes(containers, names[:MAX_FOLDERS]),
+            used_bytes=used_bytes,
+            closed=closed,
             stuck=(*stuck, *self.trash.stuck),
             next_s=MORE_S if has_more else self._soonest_s(now_s),
         )
@@ -87,36 +90,33 @@ class Folders:
         return min((wait_s for wait_s in waits if wait_s > 0), default=None)
 
 
-def _used_bytes(containers: int, names: Sequence[str]) -> int:
-    """What the folders take on the disk; a library with several names counts once."""
+def _used_bytes(containers: int, names: Sequence[str]) -> tuple[int, tuple[ClosedFile, ...]]:
+    """What the folders take on the disk, and which cache files can't be kept small.
+
+    A library with several names counts once.
+    """
     seen: dict[tuple[int, int], int] = {}
+    closed: list[ClosedFile] = []
     for name in names:
         try:
             with open_handle(name, os.O_RDONLY | os.O_DIRECTORY, containers) as folder:
-                _add_files(folder, seen, is_deep=name == TRASH)
+                why = _add_files(folder, seen, is_deep=name == TRASH)
         except OSError:
             continue  # gone, no folder, or closed to us
-    return sum(seen.values())
+        if why and _OURS.fullmatch(name):
+            closed.append(ClosedFile(folder=name, why=why))
+    return sum(seen.values()), tuple(closed)
 
 
-def _cut(folder: int, name: str, status: os.stat_result) -> os.stat_result:
-    """Shorten a cache file that a container has blown up. Raises OSError."""
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        return status
-    with open_handle(name, os.O_WRONLY | os.O_NONBLOCK, folder) as handle:
-        if os.fstat(handle).st_ino == status.st_ino:
-            os.ftruncate(handle, MAX_CACHE_BYTES)
-        log.warning("cache_file_cut", extra=kv(file=ascii(name), size=status.st_size))
-        return os.fstat(handle)
-
-
-def _add_files(folder: int, seen: dict[tuple[int, int], int], *, is_deep: bool) -> None:
+def _add_files(folder: int, seen: dict[tuple[int, int], int], *, is_deep: bool) -> str:
+    """Add what the files take, cache files after they were cut; why one can't be, if so."""
+    why = ""
     with os.scandir(folder) as entries:
         for entry in islice(entries, MAX_FILES):
             try:
-                status = entry.stat(follow_symlinks=False)
-                if status.st_size > MAX_CACHE_BYTES and entry.name.endswith(".cache"):
-                    status = _cut(folder, entry.name, status)
+                if entry.name.endswith(".cache") and entry.is_file(follow_symlinks=False):
+                    why = _cut(folder, entry.name) or why
+                status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     seen[status.st_dev, status.st_ino] = status.st_blocks * BLOCK
                 elif is_deep and stat.S_ISDIR(status.st_mode):
@@ -124,3 +124,16 @@ def _add_files(folder: int, seen: dict[tuple[int, int], int], *, is_deep: bool) 
                         _add_files(below, seen, is_deep=False)
             except OSError:
                 continue
+    return why
+
+
+def _cut(folder: int, name: str) -> str:
+    """Shorten a cache file that a container has blown up; why that can't be, if so."""
+    try:
+        if cut_cache(folder, name):
+            log.warning("cache_file_cut", extra=kv(file=ascii(name)))
+    except RegionNotReady:
+        return ""  # gone meanwhile
+    except RegionError as e:
+        return str(e)
+    return ""

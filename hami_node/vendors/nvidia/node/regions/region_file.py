@@ -13,7 +13,7 @@ import stat
 import struct
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from hami_node.vendors.nvidia.regions.region_layouts import (
     Layout,
     layout_of,
 )
+from hami_node.vendors.on_node.upkeep import BLOCK
 
 ATTEMPTS: Final = 4
 """How often a file is read that its processes write meanwhile; then the last numbers count."""
@@ -37,7 +38,7 @@ TURNS: Final = 5
 PAUSE_S: Final = 0.04
 """Between these: together they are longer than living processes take to note the driver's word."""
 MAX_CACHE_BYTES: Final = 64 * 1024 * 1024
-"""Far more than the region of any limiter: what lies beyond is none, but fills the node's disk."""
+"""On the disk. Far more than the region of any limiter: what lies beyond only fills the disk."""
 _SUFFIX: Final = ".cache"
 _MAX_NAMES: Final = 64
 """How many names of a folder that a container can write are looked at."""
@@ -45,6 +46,7 @@ _FEW: Final = 32
 """Slots that are looked at again one by one; of more the whole table is read."""
 _STEP: Final = 8
 """How many slots behind the counted ones are read at first."""
+_OPEN: Final = 0o666
 _FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -56,19 +58,21 @@ class RegionFile:
         self._handle = handle
 
     def cut(self) -> bool:
-        """Shorten a file that its container has blown up; True if it was.
+        """Free what a file takes on the disk beyond the limit, also behind its end; True if any.
 
         Raises:
             RegionError: it can't be shortened.
         """
-        status = os.fstat(self._handle)
-        if status.st_size <= MAX_CACHE_BYTES or status.st_nlink != 1:
+        before = os.fstat(self._handle)
+        taken = max(before.st_size, before.st_blocks * BLOCK)
+        if taken <= MAX_CACHE_BYTES or before.st_nlink != 1:
             return False
         try:
-            os.ftruncate(self._handle, MAX_CACHE_BYTES)
+            os.ftruncate(self._handle, min(before.st_size, MAX_CACHE_BYTES))
         except OSError as e:
-            raise RegionError("unwritable", f"can't be shortened: {e.strerror or e}") from e
-        return True
+            raise RegionError("unwritable", "is too large and can't be shortened") from e
+        after = os.fstat(self._handle)
+        return (after.st_size, after.st_blocks) != (before.st_size, before.st_blocks)
 
     def read(self, running: Collection[int] = (), noted: Collection[int] = ()) -> Region:
         """Read and decode what is needed of it; for the arguments see `region.decode`.
@@ -197,14 +201,30 @@ def open_region(hook_path: Path, folder_name: str) -> Iterator[RegionFile]:
                 handle = _open_cache(own, folder_name)
         finally:
             os.close(root)
-    except FileNotFoundError:
-        raise RegionNotReady("missing", "is not there yet") from None
     except OSError as e:
-        raise RegionError("unreadable", f"can't be opened: {e.strerror or e}") from e
+        raise _not_opened(e) from e
     try:
         yield RegionFile(handle)
     finally:
         os.close(handle)
+
+
+def cut_cache(folder: int, name: str) -> bool:
+    """`RegionFile.cut` a file in an open folder. Raises RegionError as `open_region`."""
+    try:
+        handle = _open_regular(folder, name)
+    except OSError as e:
+        raise _not_opened(e) from e
+    try:
+        return RegionFile(handle).cut()
+    finally:
+        os.close(handle)
+
+
+def _not_opened(e: OSError) -> RegionError:
+    if isinstance(e, FileNotFoundError):
+        return RegionNotReady("missing", "is not there yet")
+    return RegionError("unreadable", f"can't be opened: {e.strerror or e}")
 
 
 def _open_cache(own: int, folder_name: str) -> int:
@@ -231,12 +251,18 @@ def _names(folder: int) -> Iterator[str]:
 def _open_regular(own: int, name: str) -> int:
     """Open a file for reading and, if it may be, writing.
 
-    A device or a pipe is not even opened: opening one can have an effect.
+    A device or a pipe is not even opened: opening one can have an effect. A file of ours that root
+    in the container has closed is opened to all again.
     """
     with open_handle(name, os.O_PATH, own) as path:
-        if not stat.S_ISREG(os.fstat(path).st_mode):
+        status = os.fstat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise RegionError("kind", "is no regular file")
         same = f"/proc/self/fd/{path}"
+        is_own = status.st_uid == os.geteuid() and status.st_nlink == 1
+        if is_own and status.st_mode & _OPEN != _OPEN:
+            with suppress(OSError):
+                os.chmod(same, _OPEN)  # a handle like this has no fchmod
         try:
             return os.open(same, os.O_RDWR | _FLAGS)
         except OSError as e:

@@ -11,7 +11,9 @@ import pytest
 
 from hami_node.vendors.nvidia.node.leftovers.folders import GRACE_S, Folders
 from hami_node.vendors.nvidia.node.leftovers.trash import RETRY_S, STEPS, TRASH
-from hami_node.vendors.on_node.upkeep import FilesFound, FilesInUse
+from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES
+from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
+from tests.fakes.regions import fill_behind_the_end, on_the_disk
 from tests.reliability import shows
 
 ROOT = Path(__file__).parents[6]
@@ -163,6 +165,78 @@ def test_cache_file_that_fills_the_disk_is_cut(node: Node, tmp_path: Path) -> No
         assert cache.stat().st_size == 64 << 20
         assert mapped[:10] == b"x" * 10
     assert other.stat().st_size == 1 << 30
+
+
+@shows(
+    "L9",
+    fault="a container lets its cache file take disk behind its end, with its length as it was",
+    happens="the next pass frees that; what the file contains stays",
+)
+def test_disk_behind_the_end_of_a_cache_file_is_freed(node: Node) -> None:
+    node.held = {"u-1"}
+    cache = node.make("u-1_main") / "u-1_main.cache"
+    fill_behind_the_end(cache, MAX_CACHE_BYTES)
+    assert node.pass_().used_bytes < 20_000
+    assert on_the_disk(cache) < 20_000
+    assert cache.read_bytes() == b"x" * 10_000
+
+
+CLOSED = """
+import os, sys
+from hami_node.vendors.nvidia.node.leftovers.folders import Folders
+from hami_node.vendors.on_node.upkeep import FilesInUse
+folders = Folders()
+used = FilesInUse(uids=frozenset(("u-1", "u-2", "u-3")), is_held=lambda uid: True)
+print(*folders.tidy(os.open(sys.argv[1], os.O_RDONLY), used, 0.0).closed, sep="\\n")
+"""
+
+
+@shows(
+    "L11",
+    fault="root in a container closes its cache file to the daemon, and fills the disk with it",
+    happens="the daemon opens a file of its own again and cuts it to 64 MiB; one that was given to "
+    "another user stays as it is while the container runs, an Event on the pod names it, and "
+    "`hami_node_container_usage_unreadable` too",
+    lost="that space on the disk, until the pod is deleted",
+)
+def test_closed_cache_file_is_opened_again_or_told(node: Node) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("files of other users need root")
+    shut, given, small = (
+        node.make(name) / f"{name}.cache" for name in ("u-1_main", "u-2_main", "u-3_main")
+    )
+    for path, owner, mode in ((shut, 0, 0), (given, 1234, 0o600), (small, 1234, 0o644)):
+        if path is not small:
+            fill_behind_the_end(path, MAX_CACHE_BYTES)
+        os.chown(path, owner, owner)
+        path.chmod(mode)
+    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", CLOSED)
+    done = subprocess.run(
+        [*command, str(node.path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    closed = ClosedFile(folder="u-2_main", why="can't be opened: Permission denied")
+    assert done.stdout.strip() == str(closed)
+    assert (shut.stat().st_mode & 0o777, on_the_disk(shut) < 20_000) == (0o666, True)
+    assert (given.stat().st_mode & 0o777, given.read_bytes()) == (0o600, b"x" * 10_000)
+    assert small.stat().st_mode & 0o777 == 0o644
+
+
+def test_file_that_is_not_the_daemons_to_write_is_told_once_it_grows(node: Node) -> None:
+    node.held = {"u-1"}
+    cache = node.make("u-1_main") / "u-1_main.cache"
+    if subprocess.run(["chattr", "+i", str(cache)], check=False, capture_output=True).returncode:
+        pytest.skip("no immutable files here")
+    try:
+        assert node.pass_().closed == ()
+        subprocess.run(["chattr", "-i", str(cache)], check=True)
+        os.truncate(cache, MAX_CACHE_BYTES + 1)
+        subprocess.run(["chattr", "+i", str(cache)], check=True)
+        (closed,) = node.pass_().closed
+        assert (closed.folder, "can't be shortened" in closed.why) == ("u-1_main", True)
+    finally:
+        subprocess.run(["chattr", "-i", str(cache)], check=True)
 
 
 def fill_deep(folder: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -20,9 +22,10 @@ from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.usage import Holder, UseFindings
 from tests.fakes.cards import card
 from tests.fakes.made_region import MadeRegion
-from tests.fakes.regions import lay_region, recorded_region
+from tests.fakes.regions import fill_behind_the_end, lay_region, on_the_disk, recorded_region
 from tests.reliability import shows
 
+ROOT = Path(__file__).parents[6]
 MIB = 1 << 20
 TWO = recorded_region("v1.2-8f3a89c-two-devices")
 BUSY = recorded_region("v1.2-8f3a89c-busy")
@@ -290,6 +293,51 @@ def test_file_that_grows_without_end_is_cut(node: Node) -> None:
         file.truncate(MAX_CACHE_BYTES + 1)
     node.read()
     assert other.stat().st_size == MAX_CACHE_BYTES + 1, "somebody else's, too"
+
+
+@shows(
+    "U9",
+    fault="a container lets its usage file take disk behind its end, with its length as it was",
+    happens="the next reading of the file frees that and leaves the region as it is",
+)
+def test_disk_behind_the_end_of_a_file_is_freed(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = node.lay()
+    fill_behind_the_end(path, MAX_CACHE_BYTES)
+    assert on_the_disk(path) > MAX_CACHE_BYTES
+    for _ in range(2):
+        assert len(node.read().uses) == 2
+    assert on_the_disk(path) < 2 * len(TWO.content)
+    assert path.read_bytes() == TWO.content
+    assert [record.message for record in caplog.records].count("cache_file_cut") == 1
+
+
+CLOSED = """
+import sys
+from pathlib import Path
+from tests.unit.vendors.nvidia.node.regions.test_usage_reader import Node, holder
+found = Node(Path(sys.argv[1])).read(holder("own"), holder("given"))
+print({use.pod for use in found.uses}, [(lost.pod, lost.reason) for lost in found.unread])
+"""
+
+
+def test_file_that_its_container_has_closed_is_opened_again_if_it_is_the_daemons(
+    node: Node,
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("files of other users need root")
+    own, given = node.lay("own"), node.lay("given")
+    os.chown(given, 1234, 1234)
+    for path in (own, given):
+        path.chmod(0)
+    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", CLOSED)
+    done = subprocess.run(
+        [*command, str(node.hook_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "{'own'} [('given', 'unreadable')]\n", done.stderr
+    assert [path.stat().st_mode & 0o777 for path in (own, given)] == [0o666, 0]
 
 
 class CountedReads(dict[Uuid, Collection[int]]):
