@@ -32,7 +32,14 @@ from hami_node.engine.filters import (
 )
 from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.objection import Amounts, Doubt, Objection, objection_to
-from hami_node.engine.usage import CardCounting, Charge, DeviceUsage, charged
+from hami_node.engine.usage import (
+    CardCounting,
+    Charge,
+    DeviceUsage,
+    Taken,
+    charge_of,
+    charged,
+)
 from hami_node.model import Ask, Device, Grant, PairScores, Vendor
 
 LIVE_FILTERS: Final = (
@@ -46,15 +53,6 @@ LIVE_FILTERS: Final = (
     has_cores_left,
 )
 """Everything about one card except the quota, which only the scheduler checks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """One card of a placement with the requested amounts; `cores` as the vendor counts them."""
-
-    device: Device
-    memory_mib: int
-    cores: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,17 +146,21 @@ class CardRules(CardCounting):
         del groups, count, scores, is_bound, steps
         return None
 
-    def with_part_taken(self, card: DeviceUsage, memory_mib: int) -> DeviceUsage | None:
-        """The card once a part of that size is marked as taken; None for a card without parts."""
-        del card, memory_mib
+    def with_part_taken(self, card: DeviceUsage, taken: Taken) -> DeviceUsage | None:
+        """The card once that part is marked as taken; None for a card without parts."""
+        del card, taken
         return None
 
     def grant(self, card: DeviceUsage, taken: Taken) -> tuple[Grant, DeviceUsage]:
         """The grant for one taken card, and the card afterwards."""
-        uuid, memory_mib, cores = taken.device.uuid, taken.memory_mib, taken.cores
-        grant = Grant(uuid=uuid, vendor=self, memory_mib=memory_mib, cores=cores)
-        charge = Charge(uuid=uuid, vendor=self, slots=1, memory_mib=memory_mib, cores=cores)
-        return grant, charged(card, charge)
+        grant = Grant(
+            uuid=taken.device.uuid,
+            vendor=self,
+            memory_mib=taken.memory_mib,
+            cores=taken.cores,
+            part=taken.part,
+        )
+        return grant, charged(card, charge_of(grant))
 
     def after_init(self, before: DeviceUsage, used: DeviceUsage) -> DeviceUsage:
         """What stays of a card, as it was before, once an init container has used it."""

@@ -6,8 +6,8 @@ A vendor's own filters are in its folder, with their position here (`card_rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from hami_node.engine.compat import FILTERS_BEFORE_NUMA, Compat, FilterName
 from hami_node.engine.quota import QuotaTally
 from hami_node.engine.ranking import has_word
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, Taken, counting_of
 from hami_node.model import Ask, CardWishes, Device, Uuid
 
 WHOLE_CARD: Final = 100
@@ -65,10 +65,6 @@ class FitContext:
     quota: QuotaTally | None = None
     is_mutex: bool = False
     cores: int = 0
-
-    def with_quota(self, quota: QuotaTally) -> FitContext:
-        """The context after more of the quota was taken."""
-        return replace(self, quota=quota)
 
 
 def context(
@@ -165,13 +161,25 @@ def is_idle_if_mutex(card: DeviceUsage, ctx: FitContext) -> Reason | None:
 
 
 def is_within_quota(card: DeviceUsage, ctx: FitContext) -> Reason | None:
-    """Reject what would exceed the namespace's quota. Source: HAMi nvidia/device.go:666."""
-    if ctx.quota is None:
+    """Reject a card of which everything that it can give would exceed the namespace's quota.
+
+    Source: HAMi nvidia/device.go:666, which compares what is asked.
+    """
+    if ctx.quota is None or taken_of(card, ctx) is not None:
         return None
-    memory_mib = ctx.ask.memory_mib_on(card.device.memory_mib)
-    if ctx.quota.admits(card.device.uuid, memory_mib, ctx.cores):
-        return None
-    return Reason.OVER_QUOTA
+    return Reason.OVER_QUOTA if any(takes_of(card, ctx.ask)) else None
+
+
+def takes_of(card: DeviceUsage, ask: Ask) -> Iterable[Taken]:
+    """What the ask may take of the card now, as it will count; by preference."""
+    memory_mib = ask.memory_mib_on(card.device.memory_mib)
+    return counting_of(card.device.vendor).takes(card, memory_mib, min(ask.cores, WHOLE_CARD))
+
+
+def taken_of(card: DeviceUsage, ctx: FitContext) -> Taken | None:
+    """What the ask takes of the card: the first that the quota admits; None for nothing."""
+    takes, quota = takes_of(card, ctx.ask), ctx.quota
+    return next((taken for taken in takes if quota is None or quota.admits(taken)), None)
 
 
 def has_memory(card: DeviceUsage, ctx: FitContext) -> Reason | None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from hami_node.engine.card_rules import (
-    Placement,
-    Taken,
-    filters_after_numa,
-    rules_of,
-)
+from hami_node.engine.card_rules import Placement, filters_after_numa, rules_of
 from hami_node.engine.filters import (
     BEFORE_NUMA,
     FitContext,
     Reason,
     Rejection,
     first_failing,
+    taken_of,
 )
 from hami_node.engine.link_steps import LinkSteps
-from hami_node.engine.quota import Take
 from hami_node.engine.ranking import TOPOLOGY, has_word
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, Taken
 from hami_node.model import NO_SCORES, PairScores, Uuid
 
 MOST_PARTS: Final = 64
@@ -106,17 +102,18 @@ class _Walk:
 
     def _take(self, card: DeviceUsage) -> bool:
         """Take the card; a divided card as often as it has room."""
-        ask = self._ctx.ask
-        memory_mib = ask.memory_mib_on(card.device.memory_mib)
         for _ in range(MOST_PARTS):
             reason = first_failing(card, self._ctx, self._filters)
             if reason is not None:
                 self.counts[reason] += 1
                 return False
-            self._hold(Taken(device=card.device, memory_mib=memory_mib, cores=self._ctx.cores))
-            if not self.is_topology and len(self.held) == ask.count:
+            taken = taken_of(card, self._ctx)
+            if taken is None:
+                return False
+            self._hold(taken)
+            if not self.is_topology and len(self.held) == self._ctx.ask.count:
                 return True
-            rest = self._rules.with_part_taken(card, memory_mib)
+            rest = self._rules.with_part_taken(card, taken)
             if rest is None:
                 return False
             card = rest
@@ -125,8 +122,7 @@ class _Walk:
     def _hold(self, taken: Taken) -> None:
         self.held.append(taken)
         if self._ctx.quota is not None:
-            take = Take(uuid=taken.device.uuid, memory_mib=taken.memory_mib, cores=taken.cores)
-            self._ctx = self._ctx.with_quota(self._ctx.quota.with_take(take))
+            self._ctx = replace(self._ctx, quota=self._ctx.quota.with_taken(taken))
 
 
 def _numa_of(card: DeviceUsage) -> int | Uuid:

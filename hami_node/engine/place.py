@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hami_node.engine.card_rules import Placement, Taken, rules_of
+from hami_node.engine.card_rules import Placement, rules_of
 from hami_node.engine.compat import V2_8, Compat
 from hami_node.engine.filters import FitContext, Reason, Rejection, context
 from hami_node.engine.fit import fit
 from hami_node.engine.link_steps import LinkSteps
-from hami_node.engine.quota import Quota, QuotaTally, Take
+from hami_node.engine.quota import Quota, QuotaTally
 from hami_node.engine.ranking import (
     BINPACK,
     EVEN,
@@ -22,7 +22,7 @@ from hami_node.engine.ranking import (
     parse_weights,
     visit_order,
 )
-from hami_node.engine.usage import DeviceUsage, PodGrants
+from hami_node.engine.usage import DeviceUsage, PodGrants, Taken
 from hami_node.model import (
     NO_SCORES,
     Ask,
@@ -220,8 +220,7 @@ class _PodPlacement:
         uuid, rules = taken.device.uuid, rules_of(taken.device.vendor)
         grant, cards[uuid] = rules.grant(cards[uuid], taken)
         if self._quota is not None and rules.has_quota:
-            take = Take(uuid=uuid, memory_mib=taken.memory_mib, cores=taken.cores)
-            self._quota = self._quota.with_take(take)
+            self._quota = self._quota.with_taken(taken)
         return grant
 
     def _end_init(self, card: DeviceUsage) -> None:

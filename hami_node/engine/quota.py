@@ -6,11 +6,12 @@ never scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from operator import add
+from typing import NamedTuple
 
 from hami_node.engine.compat import Compat
+from hami_node.engine.usage import Taken
 from hami_node.model import Uuid
 
 
@@ -31,33 +32,36 @@ class Quota:
     memory_factor: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """What one container takes of one card."""
+class _OfCard(NamedTuple):
+    """Memory in MiB and cores in percent that a pod takes of one card.
+
+    `steady` is what apps and sidecars take together, `init` what the present init container does,
+    `peak` the most that is taken at one time.
+    """
 
     uuid: Uuid
-    memory_mib: int
-    cores: int
+    steady: tuple[int, int] = (0, 0)
+    init: tuple[int, int] = (0, 0)
+    peak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaTally:
     """A quota and what the pod under placement takes of it so far.
 
-    Init containers run one after another: of each card the pod counts with its largest init take or
-    the sum of its other takes, whichever is more; without `collapses` everything is summed.
+    The pod counts as it will once it is placed, see `usage.collapse`: with its peak on each card,
+    where an init container runs beside the sidecars that started before it. Without `collapses`
+    everything is summed, which is never less.
 
     Attributes:
-        init_takes: the largest of each card.
-        app_takes: the sum of each card.
-        peak: memory in MiB and cores in percent that the pod takes at its peak, over all cards.
+        cards: what it takes of each card.
+        peak: the peaks of all cards together.
     """
 
     quota: Quota
     collapses: bool
     zero_is_limit: bool
-    init_takes: tuple[Take, ...] = ()
-    app_takes: tuple[Take, ...] = ()
+    cards: tuple[_OfCard, ...] = ()
     peak: tuple[int, int] = (0, 0)
     is_init: bool = False
 
@@ -71,19 +75,19 @@ class QuotaTally:
         )
 
     def at(self, *, is_init: bool) -> QuotaTally:
-        """The tally while a container of that kind is placed."""
-        return replace(self, is_init=is_init)
+        """The tally while the next container, of that kind, is placed."""
+        cards = tuple(card._replace(init=(0, 0)) for card in self.cards)
+        return replace(self, is_init=is_init, cards=cards)
 
-    def with_take(self, take: Take) -> QuotaTally:
+    def with_taken(self, taken: Taken) -> QuotaTally:
         """The tally after the present container took something."""
-        peak = self._peak_with(take.uuid, take.memory_mib, take.cores)
-        if self.is_init and self.collapses:
-            return replace(self, init_takes=_merged(self.init_takes, take, max), peak=peak)
-        return replace(self, app_takes=_merged(self.app_takes, take, add), peak=peak)
+        held, now = self._held_and_then(taken)
+        others = tuple(card for card in self.cards if card is not held)
+        return replace(self, cards=(*others, now), peak=self._peak(held, now))
 
-    def admits(self, uuid: Uuid, memory_mib: int, cores: int) -> bool:
-        """True while the namespace stays within its limits when this card is taken too."""
-        return not self.exceeds(*self._peak_with(uuid, memory_mib, cores))
+    def admits(self, taken: Taken) -> bool:
+        """True while the namespace stays within its limits when this is taken too."""
+        return not self.exceeds(*self._peak(*self._held_and_then(taken)))
 
     def exceeds(self, memory_mib: int, cores: int) -> bool:
         """True if the namespace would be beyond its limits with a pod that takes so much."""
@@ -92,40 +96,26 @@ class QuotaTally:
             quota.memory_used_mib + memory_mib, quota.memory_limit_mib, quota.memory_factor
         ) or self._is_beyond(quota.cores_used + cores, quota.core_limit, 1)
 
-    def _peak_with(self, uuid: Uuid, memory_mib: int, cores: int) -> tuple[int, int]:
-        inits, apps = _amounts(self.init_takes, uuid), _amounts(self.app_takes, uuid)
-        memory_before, cores_before = map(max, inits, apps)
+    def _held_and_then(self, taken: Taken) -> tuple[_OfCard, _OfCard]:
+        uuid, memory_mib, cores = taken.device.uuid, taken.memory_mib, taken.cores
+        held = next((card for card in self.cards if card.uuid == uuid), _OfCard(uuid))
+        steady, init = held.steady, held.init
         if self.is_init and self.collapses:
-            inits = max(inits[0], memory_mib), max(inits[1], cores)
+            init = init if taken.part is not None else (0, 0)
+            init = init[0] + memory_mib, init[1] + cores
         else:
-            apps = apps[0] + memory_mib, apps[1] + cores
-        memory_after, cores_after = map(max, inits, apps)
-        memory, core = self.peak
-        return memory + memory_after - memory_before, core + cores_after - cores_before
+            steady = steady[0] + memory_mib, steady[1] + cores
+        peak = max(held.peak[0], steady[0] + init[0]), max(held.peak[1], steady[1] + init[1])
+        return held, _OfCard(uuid, steady, init, peak)
+
+    def _peak(self, held: _OfCard, now: _OfCard) -> tuple[int, int]:
+        memory_mib, cores = self.peak
+        return memory_mib + now.peak[0] - held.peak[0], cores + now.peak[1] - held.peak[1]
 
     def _is_beyond(self, wanted: int, limit: int | None, factor: int) -> bool:
         if limit is None or (limit == 0 and not self.zero_is_limit):
             return False
         return wanted > limit * factor
-
-
-def _amounts(takes: tuple[Take, ...], uuid: Uuid) -> tuple[int, int]:
-    for take in takes:
-        if take.uuid == uuid:
-            return take.memory_mib, take.cores
-    return 0, 0
-
-
-def _merged(
-    takes: tuple[Take, ...], more: Take, join: Callable[[int, int], int]
-) -> tuple[Take, ...]:
-    """One take of each card: a pod may have hundreds of a node's few cards, one after another."""
-    for at, held in enumerate(takes):
-        if held.uuid == more.uuid:
-            memory_mib = join(held.memory_mib, more.memory_mib)
-            both = Take(uuid=held.uuid, memory_mib=memory_mib, cores=join(held.cores, more.cores))
-            return (*takes[:at], both, *takes[at + 1 :])
-    return (*takes, more)
 
 
 def _lowest(limits: Iterable[int | None]) -> int | None:

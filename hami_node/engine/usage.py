@@ -51,6 +51,16 @@ class DeviceUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What an ask takes of one card, as it will count; `cores` as the vendor counts them."""
+
+    device: Device
+    memory_mib: int
+    cores: int
+    part: Hashable = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodGrants:
     """Everything that one pod holds.
 
@@ -144,6 +154,10 @@ class CardCounting(Vendor):
 
     cores_are_mask = False
 
+    def takes(self, card: DeviceUsage, memory_mib: int, cores: int) -> Iterable[Taken]:
+        """What an ask for so much may take of the card now, what it gets by preference first."""
+        return (Taken(device=card.device, memory_mib=memory_mib, cores=cores),)
+
     def with_parts(self, card: DeviceUsage, charge: Charge) -> DeviceUsage:
         """Record the parts of a charge whose sums `card` already holds; a plain card has none."""
         if not charge.parts:
@@ -179,6 +193,7 @@ class _Tally:
     vendor: Vendor | str
     steady: list[int] = field(default_factory=lambda: [0, 0, 0])
     peak: list[int] = field(default_factory=lambda: [0, 0, 0])
+    init: list[int] = field(default_factory=lambda: [0, 0, 0])
     mask: int = 0
     grants: int = 0
     parts: list[Hashable] = field(default_factory=list)
@@ -195,20 +210,25 @@ class _Tally:
         for i, amount in enumerate(amounts):
             if not is_init:
                 self.steady[i] += amount
-            reached = self.steady[i] + (amount if is_init else 0)
-            self.peak[i] = max(self.peak[i], reached)
+            elif grant.part is None:
+                self.init[i] = amount
+            else:
+                self.init[i] += amount
+            self.peak[i] = max(self.peak[i], self.steady[i] + self.init[i])
 
     def unite(self, parts: Iterable[Hashable]) -> None:
         """What an init container has is free again for the others of its pod."""
         self.init_parts = (self.init_parts or Counter()) | Counter(parts)
+        self.init = [0, 0, 0]
 
 
 def collapse(pod: PodGrants) -> tuple[Charge, ...]:
     """What a pod takes of each card at its peak, sorted by UUID.
 
     Apps and sidecars run together: their grants are summed. An init container runs alone beside
-    the sidecars that started before it: the highest such moment counts. Masks are united, and so
-    are the parts that init containers have with those of the others.
+    the sidecars that started before it: the highest such moment counts, with all parts of a card
+    that it has. Masks are united, and so are the parts that init containers have with those of the
+    others.
     Source: HAMi 2.10 device/initContainer.go:36-114, with sidecars counted where they run.
     """
     if len(pod.containers) == 1 and len(pod.containers[0]) == 1 and pod.holds(0):

@@ -116,6 +116,7 @@ class PodPlacer:
             state.largest_mib,
             state.why_not_offered,
             lasting_of(state.rules.vendors),
+            state.snapshot(pod, ()).quota,
         )
 
     def _known(self, pod: Pod) -> Pod:

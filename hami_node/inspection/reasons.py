@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import chain, islice
 from typing import Final
 
+from hami_node.engine.card_rules import rules_of
 from hami_node.engine.compat import V2_8
 from hami_node.engine.filters import (
     Reason,
@@ -18,9 +19,11 @@ from hami_node.engine.filters import (
     has_uuid,
     is_healthy,
 )
+from hami_node.engine.fleet.needs import counted
 from hami_node.engine.place import PodRequest
+from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage
-from hami_node.model import Ask, Uuid
+from hami_node.model import Ask, ContainerKind, Uuid
 from hami_node.vendors.protocol import VendorProtocol
 
 MAX_NAMES: Final = 5
@@ -71,6 +74,7 @@ def explained(
     largest_mib_of: Callable[[Iterable[str]], Mapping[str, int]],
     why_not_offered: Callable[[str], str],
     lasting: frozenset[StrEnum],
+    quota: Quota | None = None,
 ) -> Explained:
     """Sort and summarise the engine's reasons.
 
@@ -81,6 +85,7 @@ def explained(
         largest_mib_of: total memory of the largest card of each of these nodes.
         why_not_offered: why a node offers nothing, in words.
         lasting: the vendors' reasons that stay even when other pods end, see `lasting_of`.
+        quota: of the pod's namespace.
     """
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
@@ -103,7 +108,9 @@ def explained(
     return Explained(
         failed=failed,
         unresolvable=unresolvable,
-        summary=_summary(groups, by_reason) + _nearest(request, groups, cards_of),
+        summary=_summary(groups, by_reason)
+        + _nearest(request, groups, cards_of)
+        + _beyond_quota(request, by_reason.get(Reason.OVER_QUOTA, ()), cards_of, quota),
         reason=max(by_reason, key=lambda each: (len(by_reason[each]), each), default=NO_REASON),
     )
 
@@ -153,6 +160,41 @@ def _is_lasting(rejection: Rejection, lasting: frozenset[StrEnum]) -> bool | Non
 
 def _asks(request: PodRequest) -> list[Ask]:
     return [ask for container in request.containers for ask in container.asks]
+
+
+def _beyond_quota(
+    request: PodRequest,
+    nodes: Collection[str],
+    cards_of: Callable[[str], Cards],
+    quota: Quota | None,
+) -> str:
+    """What the namespace may take, what it takes, and what the pod would count for on a node."""
+    if quota is None or not nodes:
+        return ""
+    node = min(nodes)
+    cards = cards_of(node).values()
+    together: list[list[Ask]] = [[]]  # what runs at one time
+    for container in request.containers:
+        asks = [ask for ask in container.asks if rules_of(ask.vendor).has_quota]
+        if container.kind is ContainerKind.INIT:
+            together.append(asks)
+        else:
+            together[0] += asks
+    sums = [
+        counted([(a, [c for c in cards if c.device.vendor is a.vendor]) for a in asks], min)
+        for asks in together
+    ]
+    counts = [max(each) for each in zip(*sums, strict=True)]
+    memory_mib, cores = quota.memory_limit_mib, quota.core_limit
+    limits = (
+        (quota.memory_used_mib, memory_mib and memory_mib * quota.memory_factor, "MiB"),
+        (quota.cores_used, cores, "% of cores"),
+    )
+    used = [f"{held} of {most} {unit}" for held, most, unit in limits if most is not None]
+    return (
+        f"; the ResourceQuota of namespace {request.namespace}: {' and '.join(used)} are in use, "
+        f"and on {node} the pod would count {counts[0]} MiB and {counts[1]} %, or more"
+    )
 
 
 def _nearest(request: PodRequest, groups: Groups, cards_of: Callable[[str], Cards]) -> str:

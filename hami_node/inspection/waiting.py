@@ -114,6 +114,7 @@ def explanation_of(
         lambda nodes: {name: picture.offers[name].largest_mib for name in nodes},
         picture.why_not_offered,
         lasting_of(picture.basis.vendors),
+        picture.fleet.quotas.quota(request.namespace),
     )
     fitting = [name for name in picture.offers if name not in rejections]
     ready = [name for name in fitting if picture.is_ready(name)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hami_node.engine.card_rules import Placement, Taken, rules_of
+from hami_node.engine.card_rules import Placement, rules_of
 from hami_node.engine.compat import Compat
-from hami_node.engine.filters import Rejection, context
+from hami_node.engine.filters import WHOLE_CARD, Rejection, context, taken_of
 from hami_node.engine.fit import fit
-from hami_node.engine.quota import QuotaTally, Take
+from hami_node.engine.quota import QuotaTally
 from hami_node.engine.ranking import (
     SPREAD,
     Scored,
@@ -15,7 +15,7 @@ from hami_node.engine.ranking import (
     node_score,
     visit_order,
 )
-from hami_node.engine.usage import Charge, PodGrants, collapse
+from hami_node.engine.usage import Charge, PodGrants, Taken, collapse
 from hami_node.model import NO_CARD_WISHES, NO_SCORES, Ask, ContainerKind, Grant, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA, has_mig_instance
 from hami_node.vendors.nvidia.mig.codec import joined_uuid
@@ -52,7 +52,7 @@ def answer_visit_order(case: Json, compat: Compat) -> Json:
 
 
 def answer_fit(case: Json, compat: Compat) -> Json:
-    answer = _fit(case, compat)
+    answer, ask = _fit(case, compat), ask_of(case["request"])
     if not isinstance(answer, Placement):
         return {"fit": False, "devices": [], "reason": answer.text()}
     return {
@@ -62,8 +62,9 @@ def answer_fit(case: Json, compat: Compat) -> Json:
             {
                 "uuid": taken.device.uuid,
                 "index": taken.device.index,
-                "memory_mib": taken.memory_mib,
-                "cores": taken.cores,
+                # of a MIG instance the vectors have what was asked, `account` what it counts
+                "memory_mib": ask.memory_mib_on(taken.device.memory_mib),
+                "cores": min(ask.cores, WHOLE_CARD),
             }
             for taken in answer.taken
         ],
@@ -109,12 +110,9 @@ def _tally_of(case: Json, compat: Compat) -> QuotaTally | None:
     for index, devices in enumerate(allocated):
         tally = tally.at(is_init=index < init_containers)
         for device in devices:
-            take = Take(
-                uuid=Uuid(device["uuid"]),
-                memory_mib=device["memory_mib"],
-                cores=device["cores"],
-            )
-            tally = tally.with_take(take)
+            card = usage_of({**case["devices"][0], "uuid": device["uuid"]}).device
+            taken = Taken(device=card, memory_mib=device["memory_mib"], cores=device["cores"])
+            tally = tally.with_taken(taken)
     return tally.at(is_init=len(allocated) < init_containers)
 
 
@@ -123,10 +121,11 @@ def answer_account(case: Json, compat: Compat) -> Json:
     results: list[Json] = []
     for memory_mib in case["asks"]:
         ask = Ask(vendor=NVIDIA, count=1, memory_mib=memory_mib)
-        if has_mig_instance(card, context(ask, NO_CARD_WISHES, compat)) is not None:
+        ctx = context(ask, NO_CARD_WISHES, compat)
+        taken = taken_of(card, ctx) if has_mig_instance(card, ctx) is None else None
+        if taken is None:
             results.append({"ok": False})
             continue
-        taken = Taken(device=card.device, memory_mib=memory_mib, cores=0)
         grant, card = rules_of(card.device.vendor).grant(card, taken)
         results.append(_granted(grant))
     return {

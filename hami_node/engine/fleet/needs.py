@@ -7,7 +7,7 @@ Nodes where a pod can't fit are passed over. Everything here is a necessary cond
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,6 +18,7 @@ from hami_node.engine.filters import (
     has_type,
     is_within_quota,
     needs_idle_card,
+    takes_of,
 )
 from hami_node.engine.fleet.rehearsal import Rehearsal, Step, can_rehearse
 from hami_node.engine.fleet.seating import Seating
@@ -32,7 +33,7 @@ FEW_STATES: Final = 256
 """Where cards are in more states than that, dealing them out takes longer than a rehearsal."""
 
 KIND_FILTERS: Final = (has_type, is_within_quota)
-"""Filters with the same answer for all unnamed cards of a kind: they read nothing else of it."""
+"""Filters that reject all unnamed cards of a kind if they reject an idle one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,7 @@ def needs(ready: Plan, kinds: Mapping[int, Device]) -> Needs:
     return Needs(
         rehearsal=Rehearsal(ready, steps, kinds) if is_rehearsed else None,
         asks=tuple(need for i, need in enumerate(asks) if need not in asks[:i]),
-        impossible=any(not need.kinds for need in asks) or _is_over_quota(ready, steady),
+        impossible=any(not need.kinds for need in asks) or _is_over_quota(ready, steady, kinds),
         total=Sum(
             memory_mib=sum(need.count * need.memory_mib for _, need in steady),
             slots=sum(share.count for group in shares.values() for share in group),
@@ -216,14 +217,31 @@ def _share(ready: Plan, ask: Ask, need: Need) -> Share:
     )
 
 
-def _is_over_quota(ready: Plan, steady: Sequence[tuple[Ask, Need]]) -> bool:
+def _is_over_quota(
+    ready: Plan, steady: Sequence[tuple[Ask, Need]], kinds: Mapping[int, Device]
+) -> bool:
     """True when the least that apps and sidecars take together exceeds the quota."""
     if ready.quota is None:
         return False
-    takes = [(ask, need) for ask, need in steady if rules_of(ask.vendor).has_quota]
-    memory_mib = sum(need.count * need.memory_mib for _, need in takes)
-    cores = sum(need.count * ready.context(ask, frozenset(), None).cores for ask, need in takes)
-    return bool(takes) and ready.quota.exceeds(memory_mib, cores)
+    asks = [
+        (ask, [DeviceUsage(device=kinds[kind]) for kind in need.memory_by_kind])
+        for ask, need in steady
+        if rules_of(ask.vendor).has_quota
+    ]
+    return bool(asks) and ready.quota.exceeds(*counted(asks, min))
+
+
+def counted(
+    asks: Iterable[tuple[Ask, Iterable[DeviceUsage]]], bound: Callable[[Iterable[int]], int]
+) -> tuple[int, int]:
+    """The least or the most memory and cores that a quota may count for asks on such cards."""
+    memory_mib = cores = 0
+    for ask, cards in asks:
+        takes = [take for card in cards for take in takes_of(card, ask)]
+        if takes:
+            memory_mib += ask.count * bound(take.memory_mib for take in takes)
+            cores += ask.count * bound(take.cores for take in takes)
+    return memory_mib, cores
 
 
 def _need(ready: Plan, ask: Ask, kinds: Mapping[int, Device]) -> Need:
@@ -260,18 +278,17 @@ def _may_serve(device: Device, ctx: FitContext) -> bool:
 def settled(ready: Plan, kinds: Mapping[int, Device]) -> Plan:
     """The plan without a quota that can't change any answer, so that equal requests are equal.
 
-    It is out of reach even if every container gets the largest card.
+    It is out of reach even if every container gets what counts most.
     """
     if ready.quota is None:
         return ready
-    memory_mib = cores = 0
+    asks = []
     for ask in (ask for container in ready.request.containers for ask in container.asks):
         rules = rules_of(ask.vendor)
         if not rules.has_quota:
             continue
         if rules.chooses_by_links and has_word(ready.policy, TOPOLOGY):
             return ready  # all cards that fit are compared with the quota at once
-        sizes = (device.memory_mib for device in kinds.values() if device.vendor is ask.vendor)
-        memory_mib += ask.count * ask.memory_mib_on(max(sizes, default=0))
-        cores += ask.count * ready.context(ask, frozenset(), None).cores
-    return ready if ready.quota.exceeds(memory_mib, cores) else replace(ready, quota=None)
+        alike = [DeviceUsage(device=it) for it in kinds.values() if it.vendor is ask.vendor]
+        asks.append((ask, alike))
+    return ready if ready.quota.exceeds(*counted(asks, max)) else replace(ready, quota=None)

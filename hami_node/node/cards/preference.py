@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from typing import Final
 
-from hami_node.engine.card_rules import Taken, rules_of
+from hami_node.engine.card_rules import rules_of
 from hami_node.engine.ranking import BINPACK, words
+from hami_node.engine.usage import Taken
 from hami_node.model import NO_SCORES, Device, PairScores, Uuid, own_ids, uuid_of
 
 

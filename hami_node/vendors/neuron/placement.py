@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
-from hami_node.engine.card_rules import Placement, Taken
+from hami_node.engine.card_rules import Placement
 from hami_node.engine.filters import (
     Filter,
     FitContext,
@@ -28,7 +28,7 @@ from hami_node.engine.filters import (
     is_idle_if_mutex,
     is_not_cordoned,
 )
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, Taken
 from hami_node.model import Ask, Device
 from hami_node.vendors.neuron import names
 

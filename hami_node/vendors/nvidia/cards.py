@@ -11,7 +11,6 @@ from hami_node.engine.card_rules import (
     CardRules,
     OwnFilter,
     Placement,
-    Taken,
     contradiction,
     why_unhealthy,
 )
@@ -23,16 +22,16 @@ from hami_node.engine.filters import (
     has_slot,
     has_uuid,
     is_idle_if_mutex,
+    takes_of,
 )
 from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.objection import Amounts, Objection, objection_to
-from hami_node.engine.usage import Charge, DeviceUsage, charged
+from hami_node.engine.usage import Charge, DeviceUsage, Taken
 from hami_node.model import Ask, Device, Grant, PairScores, Uuid
 from hami_node.vendors.nvidia import link_groups
 from hami_node.vendors.nvidia.mig.choice import (
-    MigChoice,
     before_choice,
-    choose,
+    choices,
     use_of,
     with_choice,
     with_instances,
@@ -71,8 +70,7 @@ def has_mig_instance(card: DeviceUsage, ctx: FitContext) -> MigReason | None:
     """Reject a card in MIG mode that can't hold an instance of the requested size."""
     if card.device.mode != Mode.MIG:
         return None
-    wanted = ctx.ask.memory_mib_on(card.device.memory_mib)
-    if choose(card, wanted) is not None:
+    if any(takes_of(card, ctx.ask)):
         return None
     return MigReason.NO_TEMPLATE if ctx.compat is V2_8 else MigReason.NO_PLACEMENT
 
@@ -93,20 +91,24 @@ class NvidiaCards(CardRules):
             return card
         return with_instances(card, charge, is_mig=is_mig)
 
+    def takes(self, card: DeviceUsage, memory_mib: int, cores: int) -> Iterable[Taken]:
+        """In MIG mode the instances that hold it."""
+        is_divided = self.is_divided(card.device)
+        return choices(card, memory_mib) if is_divided else super().takes(card, memory_mib, cores)
+
     # -- choosing ----------------------------------------------------------------------------------
     def is_divided(self, device: Device) -> bool:
         """True in MIG mode."""
         return device.mode == Mode.MIG
 
-    def with_part_taken(self, card: DeviceUsage, memory_mib: int) -> DeviceUsage | None:
+    def with_part_taken(self, card: DeviceUsage, taken: Taken) -> DeviceUsage | None:
         """The card with another instance marked as taken; its sums stay as they are."""
-        choice = choose(card, memory_mib) if self.is_divided(card.device) else None
-        if choice is None:
+        if taken.part is None:
             return None
-        if (more := with_choice(card, choice)) is not None:
+        if (more := with_choice(card, taken)) is not None:
             return more
-        _, taken = self._instance(card, choice)
-        return replace(card, parts=taken.parts, contradiction=taken.contradiction)
+        _, used = self.grant(card, taken)
+        return replace(card, parts=used.parts, contradiction=used.contradiction)
 
     def best_linked(
         self,
@@ -132,11 +134,8 @@ class NvidiaCards(CardRules):
         return None if best is None else Placement(taken=best, is_exact=steps.is_exact)
 
     def grant(self, card: DeviceUsage, taken: Taken) -> tuple[Grant, DeviceUsage]:
-        """A slice of the card, or in MIG mode an instance that holds it."""
-        choice = choose(card, taken.memory_mib) if self.is_divided(card.device) else None
-        if choice is None:
-            return super().grant(card, taken)
-        return self._instance(card, choice)
+        """A slice of the card, or in MIG mode an instance."""
+        return super().grant(before_choice(card, taken), taken)
 
     def after_init(self, before: DeviceUsage, used: DeviceUsage) -> DeviceUsage:
         """Later containers may not choose another geometry than an init container's (2.8)."""
@@ -145,25 +144,6 @@ class NvidiaCards(CardRules):
             return before
         kept = replace(use_of(before), template=parts.template, slots=parts.slots)
         return replace(before, parts=kept)
-
-    def _instance(self, card: DeviceUsage, choice: MigChoice) -> tuple[Grant, DeviceUsage]:
-        uuid = card.device.uuid
-        grant = Grant(
-            uuid=uuid,
-            vendor=self,
-            memory_mib=choice.memory_mib,
-            cores=choice.cores,
-            part=choice.part,
-        )
-        charge = Charge(
-            uuid=uuid,
-            vendor=self,
-            slots=1,
-            memory_mib=choice.memory_mib,
-            cores=choice.cores,
-            parts=(choice.part,),
-        )
-        return grant, charged(before_choice(card, choice), charge)
 
     # -- checking ----------------------------------------------------------------------------------
     def beyond_ask(self, card: DeviceUsage, grant: Grant, ask: Ask) -> Objection | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.usage import DeviceUsage, Taken
 from hami_node.model import Ask, CardWishes, Device, Grant, PodWishes, Uuid, Vendor
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail
 from hami_node.vendors.nvidia.cards import NVIDIA
+from hami_node.vendors.nvidia.mig.choice import choices
 from hami_node.vendors.nvidia.mig.layout import (
     MigInstance,
     MigLayout,
@@ -117,6 +118,11 @@ def mig_card(index: int = 0, **changes: Any) -> DeviceUsage:
 def template_card(index: int = 0, **changes: Any) -> DeviceUsage:
     """An idle A100 in MIG mode with geometries (2.8)."""
     return mig_card(index, **({"detail": MigLayout(templates=A100_TEMPLATES)} | changes))
+
+
+def choose(card: DeviceUsage, memory_mib: int) -> Taken | None:
+    """The instance that an ask of this size gets; None when the card has none left."""
+    return next(choices(card, memory_mib), None)
 
 
 def instance(start: int, size: int, name: str = "x") -> MigInstance:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.card_rules import Placement, Taken
+from hami_node.engine.card_rules import Placement
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Reason, context, has_type
 from hami_node.engine.fit import fit
@@ -37,12 +37,11 @@ from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA, MigReason
-from hami_node.vendors.nvidia.mig.choice import choose
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.request import asks_of
 from hami_node.wire.grants import decode_grants, encode_grants
-from tests.unit.engine.cards import ask, card, device, grant, instance, mig_card
+from tests.unit.engine.cards import ask, card, choose, device, grant, instance, mig_card
 
 VENDORS = (nvidia_protocol(), neuron_protocol())
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -219,8 +218,7 @@ def test_hazard_c24_mig_placement_stays_as_executed() -> None:
     for memory_mib in (4000, 9000):
         choice = choose(usage, memory_mib)
         assert choice is not None
-        taken = Taken(device=usage.device, memory_mib=memory_mib, cores=0)
-        _, usage = NVIDIA.grant(usage, taken)
+        _, usage = NVIDIA.grant(usage, choice)
     assert choose(usage, 19000) is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from hami_node.engine.filters import Rejection, context
 from hami_node.engine.fit import fit
 from hami_node.engine.fleet.fleet import Fleet, Placed
 from hami_node.engine.place import NodeOffer, Plan, PodRequest, Rules, place_on, plan
+from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.ranking import device_score
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import (
@@ -122,6 +123,54 @@ def _steady(pod: PodGrants) -> list[Grant]:
         for grant in grants
         if pod.kind(index) is not ContainerKind.INIT
     ]
+
+
+# -- never more than a namespace may take ----------------------------------------------------------
+@COMPATS
+@SEEDS
+def test_namespace_never_counts_more_than_its_quota(seeds: range, compat: Compat) -> None:
+    """What the books count is what is checked: MIG instances, shares of cards, init containers."""
+    refused = placed = 0
+    for seed in seeds:
+        draw, quotas = Draw(seed), QuotaBook()
+        memory_mib, cores = draw.pick(None, 10_000, 25_000, 50_000), draw.pick(None, 60, 150)
+        quotas.set_limits("team", "q", Limits(memory_mib=memory_mib, cores=cores))
+        fleet = Fleet(Rules(compat=compat), quotas)
+        for number in range(4):
+            fleet.set_node(f"n{number}", draw.devices(number))
+        for number, drawn in enumerate(_requests(draw, 40)):
+            request = replace(drawn, namespace="team")
+            answer = fleet.place(request)
+            if isinstance(answer, Placed):
+                placed += 1
+                fleet.add_pod(f"pod-{number}", "team", answer.node, answer.grants)
+                charged = fleet.quota_charges(f"pod-{number}")
+                counts = sum(each.memory_mib for each in charged if each.vendor is NVIDIA)
+                assert counts >= max(_at_one_time(answer.grants))
+            else:
+                refused += fleet.place(replace(request, namespace="free")) != answer
+                ready = plan(request, fleet.rules, quotas.quota("team"))
+                assert isinstance(ready, Plan)
+                offers = [node.offer() for node in fleet.nodes.values()]
+                assert all(isinstance(place_on(offer, ready), Rejection) for offer in offers)
+            used = quotas.quota("team")
+            assert used is not None
+            assert used.memory_used_mib <= (memory_mib or 10**9)
+            assert used.cores_used <= (cores or 10**9)
+            if number % 4 == 3:
+                fleet.remove_pod(f"pod-{draw.number(number)}")
+    assert placed > 100
+    assert refused > 50
+
+
+def _at_one_time(pod: PodGrants) -> Iterator[int]:
+    """MiB that a pod holds in each of its phases."""
+    steady = 0
+    for index, grants in enumerate(pod.containers):
+        held = sum(grant.memory_mib for grant in grants if grant.vendor is NVIDIA)
+        yield steady + held
+        if pod.kind(index) is not ContainerKind.INIT:
+            steady += held
 
 
 # -- order of no account --------------------------------------------------------------------------

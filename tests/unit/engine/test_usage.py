@@ -119,6 +119,13 @@ def test_collapse(
     assert _sums(collapse(over)) == later
 
 
+def test_collapse_adds_up_the_parts_that_one_init_container_has_of_a_card() -> None:
+    """They exist side by side: seven instances of 5 GiB counted as one."""
+    two = tuple(replace(grant("GPU-0", 5000, 14), part=("1g", at)) for at in range(2))
+    pod = _pod((SIDECAR, _one(1000, 1)), (INIT, two), (INIT, two[:1]), (APP, _one(2000, 2)))
+    assert _sums(collapse(pod)) == [("GPU-0", 11000, 29, 3)]
+
+
 def test_collapse_unites_neuron_masks() -> None:
     first, second = (grant("n-0", 0, mask, vendor=NEURON) for mask in (0b01, 0b10))
     (charge,) = collapse(_pod((APP, (first,)), (APP, (second,))))

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from hami_node.config.files import read_device_config
+from hami_node.engine.quota import Limits
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import SETTINGS_BLOCKS
+from tests.fakes.pods import Box
 from tests.reliability import shows
 from tests.unit.extender.desk import Desk
 
@@ -145,3 +147,98 @@ def test_rounded_up_cores_of_instances_never_stop_a_bind() -> None:
     desk = desk_with(json.dumps([registered | {"migProfiles": [profile]}]), compat="2.10")
     answers = [granted(desk, f"p{at}", 1000) for at in range(7)]
     assert answers == [f"{CARD},NVIDIA,4864,15"] * 7
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+PROFILES = [
+    {
+        "name": name,
+        "memoryMB": memory_mib,
+        "core": cores,
+        "sliceCount": slices,
+        "placements": [{"start": start, "size": size} for start in starts],
+    }
+    for name, memory_mib, cores, slices, size, starts in (
+        ("1g.5gb", 4864, 15, 1, 1, range(7)),
+        ("2g.10gb", 9856, 29, 2, 2, (0, 2, 4)),
+    )
+]
+
+
+def _cards(count: int, **changes: object) -> str:
+    (registered,) = json.loads(JSON)
+    return json.dumps(
+        [registered | {"id": f"GPU-{at}", "index": at} | changes for at in range(count)]
+    )
+
+
+def _used(desk: Desk) -> tuple[int, int]:
+    quota = desk.state.in_use().quotas["default"]
+    return quota.memory_used_mib, quota.cores_used
+
+
+@shows(
+    "E3",
+    fault="pods ask for 1 MiB of cards in MIG mode, in a namespace with a quota",
+    happens="the instances that they would get are what is checked, as they are what counts",
+)
+@pytest.mark.parametrize(
+    ("compat", "profiles", "instance"),
+    [("2.8", None, (5120, 14)), ("2.10", None, (5120, 14)), ("2.10", PROFILES, (4864, 15))],
+    ids=["2.8", "2.10 with geometries", "2.10"],
+)
+def test_quota_counts_the_instance_that_is_given(
+    compat: str, profiles: object, instance: tuple[int, int]
+) -> None:
+    desk = desk_with(_cards(4, migProfiles=profiles), compat=compat)
+    desk.state.set_quota("default", "q", Limits(memory_mib=6000, cores=20))
+    desk.add_pod("greedy", Box(cards=28, memory_mib=1))
+    desk.sync()
+    assert desk.choose("greedy", "n") == ""
+    memory_mib, cores = instance
+    assert (
+        "the ResourceQuota of namespace default: 0 of 6000 MiB and 0 of 20 % of cores are in use, "
+        f"and on n the pod would count {28 * memory_mib} MiB and {28 * cores} %, or more"
+    ) in desk.notes[-1].message
+    assert granted(desk, "one", 1).endswith(f",NVIDIA,{memory_mib},{cores}")
+    assert _used(desk) == instance
+    assert "ResourceQuotaNotFit" in granted(desk, "two", 1)
+    desk.delete_pod("one")
+    desk.sync()
+    assert granted(desk, "three", 1).endswith(f",NVIDIA,{memory_mib},{cores}")
+
+
+def test_cores_that_no_instance_has_do_not_count() -> None:
+    desk = desk_with(_cards(1))
+    desk.state.set_quota("default", "q", Limits(cores=20))
+    desk.add_pod("p", Box(memory_mib=1000, cores=50))
+    desk.sync()
+    assert desk.choose("p", "n") == "n"
+    desk.sync()
+    assert _used(desk) == (5120, 14)
+
+
+LARGE_FIRST = """
+nvidia:
+  knownMigGeometries:
+    - models: ["A100-SXM4-40GB"]
+      allowedGeometries:
+        - - {name: 7g.40gb, core: 100, memory: 40960, count: 1}
+        - - {name: 3g.20gb, core: 42, memory: 20480, count: 1}
+          - {name: 1g.5gb, core: 14, memory: 5120, count: 2}
+"""
+
+
+def test_smaller_instance_is_found_where_the_first_is_beyond_the_quota() -> None:
+    desk = desk_with(_cards(1), LARGE_FIRST)
+    desk.state.set_quota("default", "q", Limits(memory_mib=6000))
+    assert granted(desk, "p", 1000) == "GPU-0[1-1],NVIDIA,5120,14"
+
+
+def test_card_that_is_not_in_mig_mode_is_found_where_instances_are_beyond_the_quota() -> None:
+    by_mode = [json.loads(_cards(1)), json.loads(_cards(2, mode="hami-core"))[1:]]
+    for order in (by_mode, by_mode[::-1]):
+        desk = desk_with(json.dumps([card for cards in order for card in cards]))
+        desk.state.set_quota("default", "q", Limits(memory_mib=3000))
+        assert granted(desk, "p", 3000) == "GPU-1,NVIDIA,3000,0"
+        assert _used(desk) == (3000, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.card_rules import Taken, filters_after_numa
+from hami_node.engine.card_rules import filters_after_numa
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import BEFORE_NUMA, Reason, context, first_failing
 from hami_node.engine.place import ContainerAsks, NodeOffer, Plan, PodRequest, Rules, place_on, plan
@@ -22,7 +22,7 @@ from hami_node.vendors.nvidia.mig import codec as mig_codec
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.request import wishes_of
-from tests.unit.engine.cards import A100, ask, card, device, template_card
+from tests.unit.engine.cards import A100, ask, card, choose, device, template_card
 from tests.unit.seeds.bench import VENDORS, links, place
 
 COMPATS = pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
@@ -354,7 +354,8 @@ def test_seed_000_6_1_card_outside_mig_mode_passes() -> None:
 
 
 def test_seed_000_6_2_instance_is_charged_with_its_own_size() -> None:
-    taken = Taken(device=template_card().device, memory_mib=9000, cores=0)
+    taken = choose(template_card(), 9000)
+    assert taken is not None
     grant, after = NVIDIA.grant(template_card(), taken)
     assert (grant.memory_mib, grant.cores) == (10240, 28)
     assert (after.slots_used, after.memory_used_mib, after.cores_used) == (1, 10240, 28)

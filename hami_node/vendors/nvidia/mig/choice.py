@@ -6,12 +6,12 @@ use are never moved: a geometry is chosen only while nothing runs in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from hami_node.engine.usage import Charge, DeviceUsage
+from hami_node.engine.usage import Charge, DeviceUsage, Taken
 from hami_node.model import Device
 from hami_node.vendors.nvidia.mig.details import (
     can_hold,
@@ -24,7 +24,6 @@ from hami_node.vendors.nvidia.mig.layout import (
     MigLayout,
     MigPlacement,
     MigProfile,
-    MigTemplate,
     TemplateSlot,
 )
 from hami_node.vendors.nvidia.names import POD_MIG_ALLOCATIONS
@@ -59,25 +58,19 @@ NOTHING_USED: Final = MigUse()
 """The use of a card without instances."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigChoice:
-    """The instance of a card that is chosen for a grant."""
-
-    part: TemplateSlot | MigInstance
-    memory_mib: int
-    cores: int
-
-
 def use_of(card: DeviceUsage) -> MigUse:
     """The instances of a card that are in use."""
     return card.parts if isinstance(card.parts, MigUse) else NOTHING_USED
 
 
-def choose(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
-    """The instance that an ask of this size gets, or None when the card has none left."""
+def choices(card: DeviceUsage, memory_mib: int) -> Iterator[Taken]:
+    """The instances that hold an ask of this size and are free; the first is what it gets.
+
+    The others are for a namespace whose quota does not admit the first.
+    """
     if layout_of(card.device).templates:
-        return _choose_slot(card, memory_mib)
-    return _choose_placement(card, memory_mib)
+        return _slots(card, memory_mib)
+    return _placements(card, memory_mib)
 
 
 def with_instances(card: DeviceUsage, charge: Charge, *, is_mig: bool) -> DeviceUsage:
@@ -151,8 +144,8 @@ def _why_unclear(device: Device, use: MigUse) -> str:
     )
 
 
-def with_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage | None:
-    """The card's instances with another one that `choose` has just found for this card.
+def with_choice(card: DeviceUsage, choice: Taken) -> DeviceUsage | None:
+    """The card's instances with another one of the `choices` that were just found for this card.
 
     As `with_instances`, in a fraction of its time: nothing can be wrong with it. None where that
     takes a closer look.
@@ -164,6 +157,8 @@ def with_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage | None:
         if used.slots or used.template is not None:
             return None
         now = MigUse(placements=(*used.placements, part.placement))
+    elif not isinstance(part, TemplateSlot):
+        return None
     else:
         if used.placements:
             return None
@@ -178,7 +173,7 @@ def with_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage | None:
     )
 
 
-def before_choice(card: DeviceUsage, choice: MigChoice) -> DeviceUsage:
+def before_choice(card: DeviceUsage, choice: Taken) -> DeviceUsage:
     """The card that a choice is charged to: an unused card drops its former geometry."""
     used = use_of(card)
     if isinstance(choice.part, TemplateSlot) and not used.slots:
@@ -207,35 +202,31 @@ def _any_overlap(held: tuple[MigPlacement, ...], new: tuple[MigPlacement, ...]) 
     return any(mine.overlaps(theirs) for mine in held for theirs in new)
 
 
-def _choose_slot(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
-    """First free slot that is large enough; an unused card first chooses its geometry.
+def _slots(card: DeviceUsage, memory_mib: int) -> Iterator[Taken]:
+    """A free slot of each entry that is large enough; an unused card may have any geometry.
 
     Source: HAMi 2.8, nvidia/device.go CustomFilterRule and AddResourceUsage.
     """
-    geometries, used = layout_of(card.device).templates, use_of(card)
-    template = used.template if used.slots else _geometry(geometries, memory_mib)
-    if template is None or template >= len(geometries):
-        return None
-    start = 0
-    for entry in geometries[template]:
-        slots = range(start, start + entry.count) if entry.memory_mib >= memory_mib else range(0)
-        slot = next((slot for slot in slots if slot not in used.slots), None)
-        if slot is not None:
-            part = TemplateSlot(template=template, slot=slot)
-            return MigChoice(part=part, memory_mib=entry.memory_mib, cores=entry.cores)
-        start += max(entry.count, 0)
-    return None
+    used = use_of(card)
+    for template, geometry in enumerate(layout_of(card.device).templates):
+        if used.slots and template != used.template:
+            continue
+        start = 0
+        for entry in geometry:
+            slots = range(start, start + entry.count)
+            slot = next((slot for slot in slots if slot not in used.slots), None)
+            if slot is not None and entry.memory_mib >= memory_mib:
+                yield Taken(
+                    device=card.device,
+                    memory_mib=entry.memory_mib,
+                    cores=entry.cores,
+                    part=TemplateSlot(template=template, slot=slot),
+                )
+            start += max(entry.count, 0)
 
 
-def _geometry(geometries: tuple[tuple[MigTemplate, ...], ...], memory_mib: int) -> int | None:
-    for position, geometry in enumerate(geometries):
-        if any(entry.memory_mib >= memory_mib and entry.count > 0 for entry in geometry):
-            return position
-    return None
-
-
-def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
-    """Smallest profile that is large enough and has a free placement."""
+def _placements(card: DeviceUsage, memory_mib: int) -> Iterator[Taken]:
+    """A free placement of each profile that is large enough, the smallest profile first."""
     profiles = sorted(
         (item for item in layout_of(card.device).profiles if item.memory_mib >= memory_mib),
         key=lambda profile: (profile.memory_mib, profile.slice_count),
@@ -244,11 +235,14 @@ def _choose_placement(card: DeviceUsage, memory_mib: int) -> MigChoice | None:
     for profile in profiles:
         if free := _free(profile, held):
             choose_one = max if profile.name.startswith(FROM_THE_TOP) else min
-            part = MigInstance(
-                profile=profile.name, placement=choose_one(free, key=attrgetter("start"))
+            yield Taken(
+                device=card.device,
+                memory_mib=profile.memory_mib,
+                cores=profile.cores,
+                part=MigInstance(
+                    profile=profile.name, placement=choose_one(free, key=attrgetter("start"))
+                ),
             )
-            return MigChoice(part=part, memory_mib=profile.memory_mib, cores=profile.cores)
-    return None
 
 
 def _free(profile: MigProfile, held: Sequence[tuple[int, int]]) -> list[MigPlacement]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.card_rules import Placement, Taken, filters_after_numa
+from hami_node.engine.card_rules import Placement, filters_after_numa
 from hami_node.engine.check import check_reservation
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import BEFORE_NUMA, FILTERS, FitContext, Reason, Rejection, context
@@ -22,7 +22,7 @@ from hami_node.engine.place import (
     place_on,
     plan,
 )
-from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, collapse
+from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, Taken, collapse
 from hami_node.model import (
     NO_CARD_WISHES,
     Ask,

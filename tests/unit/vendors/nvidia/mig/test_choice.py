@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.engine.card_rules import Taken
 from hami_node.engine.compat import V2_10
 from hami_node.engine.fleet.fleet import Fleet, Placed
 from hami_node.engine.place import ContainerAsks, PodRequest, Rules
-from hami_node.engine.usage import Charge, DeviceUsage, charged
+from hami_node.engine.usage import Charge, DeviceUsage, Taken, charged
 from hami_node.model import ContainerKind, Grant
 from hami_node.vendors.nvidia.cards import (
     NVIDIA,
 )
 from hami_node.vendors.nvidia.mig.choice import (
     MigUse,
-    choose,
     use_of,
 )
 from hami_node.vendors.nvidia.mig.details import (
@@ -40,6 +38,7 @@ from tests.unit.engine.cards import (
     A100_PROFILES,
     A100_TEMPLATES,
     ask,
+    choose,
     instance,
     mig_card,
     profile,
@@ -49,7 +48,13 @@ from tests.unit.engine.cards import (
 
 
 def _granted(card: DeviceUsage, memory_mib: int) -> tuple[Grant, DeviceUsage]:
-    return NVIDIA.grant(card, Taken(device=card.device, memory_mib=memory_mib, cores=0))
+    return NVIDIA.grant(card, _chosen(card, memory_mib))
+
+
+def _chosen(card: DeviceUsage, memory_mib: int) -> Taken:
+    choice = choose(card, memory_mib)
+    assert choice is not None
+    return choice
 
 
 def _sequence(card: DeviceUsage, asks: list[int]) -> tuple[str, DeviceUsage]:
@@ -212,7 +217,7 @@ def test_own_node_keeps_serving_beside_an_instance_that_is_offered_no_more(
 
 
 def test_part_that_is_taken_is_marked_and_nothing_else() -> None:
-    after = NVIDIA.with_part_taken(mig_card(), 9000)
+    after = NVIDIA.with_part_taken(mig_card(), _chosen(mig_card(), 9000))
     assert after is not None
     assert use_of(after).placements == (MigPlacement(start=0, size=2),)
     assert (after.slots_used, after.memory_used_mib, after.cores_used) == (0, 0, 0)

@@ -6,14 +6,12 @@ import random
 
 import pytest
 
-from hami_node.engine.usage import Charge, DeviceUsage, charged
+from hami_node.engine.usage import Charge, DeviceUsage, Taken, charged
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig.choice import (
     FROM_THE_TOP,
-    MigChoice,
     MigUse,
     before_choice,
-    choose,
     use_of,
     with_choice,
 )
@@ -25,7 +23,7 @@ from hami_node.vendors.nvidia.mig.layout import (
     MigTemplate,
 )
 from hami_node.vendors.nvidia.mode import Mode
-from tests.unit.engine.cards import device
+from tests.unit.engine.cards import choose, device
 
 SIZES_MIB = (4000, 9000, 19000, 40000)
 
@@ -75,7 +73,7 @@ def _plainly(card: DeviceUsage, wanted_mib: int) -> MigInstance | None:
     return None
 
 
-def _charged(card: DeviceUsage, choice: MigChoice) -> DeviceUsage:
+def _charged(card: DeviceUsage, choice: Taken) -> DeviceUsage:
     charge = Charge(
         uuid=card.device.uuid,
         vendor=NVIDIA,
