@@ -272,6 +272,18 @@ def rules_of(vendor: Vendor | str) -> CardRules:
     return vendor if isinstance(vendor, CardRules) else PLAIN_RULES
 
 
+def is_overcommitted(card: DeviceUsage) -> bool:
+    """True where more is granted of a card than it has.
+
+    The parts of a divided card are counted one by one; the sums of their rounded amounts may
+    exceed the card's.
+    """
+    rules = rules_of(card.device.vendor)
+    if card.slots_free < 0 or rules.is_divided(card.device):
+        return card.slots_free < 0
+    return card.memory_free_mib < 0 or (not rules.cores_are_mask and card.cores_free < 0)
+
+
 @cache
 def filters_after_numa(vendor: Vendor, compat: Compat) -> tuple[Filter, ...]:
     """The filters after the NUMA group in the generation's order, the vendor's own among them."""

@@ -21,7 +21,7 @@ from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeVi
 from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
 from hami_node.text import cut
 from hami_node.vendors.held_grants import HeldGrants
-from hami_node.vendors.holding import holding_of, keeps_inits, node_of
+from hami_node.vendors.holding import holding_of, keeps_inits, node_of, rerun_in_words
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.closed import decode_closed
@@ -67,6 +67,7 @@ def inspect(
         usage = NodeUsage(devices)
         found = _holders_on(node, by_node.get(node.name, ()), usage, vendors)
         problems += _misplaced(node, usage)
+        problems += _reruns(by_node.get(node.name, ()), usage, vendors)
         problems += _backed_off(holds.get(node.name, ()), now_s)
         reasons = _closed(node, devices, problems)
         problems += _second_allocators(node, vendors) if devices else ()
@@ -101,6 +102,17 @@ def _holders_on(
             found += _holder_views(pod, node, usage, vendors)
         found += _share_views(pod, node, vendors)
     return found
+
+
+def _reruns(
+    pods: Iterable[Pod], usage: NodeUsage, vendors: Sequence[VendorProtocol]
+) -> Iterable[Problem]:
+    for pod in pods:
+        holding = holding_of(pod, vendors)
+        if holding is None or not holding.is_bound:
+            continue
+        if why := rerun_in_words(pod, holding.grants, usage.cards):
+            yield Problem(where=f"pod {pod.key}", why=why)
 
 
 def _holds_by_node(

@@ -157,8 +157,12 @@ def explain_pod(
         scheduler_name: the kube-scheduler profile that calls the extender.
         picture: all the same without the pod, where somebody keeps it; None makes it anew.
     """
-    cluster = inspect(listed.nodes, (pod,), basis.vendors, now_s)
-    held = tuple(holder for holder in cluster.holders if holder.pod == pod.name)
+    there = pod.node_name
+    beside = [item for item in listed.pods if there and item.node_name == there]
+    pods = (pod, *(item for item in beside if item.key != pod.key))
+    cluster = inspect(listed.nodes, pods, basis.vendors, now_s)
+    own = (pod.namespace, pod.name)
+    held = tuple(holder for holder in cluster.holders if (holder.namespace, holder.pod) == own)
 
     def without_pod() -> Picture:
         return picture or picture_of(listed, basis, now_s, without=pod.key)

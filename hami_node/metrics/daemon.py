@@ -91,6 +91,10 @@ class DaemonMetrics:
         self._foreign_pods = self._gauge(
             "foreign_pods", "Pods that hold cards of this node from another device plugin."
         ).labels(self._node)
+        self._init_reruns = self._gauge(
+            "init_reruns",
+            "Pods whose init containers run again on cards of which others got their share since.",
+        ).labels(self._node)
         self._registrations = self._counter(
             "registrations", "Registrations with kubelet.", "resource"
         )
@@ -232,6 +236,10 @@ class DaemonMetrics:
     def set_foreign_pods(self, count: int) -> None:
         """Set how many pods hold cards from another device plugin."""
         self._foreign_pods.set(count)
+
+    def set_init_reruns(self, count: int) -> None:
+        """Set how many pods run init containers again whose share others have got since."""
+        self._init_reruns.set(count)
 
     def count_allocate(self, result: str, seconds: float) -> None:
         """Count an Allocate call; `result` is `ok`, `repeated`, or the kind of refusal."""

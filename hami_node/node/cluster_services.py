@@ -40,6 +40,7 @@ from hami_node.node.report.limiters import Limiters
 from hami_node.node.report.node_marks import NodeMarks
 from hami_node.node.report.readings import NodeCards
 from hami_node.node.report.reporter import Reporter
+from hami_node.node.report.reruns import Reruns
 from hami_node.node.resizing import build_keeper, build_words
 from hami_node.node.usage.passes import UsagePasses
 from hami_node.ports import EventNote
@@ -129,6 +130,7 @@ class ClusterServices:
             notify=self._notify,
             on_change=self.wake,
         )
+        self._reruns = Reruns(self._notify)
         vanished = Vanished(parts.clock, self._notify)
         self._room = Room(
             parts.vendor_cards, self._served, self.ledger, self.live, on_lost=vanished.look
@@ -389,8 +391,13 @@ class ClusterServices:
         self._reporter.wake()
 
     def _look_around(self) -> int:
-        """Close shares that have no room; audit what others serve, see `Outsiders.audit`."""
+        """Close shares that have no room; audit what others serve, see `Outsiders.audit`.
+
+        Also tell of init containers that run again.
+        """
         if self._outsiders.recorded.is_set():  # before that, what has ended meanwhile still counts
             self._room.close_full()
         self._divided.look()
+        used = self.live.cards(self._parts.cards())
+        self.metrics.set_init_reruns(self._reruns.look(self.live.pods(), self.live.holders(), used))
         return self._outsiders.audit()

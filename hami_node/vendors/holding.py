@@ -5,17 +5,18 @@ The only reader of who holds what, for daemon, extender and inspection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from hami_node.engine.usage import PodGrants
-from hami_node.model import ContainerGrants, ContainerKind, Node, Pod
+from hami_node.engine.card_rules import is_overcommitted
+from hami_node.engine.usage import DeviceUsage, PodGrants, collapse
+from hami_node.model import ContainerGrants, ContainerKind, Node, Pod, Uuid
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.handshake import counts_inits
-from hami_node.wire.reservation import SHARED_KEYS, count_of
+from hami_node.wire.reservation import SHARED_KEYS, are_inits_over, count_of
 
 UNBOUND_S: Final = 25 * 60.0
 """A reservation that stays unbound for this long is void: a pod may wait 15 minutes in Permit, then
@@ -142,6 +143,25 @@ def _asks_unknown(pod: Pod, vendors: Iterable[VendorProtocol]) -> bool:
         for container in pod.containers
         for resource in container.limits
     )
+
+
+def rerun_in_words(pod: Pod, grants: PodGrants, cards: Mapping[Uuid, DeviceUsage]) -> str:
+    """That the pod's init containers run on cards with too much granted; "" where they don't.
+
+    A scheduler that counts no init container that has ended has given their share to others.
+    """
+    if are_inits_over(pod):
+        return ""
+    later = collapse(replace(grants, are_inits_over=True))
+    more = [charge.uuid for charge in collapse(grants) if charge not in later]
+    over = [cards[uuid] for uuid in more if uuid in cards and is_overcommitted(cards[uuid])]
+    amounts = "; ".join(
+        f"{card.device.uuid} has {card.memory_used_mib} of {card.device.memory_mib} MiB granted, "
+        f"{card.slots_used} of {card.device.slots} slots"
+        for card in over
+    )
+    why = "its init containers run again, and others have got what they had"
+    return f"{why}: {amounts}; delete the pod, so that it is placed anew" if over else ""
 
 
 def stamped_age_s(pod: Pod, now_s: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import ContainerKind
+from hami_node.node.report.reruns import EVENT
 from hami_node.simulate.kubelet import Admission
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -107,3 +108,22 @@ def test_mark_of_an_extender_that_was_replaced_is_taken_back_for_good(rig: Rig) 
     assert ask(rig, "b", MEMORY_MIB - 3000).is_admitted
     note(rig, mark=COUNTS, asked=FIRST)
     assert "MiB" in ask(rig, "c", 1000).refusal, "b and what is kept for a fill the card"
+
+
+@shows(
+    "N19",
+    fault="kubelet runs an init container again where the scheduler gave its share to others",
+    happens="an Event of the pod says so with the amounts, once, and a metric until it is over",
+)
+def test_init_container_that_runs_again_on_a_card_with_too_much_granted_is_told(rig: Rig) -> None:
+    prepare(rig)
+    assert ask(rig, "b", MEMORY_MIB - 3000).is_admitted
+    assert rig.metric("init_reruns") == 0
+    init_is(rig, {"running": {}})
+    eventually(lambda: rig.metric("init_reruns") == 1, LIMIT_S)
+    eventually(lambda: rig.events(EVENT), LIMIT_S)
+    (said,) = rig.events(EVENT)
+    assert f"{uuid(1)} has {2 * MEMORY_MIB - 4000} of {MEMORY_MIB} MiB" in said
+    init_is(rig, {"terminated": {"exitCode": 0}})
+    eventually(lambda: rig.metric("init_reruns") == 0, LIMIT_S)
+    assert rig.events(EVENT) == [said]

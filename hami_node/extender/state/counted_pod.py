@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from hami_node.engine.card_rules import rules_of
+from hami_node.engine.card_rules import is_overcommitted
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.extender.state.unbound.carried import Carried
 from hami_node.model import Pod
@@ -143,14 +143,7 @@ def resize_marks(pod: Pod) -> tuple[str, ...]:
 
 
 def is_overfull(card: DeviceUsage | None) -> bool:
-    """True for a card that is overcommitted, must not be used, or is gone.
-
-    The parts of a divided card are counted one by one; the sums of their rounded amounts may
-    exceed the card's.
-    """
-    if card is None or not card.device.healthy or card.contradiction or card.slots_free < 0:
+    """True for a card that is overcommitted, must not be used, or is gone."""
+    if card is None or not card.device.healthy or card.contradiction:
         return True
-    rules = rules_of(card.device.vendor)
-    if rules.is_divided(card.device):
-        return False
-    return card.memory_free_mib < 0 or (not rules.cores_are_mask and card.cores_free < 0)
+    return is_overcommitted(card)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from hami_node.engine.card_rules import is_overcommitted
 from hami_node.errors import KubeError, WireError
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.extender.state.counted_pod import is_overfull
 from hami_node.logs import kv
 from hami_node.model import Node
 from hami_node.ports import Clock, Kube
@@ -175,7 +175,7 @@ class HandshakeKeeper:
         the daemon would refuse those that it has yet to serve.
         """
         cards = self._state.cards_of(node.name).values()
-        is_full = not cards or any(is_overfull(card) and card.device.healthy for card in cards)
+        is_full = not cards or any(map(is_overcommitted, cards))
         return encode_read_by(question, counts_inits=bool(question) and not is_full)
 
     def _write(self, node: Node, texts: Mapping[str, str]) -> None:

@@ -334,3 +334,32 @@ def test_any_texts_give_an_answer(register: str, granted: str, gpu: str, said: s
 def test_bound_pod_tells_how_far_its_resize_is(notes: dict[str, str], words: str) -> None:
     pod = pod_json("p", held("GPU-a", 4096, 30) | notes, node="near")
     assert explained("p", *NODES, pod).resize == words
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"), [({"running": {}}, True), ({"terminated": {"exitCode": 0}}, False)]
+)
+def test_init_container_that_runs_again_where_others_got_its_share_is_a_problem(
+    state: dict[str, object], is_told: bool
+) -> None:
+    asked = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    text = "GPU-c,NVIDIA,30000,0:;GPU-c,NVIDIA,1000,0:;"
+    notes = {nvidia_names.POD_ALLOCATED: text, nvidia_names.POD_TO_ALLOCATE: ";;"}
+    pod = pod_json("p", notes, node="far")
+    pod["spec"] = {
+        "nodeName": "far",
+        "initContainers": [{"name": "prep", **asked}],
+        "containers": [{"name": "main", **asked}],
+    }
+    pod["status"] = {
+        "phase": "Running",
+        "initContainerStatuses": [{"name": "prep", "state": state}],
+    }
+    view = explained("p", *NODES, HELD[1], pod_json("x", held("GPU-c", 39000), node="far"), pod)
+    why = [item.why for item in view.problems]
+    assert [text for text in why if "GPU-c has 69000 of 40960 MiB granted" in text] == why[:is_told]
+    assert len(why) == is_told
+    assert [(holder.container, holder.memory_mib) for holder in view.held] == [
+        ("prep", 30000),
+        ("main", 1000),
+    ]

@@ -233,6 +233,7 @@ def test_family_without_series_is_not_on_the_page(metrics: DaemonMetrics) -> Non
         "hami_node_limiter_defective",
         "hami_node_events_dropped_total",
         "hami_node_foreign_pods",
+        "hami_node_init_reruns",
         "hami_node_record_drift_pods",
         "hami_node_record_write_failures_total",
     }
