@@ -57,6 +57,10 @@ PAUSE_S: Final = 0.001
 """In which a search for victims lets other decisions have the state."""
 DECISIONS: Final = ("/filter", "/bind", "/preempt", "/healthz", "/readyz", "/metrics", "/version")
 """What is served beside a port for the webhook alone."""
+WEBHOOK_LIMITS: Final = ServerLimits(max_connections=256, bodies_bytes=5 << 20, webhook_workers=1)
+"""Everybody may call it. A KiB of a review takes 0.4 ms at most, so that the last of those that
+wait is read after 2 s; the API server gives up after 10. One thread: it only computes, and more of
+them would keep the interpreter from decisions."""
 EVENT_LIMITS: Final = EventLimits(
     queue_size=256, burst=10, remembered=8192, urgent_per_minute=120, routine_per_minute=240
 )
@@ -180,7 +184,6 @@ class Parts:
         return made
 
     def _build_webhook_server(self) -> ExtenderServer | None:
-        """Everybody may call it, so that it has limits of its own."""
         settings = self._settings
         if settings.webhook_bind == "off":
             return None
@@ -188,7 +191,7 @@ class Parts:
             settings.webhook_bind,
             self.endpoints,
             tls=_tls_of(settings, None),
-            limits=ServerLimits(max_connections=256),
+            limits=WEBHOOK_LIMITS,
             on_request=self._metrics.count_request,
             paths=("/webhook",),
         )

@@ -38,14 +38,14 @@ class Route:
         methods: the accepted ones, sorted.
         make: from a body, or an Accept header, to the answer; it may block.
         max_bytes: of a body; None for a page, whose body is not read.
-        pool: the threads that do the work.
+        workers: the threads that do the work.
     """
 
     path: str
     methods: tuple[str, ...]
     make: Callable[[bytes], Answer]
     max_bytes: int | None
-    pool: ThreadPoolExecutor
+    workers: Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +58,52 @@ class Counters:
     on_request: OnRequest
 
 
+class Workers:
+    """The threads of some routes, and the calls that wait for one. For one event loop.
+
+    Calls wait here, not in the pool, so that none waits whose client has left.
+
+    Attributes:
+        pool: the threads.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        """Work on `most` calls at a time."""
+        self.pool = ThreadPoolExecutor(most, thread_name_prefix=name)
+        self._idle, self._waiting = most, dict[Call, None]()
+
+    def add(self, call: Call) -> None:
+        """Begin its work as soon as a thread is idle."""
+        self._waiting[call] = None
+        self._begin()
+
+    def remove(self, call: Call) -> None:
+        """Nobody waits for its answer any more."""
+        self._waiting.pop(call, None)
+
+    def end(self) -> None:
+        """The work on a call has ended."""
+        self._idle += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._idle and self._waiting:
+            self._idle -= 1
+            call = next(iter(self._waiting))
+            del self._waiting[call]
+            call.begin_work()
+
+
 class Call:
     """One request and its answer, which is sent once. In the event loop, but for the work.
 
     Attributes:
         is_whole: it has arrived.
+        is_at_work: a thread works on it.
         is_answered: its answer has been given to `send`, or nobody is there to read it.
     """
 
     __slots__ = (
-        "_accept",
         "_began_s",
         "_body",
         "_loop",
@@ -78,6 +114,7 @@ class Call:
         "_size",
         "_task",
         "is_answered",
+        "is_at_work",
         "is_whole",
     )
 
@@ -94,9 +131,8 @@ class Call:
         self._body = b""
         self._parts: BytesIO | None = None
         self._size = 0
-        self._accept = b""
         self._task: asyncio.Task[None] | None = None
-        self.is_whole = self.is_answered = False
+        self.is_whole = self.is_at_work = self.is_answered = False
 
     def begin(self, headers: Sequence[Header]) -> None:
         """Its head has come; a body that won't be read is refused."""
@@ -104,7 +140,7 @@ class Call:
         for name, value in headers:
             if most is None:
                 if name == b"accept":
-                    self._accept = value
+                    self._body = value
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self.refuse(415, "the body must not be compressed")
                 return
@@ -112,7 +148,7 @@ class Call:
                 self.refuse(413, _too_large(most))
                 return
         if most is None:
-            self._work(self._accept)
+            self._route.workers.add(self)
 
     def take(self, data: bytes) -> None:
         """A part of its body."""
@@ -144,12 +180,12 @@ class Call:
             return
         body = self._body if self._parts is None else self._parts.getvalue()
         most = self._shared.limits.values
-        self._drop()
         # each value has a byte of its own: a body with fewer bytes has no more values
         if len(body) > most and sum(map(body.count, (b",", b"{", b"["))) > most:
             self.refuse(413, f"the body holds more than {most} values")
             return
-        self._work(body)
+        self._body, self._parts = body, None
+        self._route.workers.add(self)
 
     # -- ends --------------------------------------------------------------------------------------
     def refuse(self, status: int, sentence: str) -> None:
@@ -163,25 +199,41 @@ class Call:
 
     def make_way(self) -> None:
         """Its bytes are for another one."""
+        self._give_up()
         self.refuse(503, "made way for a newer large request, try again")
 
     def stop(self) -> None:
         """The server ends."""
-        if self._task is not None:
-            self._task.cancel()
+        self._give_up()
         self.refuse(503, "the server is stopping")
 
     def leave(self) -> None:
-        """The client has gone. Work on a whole request goes on, and is counted."""
-        if self.is_whole or self.is_answered or self._route.max_bytes is None:
+        """The client has gone. Work that has begun goes on, and is counted; other is dropped."""
+        if self.is_at_work or self.is_answered:
             return
         log.debug("extender_client_gone", extra=kv(path=self._route.path))
+        self._give_up()
         self._end(CLIENT_GONE)
 
     # -- work --------------------------------------------------------------------------------------
-    def _work(self, given: bytes) -> None:
+    def begin_work(self) -> None:
+        """A thread is idle."""
+        self.is_at_work = True
         self._count_running(1)
-        self._route.pool.submit(self._run, given)
+        given = self._body
+        self._drop()
+        self._route.workers.pool.submit(self._run, given)
+
+    def _end_work(self) -> None:
+        self.is_at_work = False
+        self._route.workers.end()
+        self._count_running(-1)
+
+    def _give_up(self) -> None:
+        """Nobody waits for work that has not begun."""
+        self._route.workers.remove(self)
+        if self._task is not None:
+            self._task.cancel()
 
     def _run(self, given: bytes) -> None:
         """In a thread of the route."""
@@ -199,19 +251,23 @@ class Call:
             self._loop.call_soon_threadsafe(what)
 
     def _worked(self, answer: Answer) -> None:
-        self._count_running(-1)
+        self._end_work()
         self._answer(answer)
 
     def _hold(self, given: bytes, error: NotLeading) -> None:
         """Another replica decides: wait in a task for what becomes of that."""
-        self._count_running(-1)
+        self._end_work()
         self._task = self._loop.create_task(self._held(given, error))
 
     async def _held(self, given: bytes, error: NotLeading) -> None:
-        pool, make = self._route.pool, self._route.make
+        pool, make = self._route.workers.pool, self._route.make
 
         async def again() -> Answer:
-            return await self._loop.run_in_executor(pool, make, given)
+            self.is_at_work = True
+            try:
+                return await self._loop.run_in_executor(pool, make, given)
+            finally:
+                self.is_at_work = False
 
         try:
             answer = await self._shared.held.go_on(again, error, self._began_s + HOLD_S)

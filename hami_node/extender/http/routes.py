@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from hami_node import __version__
 from hami_node.extender.http.answers import Answer, refusal, text_answer
 from hami_node.extender.http.body_limit import BodyLimit
-from hami_node.extender.http.calls import Counters, OnRequest, Route
+from hami_node.extender.http.calls import Counters, OnRequest, Route, Workers
 from hami_node.extender.http.held_calls import Advice, HeldCalls
 from hami_node.extender.http.server_limits import ServerLimits
 from hami_node.metrics.server import Check
@@ -54,12 +53,12 @@ class Routes:
         paths: Collection[str] | None = None,
     ) -> None:
         """Serve `paths` of the endpoints, or all."""
-        self._bodies = BodyLimit(limits.large_bodies_bytes, limits.ordinary_body_bytes)
+        self._bodies = BodyLimit(limits.bodies_bytes)
         self._held = HeldCalls(endpoints.advise)
         self.shared = Counters(
             limits=limits, bodies=self._bodies, held=self._held, on_request=on_request
         )
-        self._pools: list[ThreadPoolExecutor] = []
+        self._workers: list[Workers] = []
         posts = {
             "/filter": (endpoints.filter, limits.filter_body_bytes, limits.filter_workers),
             "/bind": (endpoints.bind, limits.bind_body_bytes, limits.bind_workers),
@@ -75,14 +74,14 @@ class Routes:
         wanted = {*posts, *gets} if paths is None else set(paths)
         routes = [self._post(path, *post) for path, post in posts.items() if path in wanted]
         if wanted & gets.keys():
-            pages, metrics = self._pool("pages", 4), self._pool("metrics", 1)
+            pages, metrics = self._hire("pages", 4), self._hire("metrics", 1)
             routes += [
                 Route(
                     path=path,
                     methods=_GET,
                     make=make,
                     max_bytes=None,
-                    pool=metrics if path == "/metrics" else pages,
+                    workers=metrics if path == "/metrics" else pages,
                 )
                 for path, make in gets.items()
                 if path in wanted
@@ -108,13 +107,13 @@ class Routes:
 
     def close(self) -> None:
         """Let idle threads end; work that still runs can't be stopped, only abandoned."""
-        for pool in self._pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for workers in self._workers:
+            workers.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _pool(self, name: str, workers: int) -> ThreadPoolExecutor:
-        pool = ThreadPoolExecutor(workers, thread_name_prefix=f"extender-{name}")
-        self._pools.append(pool)
-        return pool
+    def _hire(self, name: str, most: int) -> Workers:
+        workers = Workers(f"extender-{name}", most)
+        self._workers.append(workers)
+        return workers
 
     def _post(self, path: str, work: Work, max_bytes: int, workers: int) -> Route:
         return Route(
@@ -122,7 +121,7 @@ class Routes:
             methods=("POST",),
             make=lambda body: Answer(200, work(body)),
             max_bytes=max_bytes,
-            pool=self._pool(path[1:], workers),
+            workers=self._hire(path[1:], workers),
         )
 
 

@@ -16,8 +16,7 @@ class ServerLimits:
         request_s: until a request has arrived, head and body.
         answer_s: until its answer has been read.
         handshake_s: until a client has finished its TLS handshake.
-        ordinary_body_bytes: bodies up to this size are not counted.
-        large_bodies_bytes: of all larger bodies that are held at a time.
+        bodies_bytes: of all bodies that are held at a time, from their first byte to the answer.
         max_connections: from accept on; half of them may be in their handshake.
         unread_answer_s: a client that acknowledges nothing for so long is gone.
     """
@@ -30,8 +29,7 @@ class ServerLimits:
     request_s: float = 10.0
     answer_s: float = 10.0
     handshake_s: float = 5.0
-    ordinary_body_bytes: int = 64 * 1024
-    large_bodies_bytes: int = 32 * 1024 * 1024
+    bodies_bytes: int = 32 * 1024 * 1024
     filter_workers: int = 4
     bind_workers: int = 128
     webhook_workers: int = 4

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hami_node.extender.http.server import ExtenderServer
 from tests.fakes.waiting import eventually
+from tests.reliability import shows
 from tests.unit.extender.http.test_server import (
     ECHO,
     LIMITS,
@@ -151,6 +152,58 @@ def test_client_that_closes_while_its_work_runs_does_not_stop_it() -> None:
         gate.opened.set()
         eventually(lambda: seen.requests)
     assert seen.requests == [("/bind", 200)]
+
+
+@shows(
+    "E4",
+    fault="a pod sends whole reviews to the webhook without end, and leaves each of them",
+    happens="what has not begun is dropped with its client: the API server's waits for none of it",
+)
+def test_work_of_clients_that_have_left_is_dropped() -> None:
+    seen, gate, worked = Seen(), HeldCall(), list[bytes]()
+
+    def review(body: bytes) -> bytes:
+        worked.append(body)
+        return gate(body)
+
+    with (
+        serving(replace(ECHO, webhook=review), seen=seen) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(ask, server, "POST", "/webhook", b"first")
+        assert gate.entered.acquire(timeout=10)
+        for _ in range(30):
+            left = b"POST /webhook HTTP/1.1\r\nContent-Length: 4\r\n\r\nleft"
+            talk(server, left, closes=True)
+        eventually(lambda: len(seen.requests) == 30)
+        last = pool.submit(ask, server, "POST", "/webhook", b"last")
+        gate.opened.set()
+        assert (first.result(10)[0], last.result(10)[0]) == (200, 200)
+    assert worked == [b"first", b"last"]
+    assert seen.requests[:30] == [("/webhook", 499)] * 30
+
+
+@shows(
+    "E4",
+    fault="a pod keeps as many reviews waiting at the webhook as it can",
+    happens="their bytes, and so the work ahead, are bounded: the largest make way for others",
+)
+def test_largest_waiting_bodies_make_way_for_smaller_ones() -> None:
+    gate = HeldCall()
+    limits = replace(LIMITS, bodies_bytes=5_000, request_s=20.0)
+    with (
+        serving(replace(ECHO, webhook=gate), limits) as server,
+        ThreadPoolExecutor(9) as pool,
+    ):
+        busy = pool.submit(ask, server, "POST", "/webhook", b"x" * 1_000)
+        assert gate.entered.acquire(timeout=10)
+        crowd = [pool.submit(ask, server, "POST", "/webhook", b"x" * 1_900) for _ in range(7)]
+        eventually(lambda: sum(call.done() for call in crowd) == 5)
+        small = pool.submit(ask, server, "POST", "/webhook", b"x" * 1_000)
+        eventually(lambda: sum(call.done() for call in crowd) == 6)
+        gate.opened.set()
+        assert (busy.result(10)[0], small.result(10)[0]) == (200, 200)
+        assert sorted(call.result(10)[0] for call in crowd) == [200] + [503] * 6
 
 
 def test_client_that_does_not_read_its_answer_is_cut_off() -> None:
