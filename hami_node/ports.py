@@ -166,17 +166,24 @@ class Backend(Protocol):
 
 
 class Record(Protocol):
-    """Something small that the daemon remembers over restarts. Called from one thread at a time."""
+    """Something small that the daemon remembers over restarts. A disk that hangs holds nobody."""
 
     def load(self) -> bytes | None:
-        """What was saved last; None without any that can be read."""
+        """What was saved last; None without any that can be read.
+
+        Raises:
+            RecordError: its disk does not answer: to be asked again.
+        """
 
     def save(self, payload: bytes) -> None:
         """Replace it.
 
         Raises:
-            RecordError: it can't be written.
+            RecordError: it can't be written, or not in seconds; in that case it may be later.
         """
+
+    def put(self, payload: bytes) -> None:
+        """Have it replaced: at once as a rule, else as soon as it can be written."""
 
 
 OpenRecord = Callable[[str], Record]

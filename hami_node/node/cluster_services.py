@@ -14,6 +14,7 @@ from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.config.settings import plain
+from hami_node.errors import RecordError
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.pages import PageServer
@@ -47,13 +48,14 @@ from hami_node.ports import EventNote
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import NAME as LEDGER
 from hami_node.record.ledger import VERSION as LEDGER_VERSION
-from hami_node.record.ledger import Ledger
+from hami_node.record.ledger import Found, Ledger
 from hami_node.vendors.on_node.publication import CardSources, Publication
 from hami_node.vendors.spec import AnyVendor, protocol_of, protocols_of
 
 log = logging.getLogger(__name__)
 
 SYNC_CHECK_S: Final = 0.05
+RECORD_CHECK_S: Final = 1.0
 FIRST_LIST_S: Final = 5.0
 """How long the first report waits for the record and kubelet's list."""
 
@@ -345,9 +347,8 @@ class ClusterServices:
         self._kube.close()
 
     def _serve_when_synced(self, stop: threading.Event) -> None:
-        found = self.ledger.load()
-        self._loaded.set()
-        if self._wait_synced(stop):
+        found = self._read_ledger(stop)
+        if found is not None and self._wait_synced(stop):
             complete_record(found, self.ledger, self._settler, self.metrics.count_record_rebuilt)
             self._room.close_full()
             self._outsiders.begin()
@@ -357,6 +358,24 @@ class ClusterServices:
                 resource.allocator.put(allocator)
             log.info("serving", extra=kv(pods=len(self.view.pods())))
             self._settler.run(stop)
+
+    def _read_ledger(self, stop: threading.Event) -> Found | None:
+        """A disk that hangs is asked again, and calls are refused meanwhile; None at the end."""
+        self._await("the disk of its record")
+        while not stop.is_set():
+            try:
+                found = self.ledger.load()
+            except RecordError:  # which was logged
+                stop.wait(RECORD_CHECK_S)
+            else:
+                self._await("the API server")
+                self._loaded.set()
+                return found
+        return None
+
+    def _await(self, what: str) -> None:
+        for resource in self._parts.resources:
+            resource.allocator.awaited = what
 
     def _look_when_loaded(self, stop: threading.Event) -> None:
         """What containers use needs no API server; nobody waits for what a killed daemon said."""

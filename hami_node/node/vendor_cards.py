@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import cached_property
 
 from hami_node.config.settings import Settings
+from hami_node.errors import RecordError
 from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device, united
 from hami_node.node.cards.outgrown import Outgrown
@@ -47,6 +49,7 @@ class VendorCards:
         self._served, self._settings, self._stop = served, settings, stop
         self._metrics = metrics
         self.foreign_cards = served.foreign_cards
+        self._records: dict[str, CardRecord] = {}
         self._parts: CardParts | None = None
         self._asked_for_parts: Settings | None = None
         self._making_parts = threading.Lock()
@@ -66,8 +69,9 @@ class VendorCards:
         return of_marked
 
     def record(self, name: str) -> CardRecord:
-        """A record of this vendor on this node."""
-        return CardRecord(self._settings().record_dir, name)
+        """A record of this vendor on this node; always the same object."""
+        made = CardRecord(self._settings().record_dir, name)
+        return self._records.setdefault(name, made)
 
     @property
     def names(self) -> str:
@@ -98,7 +102,10 @@ class VendorCards:
 
     @property
     def parts(self) -> CardParts | None:
-        """Makes and removes parts of the cards; None while nothing is to be divided."""
+        """Makes and removes parts of the cards.
+
+        None while nothing is to be divided, or the record of the parts can't be read.
+        """
         make, now = self._served.make_parts, self._settings()
         if self._parts is None and make is not None and self._asked_for_parts is not now:
             with self._making_parts:  # two of them on one record would undo each other's work
@@ -109,8 +116,9 @@ class VendorCards:
                         records=self.record,
                         clock=self._clock,
                     )
-                    self._parts = make(sources, lambda: self._own)
-                    self._asked_for_parts = now
+                    with contextlib.suppress(RecordError):  # the next look tries again
+                        self._parts = make(sources, lambda: self._own)
+                        self._asked_for_parts = now
         return self._parts
 
     def divided(self) -> DividedCards:

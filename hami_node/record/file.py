@@ -60,7 +60,7 @@ class RecordFile:
     def __init__(self, folder: Path, name: str, *, version: int = 1) -> None:
         """Keep the record `name` in `folder`, which only root may reach; nothing is read yet."""
         self._folder, self._name, self._version = folder, name, version
-        self._path = folder / f"{name}.record"
+        self.path = folder / f"{name}.record"
 
     def load(self) -> Loaded:
         """Read the record. Never raises: what can't be read is set aside and reported.
@@ -68,7 +68,7 @@ class RecordFile:
         A record of a newer format is set aside too, and the last record in our own format is taken:
         the newer program has kept it.
         """
-        found, version = self._read(self._path)
+        found, version = self._read(self.path)
         if found.state is State.DAMAGED:
             self._set_aside("damaged")
         elif found.state is State.NEWER:
@@ -86,9 +86,7 @@ class RecordFile:
             RecordError: it can't be written; the message has the reason and a hint.
         """
         if len(payload) > MAX_BYTES:
-            raise RecordError(
-                f"{self._path} would have {len(payload)} bytes, more than {MAX_BYTES}"
-            )
+            raise RecordError(f"{self.path} would have {len(payload)} bytes, more than {MAX_BYTES}")
         digest = _digest(self._name, self._version, payload)
         header = f"hami-node {self._name} {self._version} {len(payload)} {digest}\n".encode()
         new = self._folder / f"{self._name}.new"
@@ -99,10 +97,10 @@ class RecordFile:
             with os.fdopen(handle, "wb") as file:
                 file.write(header)
                 file.write(payload)
-            new.replace(self._path)
+            new.replace(self.path)
         except OSError as e:
             raise RecordError(
-                f"{self._path} can't be written: {e.strerror or e}: check the disk, and that the "
+                f"{self.path} can't be written: {e.strerror or e}: check the disk, and that the "
                 f"daemon may write {self._folder}"
             ) from e
 
@@ -113,14 +111,14 @@ class RecordFile:
             RecordError: the disk refused it.
         """
         try:
-            for path in (self._path, self._folder):
+            for path in (self.path, self._folder):
                 handle = os.open(path, os.O_RDONLY | _FLAGS)
                 try:
                     os.fsync(handle)
                 finally:
                     os.close(handle)
         except OSError as e:
-            raise RecordError(f"{self._path} can't be synced: {e.strerror or e}") from e
+            raise RecordError(f"{self.path} can't be synced: {e.strerror or e}") from e
 
     def _read(self, path: Path) -> tuple[Loaded, int]:
         """The record at `path` and its format's version, 0 where that is unknown."""
@@ -147,18 +145,18 @@ class RecordFile:
         copy, new = (self._folder / f"{self._name}.{end}" for end in (ending, "copy"))
         try:
             new.unlink(missing_ok=True)
-            os.link(self._path, new, follow_symlinks=False)
+            os.link(self.path, new, follow_symlinks=False)
             new.replace(copy)
             new.unlink(missing_ok=True)  # it is left where both are the same file already
         except OSError as e:
-            log.warning("record_not_copied", extra=kv(record=self._path, error=str(e)))
+            log.warning("record_not_copied", extra=kv(record=self.path, error=str(e)))
 
     def _set_aside(self, ending: str) -> None:
         """Keep the record under another name, in place of what was kept there before."""
         try:
-            self._path.replace(self._folder / f"{self._name}.{ending}")
+            self.path.replace(self._folder / f"{self._name}.{ending}")
         except OSError as e:  # it stays, and is replaced by the next save
-            log.warning("record_not_set_aside", extra=kv(record=self._path, error=str(e)))
+            log.warning("record_not_set_aside", extra=kv(record=self.path, error=str(e)))
 
 
 def _make_closed(folder: Path) -> None:

@@ -22,6 +22,7 @@ from hami_node.errors import PodTooLarge, RecordError
 from hami_node.logs import kv
 from hami_node.record.bounded import BoundedWork
 from hami_node.record.file import RecordFile, State
+from hami_node.record.writer import RecordWriter
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +157,7 @@ class Ledger:
         """Keep the entries in `file`; nothing is read yet. `on_failure`: it can't be written."""
         self._file = file
         self._on_failure = on_failure
+        self._reader = RecordWriter(file)
         self._disk = BoundedWork(disk_timeout_s)
         self._lock = threading.Lock()
         # Replaced as a whole by each change, so that readers need no lock.
@@ -169,12 +171,15 @@ class Ledger:
 
     # -- reading -----------------------------------------------------------------------------------
     def load(self) -> Found:
-        """Read the file, in place of what is in memory. Never raises.
+        """Read the file, in place of what is in memory.
 
         Whatever is wrong with it is returned, and the entries are those that could be read.
+
+        Raises:
+            RecordError: its disk does not answer.
         """
         with self._lock:
-            loaded = self._file.load()
+            loaded = self._reader.load()
             state, problem = loaded.state, loaded.problem
             entries: tuple[Entry, ...] = ()
             if loaded.payload is not None:

@@ -65,6 +65,9 @@ class MortalRecord:
         self.payload = payload
         self.fate.moment()
 
+    def put(self, payload: bytes) -> None:
+        raise NotImplementedError
+
 
 @dataclass(slots=True)
 class FakeCard:

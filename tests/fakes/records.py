@@ -11,7 +11,18 @@ class FakeRecord:
     def __init__(self, payload: bytes | None = None) -> None:
         self.payload = payload
         self.saves = 0
-        self.is_full = False
+        self._is_full = False
+        self._wanted: bytes | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_full
+
+    @is_full.setter
+    def is_full(self, is_full: bool) -> None:
+        self._is_full = is_full
+        if self._wanted is not None:
+            self.put(self._wanted)
 
     def load(self) -> bytes | None:
         return self.payload
@@ -21,3 +32,9 @@ class FakeRecord:
             raise RecordError("no space left on device: check the disk")
         self.saves += 1
         self.payload = payload
+
+    def put(self, payload: bytes) -> None:
+        self._wanted = payload
+        if not self._is_full:
+            self._wanted = None
+            self.save(payload)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.errors import AllocationError, Conflict
+from hami_node.record.file import Loaded, RecordFile
 from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -176,6 +177,32 @@ def test_disk_hangs_kubelet_is_answered_and_the_next_pod_is_served(world: World,
     eventually(lambda: not desk.ledger._disk.is_busy)
     world.allocate("q", IDS)
     assert phase(world, "q") == names.PHASE_SUCCESS
+
+
+@shows(
+    "R3",
+    fault="the disk of the record hangs when the daemon starts",
+    happens="it registers, reports and refuses pods with the reason, until the disk answers",
+)
+def test_start_on_a_disk_that_hangs_refuses_with_the_reason(
+    node: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, load = threading.Event(), RecordFile.load
+
+    def load_late(file: RecordFile) -> Loaded:
+        answers.wait(LIMIT_S)
+        return load(file)
+
+    monkeypatch.setattr(RecordFile, "load", load_late)
+    slot = node.start().resources[0].allocator
+    slot._budget_s = 1.0  # the whole budget takes too long here
+    node.place("p", [BOX], PART)
+    refusal = node.admit("p").refusal
+    assert "has just started and the disk of its record has not answered for 1 s" in refusal
+    answers.set()
+    slot._budget_s = LIMIT_S
+    node.place("q", [BOX], PART)
+    assert node.admit("q").is_admitted
 
 
 # -- what is owed ----------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from hami_node.node.allocate.debt import Debt, phase_patch
 from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.ports import Kube
 from hami_node.record.bounded import BoundedWork
-from hami_node.record.file import RecordFile, State
+from hami_node.record.file import Loaded, RecordFile, State
+from hami_node.record.writer import RecordWriter
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,16 @@ class OwedWrites:
     """Debts by pod uid. Thread-safe; `run` pays them in its own thread."""
 
     def __init__(self, *, kube: Kube, locks: LockKeeper, file: RecordFile) -> None:
-        """Take over the debts on record."""
+        """Take over the debts on record, or when its disk answers."""
         self._kube, self._locks, self._file = kube, locks, file
         self._mutex = threading.Lock()
         self._wake = threading.Event()
-        self._disk, self._is_behind = BoundedWork(DISK_S), False
-        self._debts = {debt.uid: debt for debt in _load(file)}
+        self._reader, self._disk = RecordWriter(file), BoundedWork(DISK_S)
+        self._is_behind = False
+        self._debts: dict[str, Debt] = {}
+        self._is_loaded = False
         self._failures = 0
+        self._take_over()
 
     def add(self, debt: Debt) -> None:
         """Owe this as well. Never raises, never waits for the API server."""
@@ -87,6 +91,8 @@ class OwedWrites:
     def pay(self, stop: threading.Event) -> float | None:
         """Try each debt once; how long to wait until the next try, None if nothing is left."""
         with self._mutex:
+            if not self._is_loaded:
+                self._take_over()
             if self._is_behind:
                 self._save()
         has_failed = False
@@ -163,13 +169,25 @@ class OwedWrites:
             log.warning("event_not_written", extra=kv(pod=debt.key, error=str(e)))
         return replace(debt, reason="", message="")
 
+    def _take_over(self) -> None:
+        """Owe what is on record, beside what is owed already."""
+        try:
+            found = _decoded(self._reader.load())
+        except RecordError:  # which was logged
+            self._is_behind = True
+            return
+        for debt in found:
+            now = self._debts.get(debt.uid)
+            self._debts[debt.uid] = debt if now is None else debt.joined(now)
+        self._is_loaded = True
+
     def _save(self) -> None:
         """Written, the debts outlive this process; they are paid either way.
 
         Nobody waits for a disk that is known to hang: what is missing is written with the next try.
         """
         was_behind, self._is_behind = self._is_behind, True
-        if self._disk.is_busy:
+        if self._disk.is_busy or not self._is_loaded:
             return
         payload = msgspec.json.encode(_Payload(tuple(self._debts.values())))
         try:
@@ -181,8 +199,7 @@ class OwedWrites:
             log.warning("owed_not_recorded", extra=kv(error=str(e)))
 
 
-def _load(file: RecordFile) -> tuple[Debt, ...]:
-    loaded = file.load()
+def _decoded(loaded: Loaded) -> tuple[Debt, ...]:
     if loaded.state not in (State.WHOLE, State.MISSING):
         log.warning("owed_lost", extra=kv(why=loaded.problem))
     if loaded.payload is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hami_node.logs import kv
 from hami_node.record.file import RecordFile
+from hami_node.record.writer import RecordWriter
 
 log = logging.getLogger(__name__)
 
@@ -17,11 +18,15 @@ class CardRecord:
     def __init__(self, folder: Path, name: str) -> None:
         """Nothing is read or made yet."""
         self._name = name
-        self._file = RecordFile(folder, name)
+        self._writer = RecordWriter(RecordFile(folder, name))
 
     def load(self) -> bytes | None:
-        """What was saved last; a record that can't be read is reported, and set aside."""
-        found = self._file.load()
+        """What was saved last; a record that can't be read is reported, and set aside.
+
+        Raises:
+            RecordError: its disk does not answer.
+        """
+        found = self._writer.load()
         if found.problem and "missing" not in found.problem:
             log.error("record_lost", extra=kv(record=self._name, problem=found.problem))
         return found.payload
@@ -30,7 +35,10 @@ class CardRecord:
         """Replace it.
 
         Raises:
-            RecordError: it can't be written.
+            RecordError: it can't be written, or not in time.
         """
-        self._file.save(payload)
-        self._file.sync()
+        self._writer.save(payload)
+
+    def put(self, payload: bytes) -> None:
+        """Have it replaced."""
+        self._writer.put(payload)

@@ -54,6 +54,8 @@ class AllocatorSlot:
         self._ready = threading.Event()
         self._allocator: Allocator | None = None
         self._clock, self._stop, self._budget_s = clock, stop, budget_s
+        self.awaited = "the API server"
+        """What has to answer before there is an allocator."""
 
     def put(self, allocator: Allocator) -> None:
         """From now on calls are answered."""
@@ -73,12 +75,12 @@ class AllocatorSlot:
         """The allocator; a call right after the start waits for it.
 
         Raises:
-            NodeUnfit: the daemon could not list its pods in time.
+            NodeUnfit: the daemon could not read its record, or list its pods, in time.
         """
         self._ready.wait(wait_s)
         if self._allocator is None:
             raise NodeUnfit(
-                "hami-node has just started and the API server has not answered for "
+                f"hami-node has just started and {self.awaited} has not answered for "
                 f"{wait_s:.0f} s, so the pod's reservation is unknown: delete and recreate "
                 "the pod"
             )

@@ -83,7 +83,6 @@ class FormChoice:
         self._trial_s: float | None = None
         self._standing = _Standing()
         self._is_json_likely = False  # an answer came, perhaps still to csv9
-        self._has_complained = False
 
     @property
     def form(self) -> RegisterFormat:
@@ -97,7 +96,10 @@ class FormChoice:
         self, node: Node, handshake: Handshake | None, now: float, *, may_try: bool
     ) -> None:
         """Take in the node as it is. `may_try`: our handshake is written all the time."""
-        kept = self._kept or self._first(node, handshake)
+        try:
+            kept = self._kept or self._first(node, handshake)
+        except RecordError:  # its disk hangs: what is on it is asked for again
+            return
         self._obey_mark(node, kept)
         self._see_form(node, now)
         if handshake is None:
@@ -225,15 +227,8 @@ class FormChoice:
 
     def _save(self, kept: _Kept) -> None:
         self._kept = kept
-        if self._record is None:
-            return
-        try:
-            self._record.save(msgspec.json.encode(kept))
-            self._has_complained = False
-        except RecordError as e:
-            if not self._has_complained:
-                log.error("register_form_not_recorded", extra=kv(reason=str(e)))  # noqa: TRY400
-            self._has_complained = True
+        if self._record is not None:
+            self._record.put(msgspec.json.encode(kept))
 
 
 def form_of(text: str | None) -> RegisterFormat | None:

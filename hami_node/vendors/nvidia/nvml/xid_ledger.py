@@ -127,21 +127,27 @@ class XidLedger:
         """Nothing is read from the record before `open`."""
         self._clock, self._record, self._boot_path = clock, record, boot_id
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # held over the record's I/O, never inside the other
+        self._writing = threading.Lock()  # so that the newest is written last
         self._boot_id = ""
         self._resets: dict[Uuid, _Reset] = {}
         self._faults: dict[Uuid, _Fault] = {}
         self._clean: Counter[Uuid] = Counter()
         self._counts: Counter[tuple[Uuid, int]] = Counter()
-        self._is_open = self._is_unwritten = self._has_complained = False
+        self._is_open = self._is_unwritten = False
 
     def open(self) -> None:
-        """Take over the record, once. Faults of an earlier boot are over."""
+        """Take over the record, once; if its disk does not answer, the next call tries again.
+
+        Faults of an earlier boot are over.
+        """
         with self._writing:
             if self._is_open:
                 return
             boot_id = read_boot_id(self._boot_path)
-            kept = _decoded(self._record.load() if self._record else None)
+            try:
+                kept = _decoded(self._record.load() if self._record else None)
+            except RecordError:  # which has told
+                return
             is_new_boot = bool(boot_id and kept.boot_id) and boot_id != kept.boot_id
             with self._lock:
                 self._is_open, self._boot_id = True, boot_id
@@ -243,7 +249,7 @@ class XidLedger:
         return tuple(cleared)
 
     def keep(self) -> None:
-        """Write the record if it has changed; what can't be written is tried again next time."""
+        """Have the record written if it has changed."""
         with self._writing:
             with self._lock:
                 if not (self._is_open and self._is_unwritten):
@@ -251,16 +257,8 @@ class XidLedger:
                 cards = {str(uuid): self._resets[uuid] for uuid in sorted(self._resets)}
                 kept = _Kept(boot_id=self._boot_id, cards=cards)
                 self._is_unwritten = False
-            try:
-                if self._record is not None:
-                    self._record.save(msgspec.json.encode(kept))
-                self._has_complained = False
-            except RecordError as e:
-                with self._lock:
-                    self._is_unwritten = True
-                if not self._has_complained:
-                    log.error("card_errors_not_recorded", extra=kv(reason=str(e)))  # noqa: TRY400
-                self._has_complained = True
+            if self._record is not None:
+                self._record.put(msgspec.json.encode(kept))
 
     def counts(self) -> Mapping[tuple[Uuid, int], int]:
         """How often each (card, XID) has occurred since start; "" is an unknown card."""

@@ -11,6 +11,7 @@ import pytest
 
 from hami_node.model import Uuid
 from hami_node.node.cards.records import CardRecord
+from hami_node.record.file import Loaded, RecordFile
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.xid_ledger import RESET_XIDS, XidLedger, XidPolicy
 from hami_node.wire import names
@@ -293,3 +294,64 @@ def test_word_and_errors_from_many_threads_end_in_a_whole_record(tmp_path: Path)
     again = XidLedger(RealClock(), CardRecord(tmp_path / "record", "cards"), tmp_path / "boot_id")
     again.open()
     assert again.waiting() == {f"GPU-{number}" for number in range(4)}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The disk of records: it hangs while this is not set."""
+    answers = threading.Event()
+    answers.set()
+    load, save = RecordFile.load, RecordFile.save
+
+    def load_late(file: RecordFile) -> Loaded:
+        answers.wait()
+        return load(file)
+
+    def save_late(file: RecordFile, payload: bytes) -> None:
+        answers.wait()
+        save(file, payload)
+
+    monkeypatch.setattr(RecordFile, "load", load_late)
+    monkeypatch.setattr(RecordFile, "save", save_late)
+    yield answers
+    answers.set()
+
+
+@shows(
+    "R3",
+    fault="the disk of the record hangs; a card reports an error after which it has to be reset, "
+    "then another card falls ill",
+    happens="both are unhealthy at once, and the passes over the cards go on; the error is written "
+    "when the disk answers",
+)
+def test_record_that_hangs_holds_no_pass_up(
+    machine: Machine, stub: Stub, disk: threading.Event
+) -> None:
+    machine.passes(1)
+    disk.clear()
+    event = machine.error(1, 79)
+    stub.show(event, "fail nvmlDeviceGetName 2 15")
+    eventually(lambda: machine.health == [True, False, False])
+    assert machine.backend.last_pass_age_s() < 30
+    disk.set()
+    stub.show(event)
+    eventually(lambda: (machine.folder / "record" / "cards.record").exists())
+    machine.restart()
+    assert machine.passes() == [True, False, True]
+
+
+@shows(
+    "R3",
+    fault="the disk of the record hangs when the daemon starts, with a card on it that has to be "
+    "reset",
+    happens="the cards are found and served; that one goes out as soon as the record can be read",
+)
+def test_record_that_hangs_at_the_start_is_read_later(
+    machine: Machine, disk: threading.Event
+) -> None:
+    machine.error(1, 79)
+    disk.clear()
+    machine.restart()
+    assert machine.passes() == [True, True, True]
+    disk.set()
+    eventually(lambda: machine.health == [True, False, True])
