@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import signal
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import httpx
+import yaml
 
 from hami_node.vendors.nvidia.names import RESOURCE_GPU
 from tests.e2e import archive
@@ -31,9 +35,12 @@ DEFAULT: Final = "default-scheduler"
 """What stands in a pod whose maker named no scheduler."""
 _IMAGE: Final = "localhost/kube-scheduler:e2e"
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+_LEASE: Final = f"{_LEASES}/{NAME}"
+_SCHEDULER_LEASE: Final = f"{_LEASES}/{_SCHEDULER}"
 _SLICE: Final = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/hami-node-leader"
 _CALLER: Final = f"{_SCHEDULER}-client-tls"
+_CONFIG: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{_SCHEDULER}"
 _DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 
 
@@ -152,6 +159,36 @@ class Extender:
             context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
         return context
 
+    def slots_used(self) -> int:
+        """How many slots of all cards are taken or reserved, as the leader counts."""
+        pod = self.leader()
+        assert pod is not None, "nobody leads"
+        page = get_page(f"http://{pod['status']['podIP']}:9395/metrics").text
+        used = re.findall(r"^hami_node_extender_card_slots_used{.*} (\S+)$", page, re.MULTILINE)
+        return int(sum(map(float, used)))
+
+    @contextmanager
+    def plugin_of_scheduler(self, name: str) -> Iterator[None]:
+        """kube-scheduler with one more plugin that is compiled into it; as before afterwards."""
+        before = self.api.read(_CONFIG)["data"]["config.yaml"]
+        config = yaml.safe_load(before)
+        config["profiles"][0]["plugins"] = {"multiPoint": {"enabled": [{"name": name}]}}
+        self._configure_scheduler(yaml.safe_dump(config))
+        yield
+        self._configure_scheduler(before)
+
+    def _configure_scheduler(self, text: str) -> None:
+        self.api.patch(_CONFIG, {"data": {"config.yaml": text}})
+        former = {pod["metadata"]["name"] for pod in self._schedulers()}
+        for name in former:
+            self.api.delete(f"{_PODS}/{name}")
+
+        def is_led_anew() -> bool:
+            holder = str(self.api.read(_SCHEDULER_LEASE)["spec"].get("holderIdentity") or "")
+            return holder.rpartition("_")[0] not in {"", *former} and self._is_scheduling()
+
+        eventually("kube-scheduler runs with its new configuration", is_led_anew, limit_s=120)
+
     def log(self, lines: int = 100) -> str:
         """The ends of the replicas' and kube-scheduler's logs."""
         texts = []
@@ -187,10 +224,9 @@ class Extender:
         return leader is not None and served == [leader["status"]["podIP"]]
 
     def _is_scheduling(self) -> bool:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{_SCHEDULER}"
         status = self.api.read(f"{_DEPLOYMENTS}/{_SCHEDULER}")["status"]
         return bool(status.get("readyReplicas")) and bool(
-            self.api.read(path)["spec"].get("holderIdentity")
+            self.api.read(_SCHEDULER_LEASE)["spec"].get("holderIdentity")
         )
 
     def _is_reviewing(self) -> bool:

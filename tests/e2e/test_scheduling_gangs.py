@@ -17,6 +17,7 @@ from tests.reliability import shows
 
 _CARDS: Final = len(cards.UUIDS)
 _CLAIM: Final = "/api/v1/namespaces/default/persistentvolumeclaims/e2e-late"
+_JOBS: Final = "/apis/batch/v1/namespaces/default/jobs"
 _CLASS: Final = "/apis/storage.k8s.io/v1/storageclasses/e2e-late"
 
 
@@ -94,3 +95,32 @@ def test_pod_with_a_scheduling_gate_holds_nothing_until_it_is_open(api: Api, pod
     pods.delete("other")
     api.patch(f"{Pods.path}/gated", {"spec": {"schedulingGates": None}})
     pods.wait_running("gated", limit_s=90)
+
+
+@pytest.fixture
+def job(api: Api) -> Iterator[str]:
+    """A suspended Job of two pods that take half of the cards each: Kueue admits such ones."""
+    template = _pod("unused", _CARDS // 2)
+    del template["metadata"]["name"]
+    spec = {"suspend": True, "parallelism": 2, "completions": 2, "template": template}
+    api.create(_JOBS, {"metadata": {"name": "batch"}, "spec": spec})
+    yield f"{_JOBS}/batch"
+    api.delete(f"{_JOBS}/batch")
+
+
+@pytest.mark.usefixtures("extender")
+def test_suspended_job_holds_cards_only_while_it_is_admitted(
+    api: Api, pods: Pods, job: str
+) -> None:
+    pods.create("other", _asking(_CARDS), scheduler=DEFAULT)
+    pods.wait_running("other")
+    assert [pod["metadata"]["name"] for pod in pods.all()] == ["other"]
+    api.patch(job, {"spec": {"suspend": False}})
+    eventually("its pods wait", lambda: len(pods.all()) == 3)
+    pods.delete("other")
+    members = [pod["metadata"]["name"] for pod in pods.all()]
+    pods.wait_running(*members, limit_s=90)
+    pods.create("next", _asking(_CARDS), scheduler=DEFAULT)
+    api.patch(job, {"spec": {"suspend": True}})  # Kueue takes it back for another workload
+    pods.wait_running("next", limit_s=90)
+    assert [pod["metadata"]["name"] for pod in pods.all()] == ["next"]
