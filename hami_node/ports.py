@@ -293,6 +293,9 @@ class ExtenderKube(Kube, Protocol):
         Raises Conflict.
         """
 
+    def list_limit_ranges(self, namespace: str) -> tuple[Mapping[str, object], ...]:
+        """LIST the LimitRanges of a namespace, as plain values."""
+
 
 class ListingKube(Protocol):
     """What an inspection of the cluster needs from the Kubernetes API.

@@ -264,6 +264,11 @@ class KubeClient:
         pages = self.sender.list_items(f"{CORE}/resourcequotas", "resourcequotas")
         return tuple(read_mapping(item) for item in pages)
 
+    def list_limit_ranges(self, namespace: str) -> tuple[Json, ...]:
+        """LIST the LimitRanges of a namespace, as plain values."""
+        path = f"{CORE}/namespaces/{segment(namespace)}/limitranges"
+        return tuple(read_mapping(item) for item in self.sender.list_items(path, "limitranges"))
+
     def list_disruption_budgets(self) -> tuple[Json, ...]:
         """LIST the PodDisruptionBudgets of all namespaces; more than `BUDGET_BYTES` is an error."""
         path, kind = f"{POLICY}/poddisruptionbudgets", "poddisruptionbudgets"

@@ -112,6 +112,10 @@ class Settings:
         (), "Devices are given out on nodes that have all of these labels; without any, on all."
     )
 
+    resize: bool = setting(
+        True, "Running pods may ask for other amounts; off: every such request is refused."
+    )
+
     http_bind: Address = setting(
         "127.0.0.1:9080", "Address of /filter and /bind; HTTPS once a certificate is set."
     )

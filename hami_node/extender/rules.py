@@ -21,11 +21,13 @@ class ExtenderRules:
         vendors: whose cards are given out.
         engine: how nodes and cards are chosen.
         node_labels: labels without which a node is not used.
+        can_resize: running pods may be resized.
     """
 
     vendors: tuple[VendorProtocol, ...]
     engine: Rules
     node_labels: Mapping[str, str] = field(default_factory=lambda: ANY_LABELS)
+    can_resize: bool = True
 
     @property
     def limited(self) -> VendorProtocol | None:
@@ -43,4 +45,5 @@ def rules_of(settings: Settings, vendors: Sequence[AnyVendor]) -> ExtenderRules:
             gpu_policy=settings.gpu_scheduler_policy,
         ),
         node_labels=dict(pair.split("=", 1) for pair in settings.node_label_selector),
+        can_resize=settings.resize,
     )

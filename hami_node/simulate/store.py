@@ -34,6 +34,7 @@ _IN_NAMESPACES: Final = (
     ("pods", "Pod", "v1"),
     ("events", "Event", "v1"),
     ("resourcequotas", "ResourceQuota", "v1"),
+    ("limitranges", "LimitRange", "v1"),
     ("secrets", "Secret", "v1"),
     ("services", "Service", "v1"),
     ("serviceaccounts", "ServiceAccount", "v1"),

@@ -16,6 +16,7 @@ from hami_node.model import ContainerGrants, ContainerKind, Grant, Pod, Uuid
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.grants import decode_grants, encode_grants
+from hami_node.wire.quotas import maximum_in
 from hami_node.wire.reservation import counts_of
 from hami_node.wire.resize import (
     Outcome,
@@ -198,6 +199,37 @@ def _asked(
         grant,
         memory_mib=max(grant.memory_mib, ask.memory_mib_on(card.device.memory_mib)),
         cores=max(grant.cores, min(ask.cores, WHOLE_CARD)),
+    )
+
+
+def above_maximum(pod: Pod, wanted: Resizing, limit_ranges: Sequence[Mapping[str, object]]) -> str:
+    """Where the pod would grow beyond what LimitRanges of its namespace allow; "" for nowhere."""
+    vendor, held = wanted.vendor, wanted.vendor.held_by(pod).by_container
+    lasting = [one.name for one in pod.containers if one.kind is not ContainerKind.INIT]
+    had = [_of_a_card(held.get(name, ())) for name in lasting]
+    wants = [_of_a_card(wanted.grants.get(name, held.get(name, ()))) for name in lasting]
+    for at, resource, factor, unit in (
+        (0, vendor.memory, vendor.memory_factor, "MiB"),
+        (1, vendor.cores, 1, "%"),
+    ):
+        pairs = [(before[at], after[at]) for before, after in zip(had, wants, strict=True)]
+        whole = (sum(before for before, _ in pairs), sum(after for _, after in pairs))
+        for kind, changes in (("Container", pairs), ("Pod", [whole])):
+            most = maximum_in(limit_ranges, kind, resource)
+            grown = max((after for before, after in changes if after > before), default=0)
+            if most is not None and grown > most * factor:
+                return (
+                    f"a LimitRange of namespace {pod.namespace} allows a {kind.lower()} "
+                    f"{most * factor} {unit}, it would have {grown} {unit}"
+                )
+    return ""
+
+
+def _of_a_card(grants: ContainerGrants) -> tuple[int, int]:
+    """MiB and percent of each card, as a container's limits ask for them."""
+    return (
+        max((grant.memory_mib for grant in grants), default=0),
+        max((grant.cores for grant in grants), default=0),
     )
 
 

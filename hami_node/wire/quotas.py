@@ -1,8 +1,8 @@
-"""ResourceQuota objects: the limits that concern cards."""
+"""ResourceQuota and LimitRange objects: the limits that concern cards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,19 @@ class _Spec(msgspec.Struct):
 class _Quota(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Bounds(msgspec.Struct):
+    type: str = ""
+    max: dict[str, str | int | float] | None = None
+
+
+class _RangeSpec(msgspec.Struct):
+    limits: list[_Bounds] | None = None
+
+
+class _LimitRange(msgspec.Struct):
+    spec: _RangeSpec = msgspec.field(default_factory=_RangeSpec)
 
 
 _DECODER: Final = msgspec.json.Decoder(_Quota)
@@ -78,3 +91,20 @@ def decode_resource_quota(raw: bytes | Mapping[str, object]) -> ResourceQuota:
         resource_version=quota.metadata.resource_version,
         hard={key: str(value) for key, value in hard.items() if "/" in key},
     )
+
+
+def maximum_in(
+    limit_ranges: Iterable[Mapping[str, object]], kind: str, resource: str
+) -> int | None:
+    """The most of a resource that a `Container` or a `Pod` may have; None for no limit.
+
+    Raises:
+        WireError: not LimitRange objects, or the maximum is no whole number.
+    """
+    try:
+        ranges = [msgspec.convert(raw, _LimitRange) for raw in limit_ranges]
+    except (msgspec.MsgspecError, RecursionError) as e:
+        raise WireError("limitrange", str(e), "can't be read") from e
+    bounds = [one for found in ranges for one in found.spec.limits or () if one.type == kind]
+    maxima = [one.max[resource] for one in bounds if one.max and resource in one.max]
+    return min((parse_whole_quantity(str(text), resource) for text in maxima), default=None)

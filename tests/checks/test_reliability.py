@@ -19,7 +19,7 @@ MOST: Final = {
     "F": 11,  # foreign holders, NUMA nodes, Neuron
     "L": 11,  # the limiter's and containers' files
     "S": 10,  # fixed shares
-    "Z": 12,  # the resize of a running pod
+    "Z": 13,  # the resize of a running pod
     "D": 15,  # the driver, the node's paths
     "H": 10,  # how cards are handed over
     "U": 9,  # in reading what is used

@@ -103,6 +103,13 @@ class FakeExtenderKube:
         view.fence = fence
         return view
 
+    def list_limit_ranges(self, namespace: str) -> tuple[Json, ...]:
+        def listed() -> tuple[Json, ...]:
+            found = self.store.select("limitranges", lambda _: True)[1]
+            return tuple(one for one in found if one["metadata"]["namespace"] == namespace)
+
+        return self._serve("list_limit_ranges", listed)
+
     def patch_pod_exactly(
         self,
         pod: Pod,

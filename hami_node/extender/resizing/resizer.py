@@ -6,6 +6,8 @@ What happens to a request (`is_undecided` says which is one):
 |---|---|---|
 | asks for what can't be | refused | the state, with the reason |
 | asks for what its cards or its quota lack | refused | the state, with the reason |
+| asks for more than a LimitRange allows | refused | the state, with the reason |
+| asks while resizing is off | refused | the state, with the reason |
 | asks for what there is room for | approved | the approval; the larger reservation; no state |
 | has a refused request and asks no more | forgotten | neither state nor approval |
 
@@ -30,6 +32,7 @@ from hami_node.model import Pod
 from hami_node.ports import EventNote, ExtenderKube, Fence
 from hami_node.vendors.resizing import (
     Resizing,
+    above_maximum,
     is_ready,
     is_undecided,
     is_withdrawn,
@@ -152,10 +155,11 @@ class Resizer:
         try:
             request = decode_request(pod.annotations[names.POD_RESIZE])
             wanted = resizing_of(pod, request, self._state.rules.vendors)
+            why = self._why_not_there(pod) or self._above_maximum(pod, wanted)
         except WireError as e:
             self._refuse(pod, decision, str(e), fence)
             return
-        if why := self._why_not_there(pod):
+        if why:
             self._refuse(pod, decision, why, fence)
             return
         answer = self._state.resize(pod, wanted)
@@ -164,7 +168,13 @@ class Resizer:
         elif not isinstance(answer, Busy):
             self._approve(pod, decision, wanted, fence)
 
+    def _above_maximum(self, pod: Pod, wanted: Resizing) -> str:
+        """Kubernetes keeps LimitRanges when a pod is created, and nobody later."""
+        return above_maximum(pod, wanted, self._kube.list_limit_ranges(pod.namespace))
+
     def _why_not_there(self, pod: Pod) -> str:
+        if not self._state.rules.can_resize:
+            return "resizing is off in this cluster, by the setting resize"
         node = self._state.node(pod.node_name)
         if node is not None and names.NODE_RESIZED not in node.annotations:
             return (

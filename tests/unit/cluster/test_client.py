@@ -204,6 +204,15 @@ def test_list_resource_quotas_returns_all_namespaces(
     assert len(kube.list_resource_quotas()) == 2
 
 
+def test_list_limit_ranges_returns_those_of_the_namespace(
+    server: FaultyApiServer, kube: KubeClient
+) -> None:
+    for namespace in ("a", "b"):
+        body = {"metadata": {"namespace": namespace, "name": "most"}, "spec": {"of": namespace}}
+        server.create("limitranges", body)
+    assert [one["spec"] for one in kube.list_limit_ranges("a")] == [{"of": "a"}]
+
+
 def test_request_sends_any_method_and_path(server: FaultyApiServer, kube: KubeClient) -> None:
     assert b"simulated" in kube.request("GET", "/version")
     kube.request("DELETE", "/api/v1/namespaces/ns/pods/p1")

@@ -224,6 +224,7 @@ def test_rights_of_the_extender_are_exactly_these() -> None:
         ("", "pods/binding", "", "create"),
         ("", "events", "", "create"),
         *(("", "resourcequotas", "", verb) for verb in ("list", "watch")),
+        ("", "limitranges", "", "list"),
         ("policy", "poddisruptionbudgets", "", "list"),
     }
     assert rights_of([one("Role")]) == {

@@ -94,7 +94,7 @@ def cores_used(desk: Desk) -> int:
 def test_more_is_approved_and_reserved_in_one_patch(desk: Desk) -> None:
     before = len(desk.kube.calls)
     ask(desk, "a", gpumem=7000, gpucores=70)
-    assert desk.kube.calls[before:] == ["patch_pod_exactly"]
+    assert desk.kube.calls[before:] == ["list_limit_ranges", "patch_pod_exactly"]
     assert desk.notes_of("a")[ALLOCATED] == f"{CARD},NVIDIA,7000,70:;"
     given = approval(desk, "a")
     assert given["uid"] == "uid-a"
@@ -462,6 +462,78 @@ def test_less_is_approved_even_beyond_the_quota(desk: Desk) -> None:
     quota(desk, 100)
     ask(desk, "a", gpumem=3900)
     assert desk.results[-1] == "approved"
+
+
+# -- what administrators set -----------------------------------------------------------------------
+def limit_range(desk: Desk, kind: str, namespace: str = "default", **most: str) -> None:
+    limits = [{"type": kind, "max": {f"nvidia.com/{word}": text for word, text in most.items()}}]
+    body = {"metadata": {"name": "most"}, "spec": {"limits": limits}}
+    desk.kube.store.create("limitranges", namespace, body)
+
+
+@shows(
+    "Z13",
+    fault="a tenant grows its pod beyond the LimitRange that Kubernetes keeps at creation only",
+    happens="what grows above the maximum of a container or a pod is refused, with both numbers",
+)
+@pytest.mark.parametrize(
+    ("most", "amounts", "why"),
+    [
+        ({"gpumem": "5k"}, {"gpumem": 5001}, "allows a container 5000 MiB, it would have 5001 MiB"),
+        ({"gpucores": "30"}, {"gpucores": 31}, "allows a container 30 %, it would have 31 %"),
+    ],
+)
+def test_more_than_a_limit_range_allows_is_refused(
+    desk: Desk, most: dict[str, str], amounts: Mapping[str, int], why: str
+) -> None:
+    limit_range(desk, "Container", "other", gpumem="1", gpucores="1")
+    limit_range(desk, "Container", **most)
+    ask(desk, "a", **amounts)
+    assert f"a LimitRange of namespace default {why}" in state(desk, "a")["why"]
+    assert names.POD_RESIZE_APPROVED not in desk.notes_of("a")
+    ask(desk, "a", **{word: amount - 1 for word, amount in amounts.items()})
+    assert desk.results[-1] == "approved"
+
+
+def test_limit_range_of_pods_counts_all_containers(desk: Desk) -> None:
+    run(desk, "c", Box(name="x", memory_mib=1000), Box(name="y", memory_mib=1000))
+    limit_range(desk, "Pod", gpumem="2500")
+    ask_text(desk, "c", '{"x": {"gpumem": 1501}}')
+    assert "allows a pod 2500 MiB, it would have 2501 MiB" in state(desk, "c")["why"]
+    ask_text(desk, "c", '{"x": {"gpumem": 1600}, "y": {"gpumem": 900}}')
+    assert desk.results[-1] == "approved"
+
+
+def test_pod_above_a_later_limit_range_may_shrink(desk: Desk) -> None:
+    limit_range(desk, "Container", gpumem="100")
+    ask(desk, "a", gpumem=3900)
+    assert desk.results[-1] == "approved"
+
+
+@pytest.mark.parametrize("limits", [{"max": {"nvidia.com/gpumem": "1500m"}}, "?"])
+def test_limit_range_that_can_not_be_read_allows_nothing(desk: Desk, limits: object) -> None:
+    row = {"type": "Container", **limits} if isinstance(limits, dict) else limits
+    body = {"metadata": {"name": "most"}, "spec": {"limits": [row]}}
+    desk.kube.store.create("limitranges", "default", body)
+    ask(desk, "a", gpumem=5000)
+    assert desk.results[-1] == "refused"
+
+
+def test_limit_ranges_that_are_not_answered_are_asked_for_again(desk: Desk) -> None:
+    desk.kube.fail("list_limit_ranges", KubeError("no answer"))
+    ask(desk, "a", gpumem=5000)
+    assert state(desk, "a") == {}
+    desk.resizer.decide_all()
+    assert desk.results[-1] == "approved"
+
+
+def test_resize_is_refused_where_it_is_off() -> None:
+    desk = Desk("n1", values={"resize": False})
+    tell(desk, {})
+    run(desk, "a", Box(memory_mib=4000, cores=20))
+    ask(desk, "a", gpumem=3000)
+    assert "resizing is off in this cluster" in state(desk, "a")["why"]
+    assert desk.held()["a"] == 4000
 
 
 # -- failures --------------------------------------------------------------------------------------
