@@ -24,6 +24,7 @@ from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.metrics.listener import listen
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import Clock
+from hami_node.record.lock import RecordLock
 from hami_node.signals import END_SIGNALS, SignalThread
 from hami_node.threads import GuardedThreads
 from hami_node.vendors.spec import AnyVendor
@@ -36,6 +37,12 @@ log = logging.getLogger(__name__)
 
 FIRST_REGISTRATION_S: Final = 0.5
 """How long the rest of the start waits for kubelet to take the first registration."""
+PATIENCE_S: Final = 0.2
+"""How long the lock of the record may take before it is said that somebody holds it."""
+TURN_CHECK_S: Final = 0.5
+
+Listeners = tuple[socket.socket | None, socket.socket | None]
+"""For the pages and for the probes; None where one is switched off."""
 
 
 class Daemon:
@@ -87,14 +94,17 @@ class Daemon:
         """True where some cards are not real."""
         return any(owner.backend.is_simulated for owner in self.vendor_cards)
 
-    def start(self) -> None:
-        """Bind the addresses, find the cards, register, then load and start the rest.
+    def start(self, listeners: Listeners | None = None) -> None:
+        """Find the cards, register, then load and start the rest.
+
+        Args:
+            listeners: the addresses of the settings if they are bound already.
 
         Raises:
             ConfigError: credentials, an address or the size of a device list are wrong.
         """
         # before kubelet counts on us: a taken port must not be found out after that
-        listeners = _listeners(self.settings)
+        listeners = listeners or _listeners(self.settings)
         for owner in self.vendor_cards:
             owner.find_cards()
             self._settle(owner)
@@ -206,8 +216,8 @@ class Daemon:
         return 1 if self.threads.died else 0
 
 
-def _listeners(settings: Settings) -> tuple[socket.socket | None, socket.socket | None]:
-    """Listen on the addresses of the pages and of the probes; None where one is switched off."""
+def _listeners(settings: Settings) -> Listeners:
+    """Listen on the addresses of the pages and of the probes."""
     pages, probes = settings.metrics_address, settings.probe_address
     return (
         None if pages == "off" else listen("metrics-address", pages),
@@ -215,8 +225,35 @@ def _listeners(settings: Settings) -> tuple[socket.socket | None, socket.socket 
     )
 
 
+def _wait_turn(lock: RecordLock, listeners: Listeners, stop: threading.Event) -> None:
+    """Say why this process serves nothing, until the lock is held or `stop` is set."""
+    from hami_node.metrics.server import Probes, ProbeServer  # slow to import
+
+    checks = Probes(ready={"record": lambda: lock.problem or "it takes over just now"})
+    servers = []
+    for listener in filter(None, listeners):
+        listener.setblocking(False)  # for a moment the next server accepts from it, too
+        servers.append(ProbeServer(listener.dup(), checks).start())
+    told = ""
+    while not stop.is_set() and not lock.wait(TURN_CHECK_S):
+        problem = lock.problem
+        if problem not in ("", told):
+            told = problem
+            log.warning("daemon_waits", extra=kv(problem=problem))
+    for server in servers:
+        threading.Thread(target=server.close, name="probe-close", daemon=True).start()
+
+
+def _settings_now(before: Settings, sources: ConfigSources) -> Settings:
+    """The settings after a wait in which files may have changed. Raises ConfigError."""
+    found = resolve(sources)
+    if found.errors:
+        raise found.errors[0]
+    return keep_fixed(before, found.settings)[0]
+
+
 def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[AnyVendor]) -> int:
-    """Run until SIGTERM or SIGINT; the process's exit code.
+    """Run until SIGTERM or SIGINT; the process's exit code. One at a time serves the node.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -229,9 +266,19 @@ def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[Any
         raise ConfigError(
             "settings", "plugin-dir", str(settings.plugin_dir), "mount kubelet's folder there"
         )
-    daemon = Daemon(settings, sources, vendors)
-    actions = dict.fromkeys(END_SIGNALS, daemon.stop.set)
-    signals.start({**actions, signal.SIGHUP: daemon.hang_up})
+    stop, is_hung_up = threading.Event(), threading.Event()
+    actions = {**dict.fromkeys(END_SIGNALS, stop.set), signal.SIGHUP: is_hung_up.set}
+    signals.start(actions)
+    listeners, lock = _listeners(settings), RecordLock(settings.record_dir)
+    if not lock.take(PATIENCE_S):
+        _wait_turn(lock, listeners, stop)
+        if stop.is_set():
+            return 0
+        settings = _settings_now(settings, sources)
+    daemon = Daemon(settings, sources, vendors, stop=stop)
+    actions[signal.SIGHUP] = daemon.hang_up
+    if is_hung_up.is_set():
+        daemon.hang_up()
     backends = [owner.backend.name for owner in daemon.vendor_cards]
     log.info("starting", extra=kv(version=__version__, node=settings.node_name, backends=backends))
     if settings.ignored:
@@ -239,8 +286,8 @@ def run_daemon(settings: Settings, sources: ConfigSources, vendors: Sequence[Any
     if daemon.is_simulated:
         log.warning("cards_are_simulated", extra=kv(backends=backends))
     try:
-        daemon.start()
+        daemon.start(listeners)
     except BaseException:
-        daemon.stop.set()
+        stop.set()
         raise
     return daemon.wait()

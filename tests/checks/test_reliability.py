@@ -14,7 +14,7 @@ ROWS: Final = tuple(shown())
 MOST: Final = {
     "N": 19,  # on the node
     "E": 15,  # at the extender and webhook
-    "R": 9,  # in the record
+    "R": 10,  # in the record
     "P": 15,  # in everyday use
     "F": 11,  # foreign holders, NUMA nodes, Neuron
     "L": 11,  # the limiter's and containers' files
