@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin
 # The tests wait more than they compute: four processes a core.
-TESTS  := $(shell expr 4 \* $$(nproc 2>/dev/null || echo 2))
+PROCESSES := $(shell expr 4 \* $$(nproc 2>/dev/null || echo 2))
 # Each of these processes would rewrite every assertion again where nothing may be kept compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check fmt lint type dead words hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
+.PHONY: help demo test test-long mutants check fmt lint type dead words hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
@@ -27,10 +27,14 @@ demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in unde
 	$(RUN)/hami-node demo
 
 test: $(VENV)/.ready ## unit, property, conformance and integration tests, four processes a core; needs gcc for the tests of NVML, which are skipped without it
-	$(RUN)/python -m pytest --numprocesses $(TESTS) --dist worksteal
+	$(RUN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-long: $(VENV)/.ready ## what takes too long for test: more seeds of what is tested by chance
-	$(RUN)/python -m pytest -m long --numprocesses $(TESTS) --dist worksteal
+	$(RUN)/python -m pytest -m long --numprocesses $(PROCESSES) --dist worksteal
+
+MUTANTS := $(if $(TESTS),--tests "$(TESTS)") $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(JSON),--json)
+mutants: $(VENV)/.ready ## put small faults into ROOM (a folder below hami_node/) of a copy, and print which test notices each
+	@$(RUN)/python -m tests.mutants "$(ROOM)" $(MUTANTS)
 
 check: $(VENV)/.ready lint type dead words ## lint, type, dead and words
 
