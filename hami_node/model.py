@@ -248,6 +248,7 @@ class Pod:
     `has_containers` is true once the container runtime has made one of them. `owner` is the uid of
     its controller, "" without one; `refusal` kubelet's message where it could not admit the pod;
     `nominated_node` the node on which kube-scheduler makes room for it, "" for none;
+    `is_preempted` is true once kube-scheduler evicts it for another pod;
     `unscheduled` tells apart what kube-scheduler says of a pod that it could not bind, "" for none.
     """
 
@@ -269,6 +270,7 @@ class Pod:
     priority: int = 0
     never_preempts: bool = False
     nominated_node: str = ""
+    is_preempted: bool = False
     unscheduled: str = ""
 
     @property

@@ -300,7 +300,7 @@ class Parts:
             pause=lambda: self._stop.wait(PAUSE_S),
             protection=Protection(self.kube, self._clock),
         )
-        return PodPreemption(parts, self._outlets("preempt"))
+        return PodPreemption(parts, self._writer, self._outlets("preempt"))
 
     def _build_sending(self) -> Sending:
         leader = self.readiness.leader

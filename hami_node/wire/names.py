@@ -64,6 +64,8 @@ POD_BIND_PHASE: Final = "hami.io/bind-phase"
 POD_BIND_TIME: Final = "hami.io/bind-time"
 # daemon -> people: the version of the limiter of each container, as JSON; ours
 POD_LIMITERS: Final = "hami-node.io/limiters"
+# extender -> extender: who is evicted for this pod, see "Preemption"; ours
+POD_VICTIMS: Final = "hami-node.io/victims"
 # scheduler, extender -> daemon, plugin: bound, waits for Allocate; util/types.go
 PHASE_ALLOCATING: Final = "allocating"
 # daemon, plugin -> scheduler: every container is served; util/types.go

@@ -232,8 +232,14 @@ def _pod_of(raw: _Pod) -> Pod:
         priority=spec.priority or 0,
         never_preempts=spec.preemption_policy == "Never",
         nominated_node=sys.intern(status.nominated_node_name or ""),
+        is_preempted=any(map(_is_preemption, status.conditions or ())),
         unscheduled=_unscheduled(status.conditions or ()),
     )
+
+
+def _is_preemption(condition: _PodCondition) -> bool:
+    """Only who may write a pod's status can say so. Source: k8s.io/api/core/v1/types.go."""
+    return condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
 
 
 def _unscheduled(conditions: Iterable[_PodCondition]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import Container, ContainerKind, Pod, Vendor
@@ -16,6 +19,7 @@ SHARED_KEYS = (
     names.POD_BIND_TIME,
     names.POD_RESIZE_APPROVED,
     names.POD_RESIZE_STATE,
+    names.POD_VICTIMS,
 )
 """What a scheduler writes into a pod whatever the vendor; each vendor has keys of its own."""
 
@@ -57,6 +61,21 @@ def counts_of(pod: Pod, resource: str) -> dict[str, int]:
     """Counts by container name, only of containers that request it, in the pod's order."""
     counts = {container.name: count_of(container, resource) for container in pod.containers}
     return {name: count for name, count in counts.items() if count}
+
+
+def encode_victims(victims: Mapping[str, tuple[str, ...]]) -> str:
+    """By node that may be nominated: uids of the pods that are evicted there."""
+    return msgspec.json.encode(victims, order="sorted").decode()
+
+
+def victims_of(pod: Pod) -> Mapping[str, frozenset[str]]:
+    """What is noted on the pod; nothing where that can't be read."""
+    try:
+        return msgspec.json.decode(
+            pod.annotations.get(names.POD_VICTIMS, "{}"), type=dict[str, frozenset[str]]
+        )
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
 
 
 def are_inits_over(pod: Pod) -> bool:

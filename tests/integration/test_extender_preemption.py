@@ -307,7 +307,7 @@ def test_room_beside_what_is_kept_is_given(rig: ExtenderRig) -> None:
     assert rig.wrongs() == []
 
 
-@pytest.mark.parametrize("end", ["deleted", "cleared", "elsewhere", "never nominated"])
+@pytest.mark.parametrize("end", ["deleted", "elsewhere", "never nominated"])
 def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> None:
     full = _fill(rig)
     urgent = _create(rig, "urgent", priority=HIGH)
@@ -323,7 +323,21 @@ def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> N
     elif end == "never nominated":
         rig.clock.shift(31.0)
     else:
-        _nominate(rig, "urgent", None if end == "cleared" else "n7")
+        _nominate(rig, "urgent", "n7")
+    assert _filter(rig, rival, "n0") == ["n0"]
+
+
+def test_the_room_is_kept_for_a_moment_after_the_nomination_was_cleared(rig: ExtenderRig) -> None:
+    """kube-scheduler clears it whenever a call for the pod fails."""
+    full = _fill(rig)
+    urgent = _create(rig, "urgent", priority=HIGH)
+    _preempt(rig, urgent, {"n0": full[:1]})
+    _nominate(rig, "urgent", "n0")
+    _evict(rig, full[0])
+    rival = _create(rig, "rival")
+    _nominate(rig, "urgent", None)
+    assert _filter(rig, rival, "n0") == []
+    rig.clock.shift(11.0)
     assert _filter(rig, rival, "n0") == ["n0"]
 
 

@@ -127,7 +127,7 @@ neuron:
 'hami.io/bind-time', 'hami.io/aws-neuron-devices-allocated', 'AWS_NEURON_IDS',
 'NEURON_RESOURCE_TYPE', 'NEURON_ALLOC_TIME', 'NEURON_ALLOCATED',
 'aws.amazon.com/predicate-node', 'hami-node.io/resize-approved',
-'hami-node.io/resize-state']
+'hami-node.io/resize-state', 'hami-node.io/victims']
 {{- end -}}
 
 {{/* "true" where every container's environment is written, so every pod concerns the webhook. */}}

@@ -1,12 +1,16 @@
 """The room that evicted pods leave: kept for the pod for which they had to go.
 
 kube-scheduler writes its choice to the pod (`status.nominatedNodeName`) and keeps what it counts
-itself; what the victims held on cards nobody else keeps.
+itself; what the victims held on cards nobody else keeps. It clears its choice whenever a call for
+the pod fails, as between two leaders. So the victims are noted on the pod, for the next leader, and
+the room is kept until they have ended. Their owner may write such a note, too, where no policy
+forbids it: it counts for the node that was nominated only, and of its pods only those that
+kube-scheduler evicts, both of which the status says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -17,15 +21,20 @@ from hami_node.engine.fleet.kept import Kept
 from hami_node.engine.place import PodRequest
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import WireError
+from hami_node.extender.state.pod_book import PodBook
 from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
+from hami_node.wire import names
+from hami_node.wire.reservation import victims_of
 
 UNSEEN_S: Final = 30.0
 """How long room is kept on the nodes of an answer while the watch shows no nomination."""
 KEPT_S: Final = 600.0
 """How long it is kept for a nominated pod that does not come, once its victims are gone."""
+LEFT_S: Final = 10.0
+"""The same once the nomination was cleared: kube-scheduler tries the pod again within that."""
 MAX_KEPT: Final = 1_000
 """Pods for which room is kept; of more, that of the oldest is given up."""
 RETRY_S: Final = 1.0
@@ -35,9 +44,6 @@ STEPS_AT_ONCE: Final = 512
 """A look that takes more steps of effort than that counts as several."""
 
 NOTHING_KEPT: Final[Kept] = MappingProxyType({})
-
-Leaving = Callable[[str], frozenset[str]]
-"""The pods of a node that are being deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ class _Entry:
     Attributes:
         heard: its nomination as the watch shows it.
         node: the nomination that counts; "" while one is awaited.
+        victims: who is evicted there.
+        is_cleared: the nomination was taken back, and its victims still count.
         rooms: by node; of a pod that another scheduler nominated, once it has been found.
         until_s: when its time is over, monotonic.
         sought_s: when its room was last sought.
@@ -66,23 +74,31 @@ class _Entry:
     until_s: float
     heard: str = ""
     node: str = ""
+    victims: frozenset[str] = frozenset()
+    is_cleared: bool = False
     rooms: dict[str, Room] = field(default_factory=dict)
     sought_s: float | None = None
 
-    def nominate(self, node: str, now_s: float) -> None:
-        self.node, self.until_s, self.sought_s = node, now_s + KEPT_S, None
-        self.rooms = {node: self.rooms[node]} if node in self.rooms else {}
+    def nominate(self, node: str, victims: frozenset[str], now_s: float) -> None:
+        room = self.rooms.get(node)
+        self.node, self.sought_s, self.is_cleared = node, None, False
+        self.rooms, self.victims = ({}, victims) if room is None else ({node: room}, room.victims)
+        self.extend(now_s)
+
+    def extend(self, now_s: float) -> None:
+        self.until_s = now_s + (LEFT_S if self.is_cleared else KEPT_S)
 
 
 class KeptRooms:
     """Not thread-safe: its owner holds a lock."""
 
     def __init__(
-        self, fleet: Fleet, clock: Clock, vendors: Sequence[VendorProtocol], leaving: Leaving
+        self, fleet: Fleet, clock: Clock, vendors: Sequence[VendorProtocol], pods: PodBook
     ) -> None:
         """Keep room on the nodes of `fleet`, for pods that ask for these vendors' cards."""
-        self._fleet, self._clock, self._vendors, self._leaving = fleet, clock, vendors, leaving
+        self._fleet, self._clock, self._vendors, self._pods = fleet, clock, vendors, pods
         self._entries: dict[str, _Entry] = {}
+        self._noted: dict[str, Pod] = {}
 
     def keep(self, pod: Pod, request: PodRequest, rooms: Mapping[str, Room]) -> None:
         """Keep these rooms for a pod, in place of those before, until its nomination is known."""
@@ -102,19 +118,43 @@ class KeptRooms:
 
     def hear(self, pod: Pod) -> None:
         """Apply a state of a pod from the watch."""
-        entry = self._entries.get(pod.uid)
-        if entry is None and not pod.nominated_node:
-            return
-        if pod.node_name or pod.is_over or pod.is_being_deleted:
-            self.forget(pod.uid)
-        elif entry is None:
-            self._hear_new(pod)
+        if pod.is_over:
+            self.ended(pod)
+        elif pod.node_name or pod.is_being_deleted:
+            self._forget(pod.uid)
         else:
-            self._hear_again(pod.uid, entry, pod.nominated_node)
+            if names.POD_VICTIMS in pod.annotations:
+                self._noted[pod.uid] = pod
+            else:
+                self._noted.pop(pod.uid, None)
+            entry = self._entries.get(pod.uid)
+            if entry is not None:
+                self._hear_again(pod, entry)
+            elif pod.nominated_node:
+                self._hear_new(pod, pod.nominated_node)
 
-    def forget(self, uid: str) -> None:
-        """The pod is bound or gone."""
-        self._entries.pop(uid, None)
+    def ended(self, pod: Pod) -> None:
+        """The pod is gone: nothing is kept for it, and what it leaves is kept from now on."""
+        self._forget(pod.uid)
+        for entry in self._entries.values():
+            if pod.is_preempted and pod.uid in entry.victims:
+                entry.extend(self._clock.monotonic())
+
+    def begin_term(self) -> None:
+        """Keep the rooms of pods whose nomination was cleared before this replica saw it."""
+        for pod in self._noted.values():
+            if pod.uid not in self._entries:
+                noted = victims_of(pod).items()
+                nodes = [node for node, victims in noted if self._are_evicted(victims, node)]
+                if nodes and (entry := self._hear_new(pod, nodes[0])) is not None:
+                    self._clear(pod.uid, entry)
+
+    def awaited(self, uid: str) -> str:
+        """Where pods are evicted for this one although its nomination was cleared; or ""."""
+        entry = self._entries.get(uid)
+        if entry is None or not entry.is_cleared:
+            return ""
+        return entry.node if self._are_evicted(entry.victims, entry.node) else ""
 
     def against(self, uid: str, priority: int) -> Kept:
         """By node: what is kept there for other pods that this one may not overtake."""
@@ -134,28 +174,48 @@ class KeptRooms:
         while len(self._entries) > MAX_KEPT:
             del self._entries[next(iter(self._entries))]
 
-    def _hear_new(self, pod: Pod) -> None:
+    def _forget(self, uid: str) -> None:
+        self._entries.pop(uid, None)
+        self._noted.pop(uid, None)
+
+    def _hear_new(self, pod: Pod, node: str) -> _Entry | None:
         """A nomination without an answer of ours: of the leader before, or by CPU and memory."""
         try:
             request = request_of(pod, self._vendors)
         except WireError:
-            return
+            return None
         if request.is_empty:
-            return
+            return None
         entry = _Entry(pod=pod.key, priority=pod.priority, request=request, until_s=0.0)
         entry.heard = pod.nominated_node
-        entry.nominate(pod.nominated_node, self._clock.monotonic())
+        self._nominate(entry, pod, node)
         self._add(pod.uid, entry)
+        return entry
 
-    def _hear_again(self, uid: str, entry: _Entry, nominated: str) -> None:
-        entry.heard = nominated
+    def _hear_again(self, pod: Pod, entry: _Entry) -> None:
+        nominated = entry.heard = pod.nominated_node
         if not entry.node:  # an older nomination may be shown before the one that follows
             if nominated in entry.rooms:
-                entry.nominate(nominated, self._clock.monotonic())
+                self._nominate(entry, pod, nominated)
         elif not nominated:
-            self.forget(uid)
-        elif nominated != entry.node:
-            entry.nominate(nominated, self._clock.monotonic())
+            self._clear(pod.uid, entry)
+        elif nominated != entry.node or entry.is_cleared:
+            self._nominate(entry, pod, nominated)
+
+    def _nominate(self, entry: _Entry, pod: Pod, node: str) -> None:
+        entry.nominate(node, victims_of(pod).get(node, frozenset()), self._clock.monotonic())
+
+    def _clear(self, uid: str, entry: _Entry) -> None:
+        """Its nomination was taken back: by an error or for good, which nobody can tell."""
+        if not entry.victims:
+            self._entries.pop(uid)
+        elif not entry.is_cleared:
+            entry.is_cleared = True
+            entry.extend(self._clock.monotonic())
+
+    def _are_evicted(self, victims: frozenset[str], node: str) -> bool:
+        """True until the last of them has ended; a pod that is not evicted does not count."""
+        return any(self._pods.is_evicted(uid, node) for uid in victims)
 
     def _rooms(self, uid: str, priority: int) -> Iterator[tuple[_Entry, str, Room]]:
         """Every room that this pod may not take."""
@@ -176,14 +236,15 @@ class KeptRooms:
             return False
         if not entry.node:
             if entry.heard not in entry.rooms:
-                self.forget(owner)
+                self._entries.pop(owner)
                 return True
-            entry.nominate(entry.heard, now_s)
+            entry.nominate(entry.heard, frozenset(), now_s)
             return False
-        victims = {uid for room in entry.rooms.values() for uid in room.victims}
-        if any(self._fleet.node_of(uid) == entry.node for uid in victims):
-            entry.until_s = now_s + KEPT_S
+        if self._are_evicted(entry.victims, entry.node):
+            entry.extend(now_s)
             return False
+        if entry.is_cleared:
+            self._entries.pop(owner)
         return True
 
     def _seek(self, owner: str, entry: _Entry, now_s: float) -> int:
@@ -196,7 +257,7 @@ class KeptRooms:
             for uid, other in self._entries.items()
             if node in other.rooms and self._fleet.node_of(uid) is None
         )
-        look = Look(gone=self._leaving(node) | {owner}, kept=taken)
+        look = Look(gone=self._pods.leaving(node) | {owner}, kept=taken)
         trial = Trial(self._fleet, entry.request)
         grants = trial.grants(node, look)
         if grants is not None:

@@ -52,7 +52,7 @@ class ClusterState(StateQueries):
         self._nodes = NodeBook(self._fleet, rules.vendors, rules.node_labels)
         self._pods = PodBook(self._fleet, rules.vendors, clock)
         self._back_off = NodeBackOff(rules.vendors, clock)
-        kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods.leaving)
+        kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
         self.released = ReleaseBook(self._lock, self._pods)
         self._slices = Slices(clock)
@@ -96,7 +96,7 @@ class ClusterState(StateQueries):
                 self.books.kept.hear(after)
             elif before is not None:
                 self._pods.remove(before.uid)
-                self.books.kept.forget(before.uid)
+                self.books.kept.ended(before)
 
     def learned(self, pod: Pod) -> None:
         """Apply a pod from a response of the API server; it may have been deleted since."""
@@ -242,6 +242,7 @@ class ClusterState(StateQueries):
         """
         with self._lock:
             self._pods.begin_term(scheduler_name)
+            self.books.kept.begin_term()
 
     def resize(self, pod: Pod, wanted: Resizing) -> NoRoom | Busy | None:
         """Charge what a running pod asks for, beside what it holds; why not, or None."""

@@ -121,6 +121,13 @@ class PodBook:
         found = ((uid, self._pods.get(uid)) for uid in (() if state is None else state.usage.pods))
         return frozenset(uid for uid, item in found if item and item.pod.is_being_deleted)
 
+    def is_evicted(self, uid: str, node: str) -> bool:
+        """True while kube-scheduler evicts this pod from the node."""
+        item = self._pods.get(uid)
+        if item is None or item.node != node:
+            return False
+        return item.pod.is_being_deleted and item.pod.is_preempted
+
     def leftovers(self, uids: Iterable[str]) -> list[Pod]:
         """Those of these pods that are unbound and carry what does not count or is in doubt."""
         found = map(self._pods.get, uids)

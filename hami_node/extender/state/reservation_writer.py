@@ -16,6 +16,7 @@ from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
+from hami_node.wire.reservation import encode_victims
 from hami_node.wire.values.json_patch import annotation_pointer, pointer
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,17 @@ class ReservationWriter:
             return kube.patch_pod_exactly(seen, left | dict(annotations), labels)
 
         return self._exactly(pod, patch)
+
+    def note_victims(self, pod: Pod, victims: Mapping[str, tuple[str, ...]], fence: Fence) -> None:
+        """Note by node who is evicted for the pod. Raises as `clear`."""
+        note, kube = encode_victims(victims), self._kube.fenced(fence)
+
+        def patch(seen: Pod) -> Pod:
+            if seen.annotations.get(names.POD_VICTIMS) == note:
+                return seen
+            return kube.patch_pod_exactly(seen, {names.POD_VICTIMS: note})
+
+        self._exactly(pod, patch)
 
     def clear(self, pod: Pod, fence: Fence) -> Pod:
         """Remove exactly this reservation from the pod; returns the resulting pod.

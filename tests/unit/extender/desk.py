@@ -61,14 +61,17 @@ class Desk:
         is_patched: bool = False,
         vendors: Sequence[AnyVendor] = VENDORS,
         values: Mapping[str, object] | None = None,
+        beside: Desk | None = None,
     ) -> None:
         """Nodes with `cards` each, under the settings with these values.
 
         With `is_patched` new pods carry a label that an earlier decision left, so that /filter
-        writes the reservation to the pod; else the pod's Binding carries it.
+        writes the reservation to the pod; else the pod's Binding carries it. `beside` is the desk
+        of another replica in the same cluster.
         """
         self._labels = {names.POD_NODE: "earlier"} if is_patched else {}
-        self.clock, self.kube = FakeClock(), FakeExtenderKube()
+        self.clock: FakeClock = FakeClock() if beside is None else beside.clock
+        self.kube: FakeExtenderKube = FakeExtenderKube() if beside is None else beside.kube
         self.results: list[str] = []
         self.notes: list[EventNote] = []
         self.shown_pods: dict[str, Pod] = {}

@@ -9,6 +9,7 @@ from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.place import Rules
 from hami_node.engine.usage import PodGrants
 from hami_node.extender.preemption.kept_rooms import MAX_SOUGHT, RETRY_S, KeptRooms
+from hami_node.extender.state.pod_book import PodBook
 from hami_node.model import Container, ContainerKind, Pod, Uuid
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
@@ -38,9 +39,9 @@ def test_a_decision_seeks_as_much_room_as_its_time_allows(
     monkeypatch: pytest.MonkeyPatch, inits: int, most: int
 ) -> None:
     """Sixteen pods of 64 containers each took 80 ms of one decision."""
-    fleet, clock = Fleet(Rules()), FakeClock()
+    fleet, clock, vendors = Fleet(Rules()), FakeClock(), (nvidia_protocol(),)
     fleet.set_node("n", [device(at, uuid=Uuid(f"GPU-{at}")) for at in range(8)])
-    kept = KeptRooms(fleet, clock, (nvidia_protocol(),), lambda _: frozenset())
+    kept = KeptRooms(fleet, clock, vendors, PodBook(fleet, vendors, clock))
     for number in range(NOMINATED):
         kept.hear(_nominated(number, inits))
     looks: list[str] = []

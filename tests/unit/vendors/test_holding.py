@@ -257,4 +257,5 @@ def test_reservation_keys_are_all_that_only_a_scheduler_writes() -> None:
         "aws.amazon.com/predicate-node",
         "hami-node.io/resize-approved",
         "hami-node.io/resize-state",
+        "hami-node.io/victims",
     }
