@@ -245,8 +245,8 @@ class Container:
 class Pod:
     """The parts of a pod that the product reads. `containers` has init containers first.
 
-    `has_containers` is true once the container runtime has made one of them. `owner` is the uid of
-    its controller, "" without one; `refusal` kubelet's message where it could not admit the pod;
+    `has_containers` is true once the container runtime has made one of them. `refusal` is
+    kubelet's message where it could not admit the pod;
     `nominated_node` the node on which kube-scheduler makes room for it, "" for none;
     `is_preempted` is true once kube-scheduler evicts it for another pod;
     `unscheduled` tells apart what kube-scheduler says of a pod that it could not bind, "" for none.
@@ -265,7 +265,6 @@ class Pod:
     creation_time: str = ""
     is_being_deleted: bool = False
     has_containers: bool = False
-    owner: str = ""
     refusal: str = ""
     priority: int = 0
     never_preempts: bool = False

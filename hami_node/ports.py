@@ -271,6 +271,9 @@ class ExtenderKube(Kube, Protocol):
     def fenced(self, fence: Fence) -> ExtenderKube:
         """The same API; `fence` is checked right before every attempt to write."""
 
+    def label_node(self, name: str, labels: Mapping[str, str]) -> Node:
+        """Set the named labels of a node and nothing else."""
+
     def patch_pod_exactly(
         self,
         pod: Pod,

@@ -116,10 +116,15 @@ class KubeClient:
 
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
         """Set (or with None remove) the named annotations of a node and nothing else."""
-        body = {"metadata": {"annotations": dict(annotations)}}
-        return _node(
-            self.sender.patch(node_path(name), "nodes", f"nodes/{name}", body, MERGE_PATCH)
-        )
+        return self._merge_patch_node(name, {"annotations": dict(annotations)})
+
+    def label_node(self, name: str, labels: Mapping[str, str]) -> Node:
+        """Set the named labels of a node and nothing else."""
+        return self._merge_patch_node(name, {"labels": dict(labels)})
+
+    def _merge_patch_node(self, name: str, metadata: Mapping[str, object]) -> Node:
+        path, body = node_path(name), {"metadata": metadata}
+        return _node(self.sender.patch(path, "nodes", f"nodes/{name}", body, MERGE_PATCH))
 
     def json_patch_node(self, name: str, patch: JsonPatch) -> Node:
         """Apply a JSON patch to a node. Raises Conflict when a `test` fails."""

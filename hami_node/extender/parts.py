@@ -39,6 +39,7 @@ from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.extender.sweeper import Sweeper
 from hami_node.extender.waiting import WaitingPods, held_up
+from hami_node.extender.waker import Waker
 from hami_node.extender.webhook.rules import webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.metrics.extender import ExtenderMetrics
@@ -110,6 +111,7 @@ class Parts:
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
         self.releaser = self._build_releaser()
+        self.waker = Waker(self.state, self.kube, clock, self.readiness.is_leading)
         metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
         probes = self._build_probes(died)
         self.endpoint = self._build_endpoint()

@@ -105,7 +105,7 @@ class PodPlacer:
     ) -> Explained | Refused:
         """Why none of these nodes can take the pod, for which `answer` was found."""
         state = self._state
-        closed = state.backed_off(pod)
+        closed = state.backed_off()
         rejections = state.explain(request, nodes, answer)
         if isinstance(rejections, Refused):
             return rejections

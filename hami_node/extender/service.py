@@ -88,6 +88,7 @@ class Extender:
         threads.start("config", lambda: self._config.run(stop))
         threads.start("sweeper", lambda: parts.sweeper.run(stop))
         threads.start("releaser", lambda: parts.releaser.run(stop))
+        threads.start("waker", lambda: parts.waker.run(stop))
         threads.start("resizer", lambda: parts.resizer.run(stop))
         leader = parts.readiness.leader
         if leader is not None:

@@ -33,7 +33,7 @@ def simulated(state: ClusterState, args: FilterArgs, request: PodRequest) -> Fil
     given = {item.node.name: item for item in args.nodes or ()}
     seen = _seen(state, args.pod, tuple(given))
     known = {name for name, item in given.items() if _is_known(item.node, seen)}
-    closed = {name: why for name, why in state.backed_off(args.pod).items() if name in known}
+    closed = {name: why for name, why in state.backed_off().items() if name in known}
     offers = {
         name: seen.offers.get(name, NOTHING) if name in known else _template(item.node, state.rules)
         for name, item in given.items()

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from hami_node.engine.back_off import Hold
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
-from hami_node.inspection.back_off import back_off_of, in_words
 from hami_node.inspection.divided import divided_on
 from hami_node.inspection.shares import allocatable_shown, fixed_asks, fixed_cards
 from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeView, Problem
@@ -32,8 +30,6 @@ from hami_node.wire.reservation import are_inits_over
 
 MAX_EXCERPT: Final = 200
 """Characters shown of an annotation that can't be decoded."""
-MAX_HOLDS: Final = 3
-"""Waits shown of a node that is backed off."""
 MAX_SENTENCE: Final = 500
 """Characters shown of an annotation that is for people."""
 
@@ -52,7 +48,6 @@ def inspect(
     nodes, pods = tuple(nodes), tuple(pods)
     divided, parts, found_unread = divided_on(nodes, pods, vendors)
     problems = list(found_unread)
-    holds = _holds_by_node(pods, vendors, now_s)
     by_node: dict[str, list[Pod]] = {}
     for pod in sorted(pods, key=lambda pod: pod.key):
         by_node.setdefault(node_of(pod), []).append(pod)
@@ -68,7 +63,6 @@ def inspect(
         found = _holders_on(node, by_node.get(node.name, ()), usage, vendors)
         problems += _misplaced(node, usage)
         problems += _reruns(by_node.get(node.name, ()), usage, vendors)
-        problems += _backed_off(holds.get(node.name, ()), now_s)
         reasons = _closed(node, devices, problems)
         problems += _second_allocators(node, vendors) if devices else ()
         holders += found
@@ -113,22 +107,6 @@ def _reruns(
             continue
         if why := rerun_in_words(pod, holding.grants, usage.cards):
             yield Problem(where=f"pod {pod.key}", why=why)
-
-
-def _holds_by_node(
-    pods: Iterable[Pod], vendors: Sequence[VendorProtocol], now_s: float
-) -> Mapping[str, list[Hold]]:
-    """The waits that go on, those of the most pods first."""
-    found: dict[str, list[Hold]] = {}
-    for hold in back_off_of(pods, vendors, now_s).holds():
-        if hold.is_closed_to("", now_s):
-            found.setdefault(hold.node, []).append(hold)
-    return {name: sorted(held, key=lambda hold: hold.scope) for name, held in found.items()}
-
-
-def _backed_off(holds: Sequence[Hold], now_s: float) -> Iterable[Problem]:
-    for hold in holds[:MAX_HOLDS]:
-        yield Problem(where=f"node {hold.node}", why=in_words(hold, now_s))
 
 
 def _second_allocators(node: Node, vendors: Iterable[VendorProtocol]) -> Iterable[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,24 +22,19 @@ NO_NAMESPACE: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """The picture's fleet, and the same without pods; `later` has nodes that are closed now too."""
+    """The picture's fleet, and the same without pods."""
 
     fleet: Fleet
     empty: Fleet
     nodes: tuple[str, ...]
-    later: tuple[str, ...]
 
     def where(self, request: PodRequest) -> str:
         """A node that the request fits on now; "" for none."""
         return _node(self.fleet, request, self.nodes)
 
-    def where_later(self, request: PodRequest) -> str:
-        """A node that it fits on once nodes that are closed now are open again; "" for none."""
-        return _node(self.fleet, request, self.later)
-
     def where_alone(self, request: PodRequest) -> str:
         """A node that it would fit on without other pods; "" for none."""
-        return _node(self.empty, request, self.later)
+        return _node(self.empty, request, self.nodes)
 
 
 def _node(fleet: Fleet, request: PodRequest, nodes: tuple[str, ...]) -> str:
@@ -51,7 +46,6 @@ def hints_of(
     picture: Picture,
     request: PodRequest,
     annotations: Mapping[str, str],
-    closed: Container[str] = (),
 ) -> tuple[str, ...]:
     """Single changes that make a refused pod fit, as sentences; whether waiting helps comes last.
 
@@ -59,15 +53,12 @@ def hints_of(
         picture: the cluster without the pod.
         request: what the pod requests.
         annotations: the pod's annotations.
-        closed: nodes that get no such pods now.
     """
     basis = picture.basis
-    ready = tuple(name for name in picture.offers if picture.is_ready(name))
     trial = _Trial(
         fleet=picture.fleet,
         empty=picture.empty or fleet_of(basis, picture.offers, {}),
-        nodes=tuple(name for name in ready if name not in closed),
-        later=ready,
+        nodes=tuple(name for name in picture.offers if picture.is_ready(name)),
     )
     return (
         *(hint for vendor in basis.vendors for hint in _smaller(picture, request, trial, vendor)),
@@ -179,8 +170,6 @@ def _waiting(request: PodRequest, trial: _Trial) -> str:
             f"the ResourceQuota of namespace {request.namespace} prevents it: without it the pod "
             f"fits on {node} now"
         )
-    if node := trial.where_later(request):
-        return f"or wait: when pods are sent to {node} again, it fits there"
     if node := trial.where_alone(request):
         return f"or wait: when other pods have ended, it fits on {node}"
     return "waiting alone does not help: it fits on no node even without other pods"

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from hami_node.engine.back_off import BackOff
-from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.place import Rules
 from hami_node.engine.quota import QuotaBook
 from hami_node.engine.usage import DeviceUsage
-from hami_node.inspection.back_off import back_off_of, rejections_of, whose_of
 from hami_node.model import Node, Pod, Uuid
 from hami_node.vendors.holding import UNBOUND_S, Holding, holding_of, stamped_age_s
 from hami_node.vendors.offer import ANY_LABELS, Offer, offer_of
@@ -66,8 +63,6 @@ class Picture:
         others: number of nodes without cards.
         held: the holdings that count, by the key of the pod.
         empty: the same cards without any grant, where somebody keeps them; None makes them anew.
-        back_off: nodes that get no pods for a while, as far as the pods that are there tell.
-        now_s: Unix seconds; 0 where nothing is backed off.
     """
 
     basis: Basis
@@ -77,13 +72,6 @@ class Picture:
     others: int
     held: Mapping[str, PodHolding]
     empty: Fleet | None = None
-    back_off: BackOff = field(default_factory=BackOff)
-    now_s: float = 0.0
-
-    def closed_to(self, pod: Pod) -> Mapping[str, Rejection]:
-        """Why the extender would not send the pod to some nodes now."""
-        closed = self.back_off.closed_to(whose_of(pod), pod.uid, self.now_s)
-        return rejections_of(closed, self.now_s)
 
     def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
         """The cards of a node, if pods may be scheduled on them."""
@@ -127,8 +115,6 @@ def picture_of(
         nodes={node.name: node for node in listed.nodes if node.name in offers},
         others=sum(1 for node in listed.nodes if node.name not in offers),
         held=held,
-        back_off=back_off_of(listed.pods, basis.vendors, now_s),
-        now_s=now_s,
     )
 
 

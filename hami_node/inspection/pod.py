@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -241,9 +241,8 @@ def _unbound(
     picture: Picture, pod: Pod, request: PodRequest, basis: Basis, now_s: float
 ) -> _Finding:
     holding = holding_of(pod, basis.vendors)
-    closed = picture.closed_to(pod)
-    found = explanation_of(picture, request, closed)
-    nodes = _verdicts(picture, request, found, closed)
+    found = explanation_of(picture, request)
+    nodes = _verdicts(picture, request, found)
     hints: tuple[str, ...] = ()
     state, node, summary = PodState.WAITING, "", found.summary
     if holding is not None and not is_expired(pod, now_s):
@@ -254,7 +253,7 @@ def _unbound(
     elif any(answer.verdict is Verdict.FITS for answer in nodes):
         hints = ("kubectl describe pod shows kube-scheduler's reasons other than cards",)
     else:
-        hints = hints_of(picture, request, pod.annotations, closed)
+        hints = hints_of(picture, request, pod.annotations)
     if holding is not None and state is PodState.WAITING:
         summary += (
             f"; it was reserved on {holding.node} and not bound within {UNBOUND_S / 60:.0f} min"
@@ -270,9 +269,7 @@ def _unbound(
     )
 
 
-def _verdicts(
-    picture: Picture, request: PodRequest, found: Explained, closed: Container[str]
-) -> tuple[NodeVerdict, ...]:
+def _verdicts(picture: Picture, request: PodRequest, found: Explained) -> tuple[NodeVerdict, ...]:
     asks = [ask for container in request.containers for ask in container.asks]
     first, vendors = asks[0], dict.fromkeys(ask.vendor for ask in asks)
     wishes, compat = request.wishes.of(first.vendor), picture.basis.rules.compat
@@ -286,8 +283,6 @@ def _verdicts(
             verdict, why = Verdict.NOT_OFFERED, "; ".join(dict.fromkeys(missing)) or offer.why_empty
         elif missing:
             why += f"; not offered: {'; '.join(missing)}"
-        elif name in closed:
-            verdict = Verdict.NOT_OFFERED
         if not picture.is_ready(name):
             verdict = Verdict.NOT_OFFERED
             why = "; ".join(filter(None, ("the node is not ready", why)))

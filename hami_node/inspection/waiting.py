@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
-from hami_node.engine.filters import Rejection
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
@@ -20,8 +18,6 @@ from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
 from hami_node.wire.values.timestamps import parse_time
 
-NOT_CLOSED: Final[Mapping[str, Rejection]] = MappingProxyType({})
-"""No node is backed off."""
 SHOWN: Final = 3
 """Nodes named in a sentence."""
 
@@ -44,7 +40,6 @@ def waiting_in(
     """
     vendors = picture.basis.vendors
     reasons = {} if reasons is None else reasons
-    backed_off: dict[frozenset[str], MutableMapping[PodRequest, str]] = {}
     views = []
     for pod in pods:
         if pod.node_name or pod.is_over or pod.is_being_deleted:
@@ -61,11 +56,9 @@ def waiting_in(
             why = "reserved, and not yet bound"
             views.append(_view(pod, asks, now_s, why=why, node=holding.node))
             continue
-        closed = picture.closed_to(pod)
-        known = backed_off.setdefault(frozenset(closed), {}) if closed else reasons
-        if request not in known:
-            known[request] = explanation_of(picture, request, closed).summary
-        why = "; ".join(filter(None, (other_scheduler(pod, scheduler_name), known[request])))
+        if request not in reasons:
+            reasons[request] = explanation_of(picture, request).summary
+        why = "; ".join(filter(None, (other_scheduler(pod, scheduler_name), reasons[request])))
         views.append(_view(pod, asks, now_s, why=why))
     return tuple(sorted(views, key=lambda view: (-(view.waits_s or 0), view.namespace, view.pod)))
 
@@ -94,13 +87,8 @@ def other_scheduler(pod: Pod, scheduler_name: str) -> str:
     return f"its schedulerName is {pod.scheduler_name}, the extender serves {scheduler_name}"
 
 
-def explanation_of(
-    picture: Picture, request: PodRequest, closed: Mapping[str, Rejection] = NOT_CLOSED
-) -> Explained:
-    """The extender's reasons: for each node that does not fit, and for all in a sentence.
-
-    `closed` are nodes that get no such pods now, whatever room they have.
-    """
+def explanation_of(picture: Picture, request: PodRequest) -> Explained:
+    """The extender's reasons: for each node that does not fit, and for all in a sentence."""
     if not picture.offers:
         return Explained(failed={}, unresolvable={}, summary="no node has published cards")
     rejections = picture.fleet.explain(request, tuple(picture.offers))
@@ -109,7 +97,7 @@ def explanation_of(
         return Explained(failed={}, unresolvable=dict.fromkeys(picture.offers, why), summary=why)
     found = explained(
         request,
-        rejections := {**rejections, **closed},
+        rejections,
         picture.cards_of,
         lambda nodes: {name: picture.offers[name].largest_mib for name in nodes},
         picture.why_not_offered,

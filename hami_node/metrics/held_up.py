@@ -20,7 +20,7 @@ class HeldUp:
         locked_nodes: nodes whose lock is held.
         oldest_lock_s: since the first of these locks was taken.
         silent_nodes: nodes whose cards are not offered, because their daemon no longer answers.
-        backed_off: nodes that get no pods for a while, by fault and to how many they are closed.
+        backed_off: nodes that get no pods for a while, by fault.
     """
 
     pods: Mapping[str, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class HeldUp:
     locked_nodes: int = 0
     oldest_lock_s: float = 0.0
     silent_nodes: int = 0
-    backed_off: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    backed_off: Mapping[str, int] = field(default_factory=dict)
 
 
 class HeldUpCollector(Collector):
@@ -47,11 +47,10 @@ class HeldUpCollector(Collector):
         for reason, count in now.pods.items():
             pods.add_metric((reason,), count)
         yield pods
-        doc = "Nodes that get no pods for a while, because those sent there got no cards."
-        name = f"{self._prefix}nodes_backed_off"
-        nodes = GaugeMetricFamily(name, doc, labels=("reason", "closed_to"))
-        for labels, count in now.backed_off.items():
-            nodes.add_metric(labels, count)
+        doc = "Nodes that get no pods for a while, because they could not serve those sent there."
+        nodes = GaugeMetricFamily(f"{self._prefix}nodes_backed_off", doc, labels=("reason",))
+        for reason, count in now.backed_off.items():
+            nodes.add_metric((reason,), count)
         yield nodes
         for name, doc, value in (
             ("longest_wait_seconds", "Age of the oldest of these pods.", now.longest_wait_s),

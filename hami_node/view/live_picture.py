@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from hami_node.engine.back_off import BackOff
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.quota import QuotaBook
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
-from hami_node.inspection.back_off import back_off_of
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Basis, Picture, PodHolding, is_expired
 from hami_node.inspection.shares import fixed_asks
@@ -32,7 +30,6 @@ from hami_node.vendors.holding import has_grants, holding_of, node_of
 from hami_node.vendors.offer import Offer, offer_of
 from hami_node.vendors.request import request_of
 from hami_node.view.rows import NodeRow, reported_at, row_of
-from hami_node.wire import names
 from hami_node.wire.quotas import ResourceQuota
 
 PORTION: Final = 20
@@ -331,20 +328,10 @@ class LivePicture:
                 others=len(self._nodes) - len(self._offers),
                 held=self._held,
                 empty=self._empty,
-                back_off=self._back_off(),
-                now_s=self._clock.now(),
             )
         finally:
             if counted is not None:
                 self._hold(without, counted)
-
-    def _back_off(self) -> BackOff:
-        """Only nodes with a pod that failed are looked at."""
-        failed = {
-            node for node, pods in self._pods.items() if any(map(_may_have_failed, pods.values()))
-        }
-        pods = (pod for node in failed for pod in self._pods[node].values())
-        return back_off_of(pods, self.basis.vendors, self._clock.now())
 
     @property
     def fleet(self) -> Fleet:
@@ -354,10 +341,6 @@ class LivePicture:
     def _view(self, node: Node, now_s: float) -> ClusterView:
         pods: Mapping[str, Pod] = self._pods.get(node.name, {})
         return inspect((node,), pods.values(), self.basis.vendors, now_s)
-
-
-def _may_have_failed(pod: Pod) -> bool:
-    return bool(pod.refusal) or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED
 
 
 def _kind(node: Node, key: str) -> str:

@@ -96,8 +96,7 @@ def _pod(vendors: Iterable[VendorProtocol], query: Query, scheduler_name: str) -
 def _places(picture: Picture, request: PodRequest, pod: Pod) -> list[Json]:
     """Where the first pods of this kind would go, one after another; each counts for the next."""
     fleet, places = picture.fleet, list[Json]()
-    closed = picture.closed_to(pod)
-    ready = [name for name in picture.offers if picture.is_ready(name) and name not in closed]
+    ready = [name for name in picture.offers if picture.is_ready(name)]
     keys = []
     try:
         for number in range(MOST_PODS):

@@ -93,5 +93,7 @@ POD_RESIZE_APPROVED: Final = "hami-node.io/resize-approved"
 POD_RESIZE_STATE: Final = "hami-node.io/resize-state"
 
 # -- Labels ----------------------------------------------------------------------------------------
+# extender -> kube-scheduler: since when a node is no longer backed off, Unix milliseconds; ours
+OPENED_NODE: Final = "hami-node.io/open-since"
 # people -> API server: value "ignore" on pods and namespaces keeps the webhook out; HAMi's chart
 WEBHOOK_OPT_OUT: Final = "hami.io/webhook"

@@ -48,11 +48,6 @@ _NOT_BOUND: Final = frozenset(("Unschedulable", "SchedulerError"))
 """Written when an attempt has failed; a pod with a scheduling gate has not been looked at yet."""
 
 
-class _Owner(msgspec.Struct):
-    uid: str | None = None
-    controller: bool | None = None
-
-
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str | None = None
     namespace: str | None = None
@@ -62,7 +57,6 @@ class _Metadata(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
     annotations: dict[str, str | None] | None = None
     labels: dict[str, str | None] | None = None
-    owner_references: list[_Owner] | None = None
 
 
 _Quantities = dict[str, str | int | float | None] | None
@@ -227,7 +221,6 @@ def _pod_of(raw: _Pod) -> Pod:
         creation_time=one_text(metadata.creation_timestamp or ""),
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_containers=any(item.container_id for item in statuses),
-        owner=_controller_of(metadata.owner_references),
         refusal=_refusal_of(status),
         priority=spec.priority or 0,
         never_preempts=spec.preemption_policy == "Never",
@@ -249,10 +242,6 @@ def _unscheduled(conditions: Iterable[_PodCondition]) -> str:
             said = crc32((item.message or "").encode(errors="replace"))
             return f"{item.reason} {item.last_transition_time} {said:08x}"
     return ""
-
-
-def _controller_of(owners: Iterable[_Owner] | None) -> str:
-    return next((sys.intern(item.uid) for item in owners or () if item.controller and item.uid), "")
 
 
 def _refusal_of(status: _PodStatus) -> str:

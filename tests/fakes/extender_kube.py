@@ -61,12 +61,17 @@ class FakeExtenderKube:
         return tuple(decode_node(item) for item in self.store.select("nodes", lambda _: True)[1])
 
     def merge_patch_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
-        patch = {"metadata": {"annotations": dict(annotations)}}
+        return self._merged_node("merge_patch_node", name, {"annotations": dict(annotations)})
+
+    def label_node(self, name: str, labels: Mapping[str, str]) -> Node:
+        return self._merged_node("label_node", name, {"labels": dict(labels)})
+
+    def _merged_node(self, method: str, name: str, metadata: Json) -> Node:
+        def merged(old: Json) -> Json:
+            return _merged(old, {"metadata": metadata})
+
         return decode_node(
-            self._serve(
-                "merge_patch_node",
-                lambda: self.store.change("nodes", "", name, lambda old: _merged(old, patch)),
-            )
+            self._serve(method, lambda: self.store.change("nodes", "", name, merged))
         )
 
     def json_patch_node(self, name: str, patch: JsonPatch) -> Node:

@@ -313,7 +313,7 @@ SCHEDULER_CASES: Final[Mapping[str, Case]] = {
         f"{X}silent_nodes", TARGET, bad=1, good=0, says="", minutes=20
     ),
     "HamiNodesBackedOff": gauge(
-        f"{X}nodes_backed_off", f'{TARGET},reason="plugin-unavailable",closed_to="node"',
+        f"{X}nodes_backed_off", f'{TARGET},reason="plugin-unavailable"',
         bad=1, good=0, says="", minutes=20,
     ),
     "HamiNodeLockHeld": gauge(

@@ -26,7 +26,7 @@ def extender_metrics() -> tuple[Metric, ...]:
     metrics.count_resize("approved")
     metrics.count_request("/filter", 200, 0.01)
     metrics.count_api_request("patch", "pods", 200)
-    backed_off = {("plugin-unavailable", "node"): 1}
+    backed_off = {"plugin-unavailable": 1}
     metrics.watch_held_up(lambda: HeldUp(pods={"CardInsufficientMemory": 1}, backed_off=backed_off))
     return tuple(metrics.registry.collect())
 

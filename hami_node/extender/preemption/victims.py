@@ -97,7 +97,7 @@ class VictimSearch:
     def _costs(self) -> list[tuple[tuple[int, ...], str]]:
         """What kube-scheduler would compare, for the nodes whose victims may be evicted."""
         costs: list[tuple[tuple[int, ...], str]] = []
-        closed = self._parts.state.backed_off(self._args.pod)
+        closed = self._parts.state.backed_off()
         open_nodes = [node for node in self._args.nodes if node not in closed]
         for books, nodes in self._slices(open_nodes):
             for node in nodes:

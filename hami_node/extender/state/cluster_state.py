@@ -189,15 +189,18 @@ class ClusterState(StateQueries):
             if (counted.is_binding and not is_binding) or counted.void_version:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
             self._pods.forget(counted)
-            is_open = self._back_off.open_to(pod, candidates, self._fleet.nodes)
+            closed = self._back_off.closed_of(candidates)
+            every = self._fleet.nodes if candidates is None else candidates
+            is_open = [name for name in every if name not in closed] if closed else candidates
             answer = self.books.place(pod, request, is_open, turn)
             if not isinstance(answer, Placed):
+                if not isinstance(answer, Refused):
+                    self._back_off.missed(closed)
                 self._pods.call_ended(counted)
                 return None if isinstance(answer, Unfinished) else answer
             self._last_token += 1
             self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             self._pods.failures.reserved(pod, counted.pod)
-            self._back_off.sent(pod, answer.node)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
@@ -243,6 +246,7 @@ class ClusterState(StateQueries):
         with self._lock:
             self._pods.begin_term(scheduler_name)
             self.books.kept.begin_term()
+            self._back_off.begin_term()
 
     def resize(self, pod: Pod, wanted: Resizing) -> NoRoom | Busy | None:
         """Charge what a running pod asks for, beside what it holds; why not, or None."""
@@ -346,15 +350,25 @@ class ClusterState(StateQueries):
                 break
         return found
 
-    def backed_off(self, pod: Pod) -> Mapping[str, Rejection]:
-        """Why the pod may not be sent to some nodes now, whatever room they have."""
+    def backed_off(self) -> Mapping[str, Rejection]:
+        """Why no pod is sent to some nodes now, whatever room they have."""
         with self._lock:
-            return self._back_off.rejections(pod)
+            return self._back_off.rejections()
 
-    def back_offs(self) -> Mapping[tuple[str, str], int]:
-        """How many nodes are backed off, by fault and to how many."""
+    def back_offs(self) -> Mapping[str, int]:
+        """How many nodes are backed off, by fault."""
         with self._lock:
             return self._back_off.counts()
+
+    def take_opened(self, most: int) -> list[str]:
+        """Some nodes that were backed off, that pods have missed and that are open by now."""
+        with self._lock:
+            return self._back_off.take_opened(most)
+
+    def missed(self, node: str) -> None:
+        """Pods wait for this node, if it is backed off or was."""
+        with self._lock:
+            self._back_off.missed((node,))
 
     def snapshot(self, pod: Pod, nodes: Collection[str]) -> Snapshot:
         """What a decision about the pod would look at, of these nodes."""

@@ -22,6 +22,7 @@ from hami_node.clock import Deadline
 from hami_node.errors import (
     AllocationError,
     BackendError,
+    DeviceLost,
     GrantMismatch,
     HamiError,
     NodeUnfit,
@@ -252,7 +253,9 @@ class PodAllocator:
             self._refuse(claim, e)
             if isinstance(e, AllocationError):
                 raise
-            is_nodes = isinstance(e, BackendError | RecordError) and not isinstance(e, PodTooLarge)
+            is_nodes = isinstance(e, BackendError | RecordError) and not isinstance(
+                e, DeviceLost | PodTooLarge
+            )
             refusal_of = NodeUnfit if is_nodes else AllocationError
             raise refusal_of(f"{_name(claim)}{e}: {RECREATE}") from e
         except Exception as e:  # any bug: kubelet gets a sentence, the pod its phase

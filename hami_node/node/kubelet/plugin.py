@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import grpc
 
 from hami_node.clock import Deadline
-from hami_node.errors import AllocationError, HamiError, NodeUnfit
+from hami_node.errors import HamiError, NodeUnfit
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer
 from hami_node.logs import kv
@@ -243,10 +243,8 @@ class DevicePlugin(DevicePluginServicer):
             responses = self._allocator.take(deadline.left_s()).allocate(ids, deadline)
         except NodeUnfit as e:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(e))
-        except AllocationError as e:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
         except HamiError as e:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(e))
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(e))
         return api.AllocateResponse(
             container_responses=[_message(response) for response in responses]
         )

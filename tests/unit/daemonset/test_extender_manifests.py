@@ -420,6 +420,8 @@ def test_admission_policies_let_a_reservation_be_written_and_nothing_else() -> N
         ["hami.io/"] * 2,
         [names.NODE_READ_BY, names.NODE_LEADING_SINCE] * 2,
     )
+    labels = policies["nodes"]["spec"]["validations"][1]["expression"]
+    assert allowed_by(labels) == ([], [names.OPENED_NODE] * 2)
     handshakes = [vendor.keys.handshake for vendor in VENDOR_PROTOCOLS]
     written = (names.NODE_LOCK, names.NODE_READ_BY, names.NODE_LEADING_SINCE, *handshakes)
     for key in filter(None, written):

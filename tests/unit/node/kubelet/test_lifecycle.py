@@ -394,7 +394,7 @@ def test_allocate_answer_is_translated_whole(running: RunningLifecycle, registry
     [
         (AllocationError("no"), grpc.StatusCode.FAILED_PRECONDITION),
         (NoPendingPod("no"), grpc.StatusCode.FAILED_PRECONDITION),
-        (KubeError("no"), grpc.StatusCode.UNAVAILABLE),
+        (KubeError("no"), grpc.StatusCode.FAILED_PRECONDITION),
         (NodeUnfit("no"), grpc.StatusCode.UNAVAILABLE),
     ],
     ids=["refused", "unknown", "api", "the node's fault"],

@@ -1,4 +1,4 @@
-"""How the serving of a pod's cards ended: what kubelet and the plugin say, and what tenants may."""
+"""Whose fault it is that a pod got no cards: what kubelet says, and what tenants may."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from hami_node.model import Container, Pod
 from hami_node.wire import names
+from hami_node.wire.node_fault import Fault, bound_at, node_fault
 from hami_node.wire.objects import decode_pod
-from hami_node.wire.outcome import SERVED, Fault, bound_at, outcome_of
 
 GPU, FOREIGN = "nvidia.com/gpu", "example.com/nic"
 DENIED = "Allocate failed due to "
@@ -30,66 +30,62 @@ def pod(phase: str, refusal: str = "", *resources: str, node: str = "n") -> Pod:
     )
 
 
+UNHEALTHY = DENIED + "no healthy devices present; cannot allocate unhealthy devices {}, which is"
+UNREGISTERED = DENIED + "cannot allocate unregistered device {}, which is unexpected"
+
+
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        (pod("failed"), Fault.REFUSED),
-        (pod("failed", DENIED + CODE.format("FailedPrecondition", "no")), Fault.REFUSED),
-        (pod("allocating", DENIED + CODE.format("Unknown", "no")), Fault.REFUSED),
         (pod("allocating", DENIED + CODE.format("Unavailable", "no")), Fault.UNAVAILABLE),
+        (pod("allocating", DENIED + CODE.format("Canceled", "no")), Fault.UNAVAILABLE),
         (
             pod("failed", "Pod was rejected: " + DENIED + CODE.format("Unavailable", "no")),
             Fault.UNAVAILABLE,
         ),
-        (
-            pod(
-                "allocating",
-                f"{DENIED}no healthy devices present; cannot allocate unhealthy devices {GPU}, "
-                "which is unexpected",
-            ),
-            Fault.UNHEALTHY,
-        ),
-        (
-            pod("allocating", f"{DENIED}requested number of devices unavailable for {GPU}. R"),
-            Fault.REFUSED,
-        ),
+        (pod("allocating", UNREGISTERED.format(GPU)), Fault.UNAVAILABLE),
+        (pod("allocating", UNHEALTHY.format(GPU)), Fault.UNHEALTHY),
     ],
 )
-def test_the_fault_of_a_refusal(given: Pod, fault: Fault) -> None:
-    found = outcome_of(given, (GPU,))
-    assert found is not None
-    assert found.fault is fault
+def test_what_no_pod_can_have_brought_about_is_the_nodes_fault(given: Pod, fault: Fault) -> None:
+    assert node_fault(given, (GPU,)) is fault
 
 
 @pytest.mark.parametrize(
     "given",
     [
         pod("allocating"),
-        pod("failed", node="other"),
+        pod("failed"),
+        pod("failed", DENIED + CODE.format("FailedPrecondition", "no")),
+        pod("allocating", DENIED + CODE.format("Unknown", "no")),
+        pod("allocating", f"{DENIED}requested number of devices unavailable for {GPU}. R"),
+        pod("allocating", DENIED + CODE.format("Unavailable", "no"), node="other"),
+        pod("success", DENIED + CODE.format("Unavailable", "no")),
         pod("allocating", DENIED + CODE.format("Unavailable", "no"), GPU, FOREIGN),
-        pod(
-            "allocating",
-            f"{DENIED}no healthy devices present; cannot allocate unhealthy devices {FOREIGN}, x",
-            GPU,
-            FOREIGN,
-        ),
+        pod("allocating", UNHEALTHY.format(FOREIGN), GPU, FOREIGN),
+        pod("allocating", UNREGISTERED.format(FOREIGN), GPU, FOREIGN),
     ],
-    ids=["open", "bound elsewhere", "maybe another plugin", "another plugin"],
+    ids=[
+        "open",
+        "refused, or called so by a tenant",
+        "refused",
+        "refused by another plugin for cards",
+        "bound by somebody else",
+        "bound elsewhere",
+        "served before",
+        "maybe another plugin",
+        "another plugin",
+        "another plugin, not there",
+    ],
 )
-def test_what_says_nothing_about_our_cards(given: Pod) -> None:
-    assert outcome_of(given, (GPU,)) is None
+def test_what_may_be_the_pods_doing_is_not(given: Pod) -> None:
+    assert node_fault(given, (GPU,)) is None
 
 
 def test_what_a_tenant_wrote_into_the_message_is_not_kubelets_word() -> None:
     forged = f"{GPU} code = Unavailable desc = {DENIED}rpc error: code = Unavailable desc = "
     told = DENIED + CODE.format("FailedPrecondition", forged)
-    found = outcome_of(pod("failed", told), (GPU,))
-    assert found is not None
-    assert found.fault is Fault.REFUSED
-
-
-def test_success_is_success_whatever_else_failed_later() -> None:
-    assert outcome_of(pod("success", DENIED + "x"), (GPU,)) == SERVED
+    assert node_fault(pod("failed", told), (GPU,)) is None
 
 
 @pytest.mark.parametrize(
@@ -110,6 +106,4 @@ def test_when_it_was_bound(text: str, seconds: float) -> None:
     ],
 )
 def test_kubelets_refusal_is_read(status: dict[str, Any], refusal: str) -> None:
-    owners = [{"uid": "no"}, {"uid": "yes", "controller": True}]
-    read = decode_pod({"metadata": {"name": "p", "ownerReferences": owners}, "status": status})
-    assert (read.refusal, read.owner) == (refusal, "yes")
+    assert decode_pod({"metadata": {"name": "p"}, "status": status}).refusal == refusal
