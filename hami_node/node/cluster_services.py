@@ -209,7 +209,6 @@ class ClusterServices:
             Service(name="rivals", run=self._rivals.run),
             Service(name="gauges", run=gauges.run, wake=gauges.wake, is_told=True),
             Service(name="usage", run=self._look_when_loaded, wake=self.usage.wake),
-            Service(name="record", run=self.ledger.run, wake=self.ledger.wake),
             Service(name="owed", run=self.owed.run, wake=self.owed.wake),
             Service(name="config", run=watch.run, wake=watch.wake),
             Service(name="resizes", run=resizes.run, wake=resizes.wake, is_told=True),

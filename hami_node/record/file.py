@@ -105,7 +105,7 @@ class RecordFile:
             ) from e
 
     def sync(self) -> None:
-        """Write the record through to the disk, so that it survives a power loss.
+        """Write the record through to the disk, if it is there, so that it survives a power loss.
 
         Raises:
             RecordError: the disk refused it.
@@ -117,6 +117,8 @@ class RecordFile:
                     os.fsync(handle)
                 finally:
                     os.close(handle)
+        except FileNotFoundError:  # somebody has removed it
+            return
         except OSError as e:
             raise RecordError(f"{self.path} can't be synced: {e.strerror or e}") from e
 

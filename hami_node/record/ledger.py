@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from hami_node.clock import Deadline
 from hami_node.errors import PodTooLarge, RecordError
-from hami_node.logs import kv
-from hami_node.record.bounded import BoundedWork
 from hami_node.record.file import RecordFile, State
 from hami_node.record.writer import RecordWriter
 
@@ -33,8 +30,6 @@ MAX_POD_BYTES: Final = 512 * 1024
 bounded by how many kubelet runs."""
 DISK_TIMEOUT_S: Final = 3.0
 """How long a write may take, of the 10 s that kubelet waits."""
-RETRY_S: Final = 5.0
-"""How long a change that could not be written waits for the next try."""
 
 Key = tuple[str, str, str]
 """A pod's uid, a container's name, a vendor's word."""
@@ -155,17 +150,12 @@ class Ledger:
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the entries in `file`; nothing is read yet. `on_failure`: it can't be written."""
-        self._file = file
-        self._on_failure = on_failure
-        self._reader = RecordWriter(file)
-        self._disk = BoundedWork(disk_timeout_s)
+        self._on_failure, self._disk_timeout_s = on_failure, disk_timeout_s
+        self._disk = RecordWriter(file, is_synced_later=True)
         self._lock = threading.Lock()
         # Replaced as a whole by each change, so that readers need no lock.
         self._entries: Mapping[Key, Entry] = {}
         self._encoded: dict[Key, tuple[Entry, bytes]] = {}
-        self._is_behind = False
-        self._is_unsynced = False
-        self._changed = threading.Event()
         self.was_lost = False
         """What is adopted now was on a record that could not be read."""
 
@@ -179,7 +169,7 @@ class Ledger:
             RecordError: its disk does not answer.
         """
         with self._lock:
-            loaded = self._reader.load()
+            loaded = self._disk.load()
             state, problem = loaded.state, loaded.problem
             entries: tuple[Entry, ...] = ()
             if loaded.payload is not None:
@@ -222,7 +212,7 @@ class Ledger:
         """
         with self._turn(deadline):
             is_known = all(self._entries.get(entry.key) == entry for entry in added)
-            if is_known and not self._is_behind:
+            if is_known and not self._disk.is_late:
                 return
             entries = {**self._entries, **{entry.key: entry for entry in added}}
             for entry in added:
@@ -269,44 +259,6 @@ class Ledger:
                 self._change({key: kept for key, kept in self._entries.items() if key not in gone})
             return freed
 
-    def sync(self) -> None:
-        """Write the file through to the disk, so that it survives a power loss; takes long.
-
-        Raises:
-            RecordError: the disk refused it.
-        """
-        self._file.sync()
-
-    def run(self, stop: threading.Event) -> None:
-        """The body of a thread that syncs after each change, until stopped and woken."""
-        while not stop.is_set():
-            is_late = self._is_behind or self._is_unsynced
-            if not self._changed.wait(RETRY_S) and not is_late:
-                continue
-            self._changed.clear()
-            try:
-                self.catch_up()
-                if self._is_unsynced:
-                    self._is_unsynced = False
-                    self.sync()
-            except RecordError as e:
-                self._is_unsynced = True
-                log.warning("record_not_synced", extra=kv(error=str(e)))
-
-    def wake(self) -> None:
-        """Let `run` see that it is stopped."""
-        self._changed.set()
-
-    def catch_up(self) -> None:
-        """Write what an earlier change could not.
-
-        Raises:
-            RecordError: it still can't be written.
-        """
-        with self._lock:
-            if self._is_behind and not self._disk.is_busy:
-                self._save(self._entries)
-
     @contextmanager
     def _turn(self, deadline: Deadline | None) -> Iterator[None]:
         """Hold the lock, behind others that wait for the disk."""
@@ -319,30 +271,22 @@ class Ledger:
             self._lock.release()
 
     def _change(self, entries: Mapping[Key, Entry]) -> None:
-        """What is known counts, written or not: the next change or `catch_up` writes it.
+        """What is known counts, written or not: what can't be written is tried again.
 
-        So nobody waits here for a disk that is known to hang: a call of kubelet's may be waiting.
+        Nobody waits here for a disk that is known to hang: a call of kubelet's may be waiting.
         """
         self._entries = entries
-        if self._disk.is_busy:
-            self._is_behind = True
-            return
-        try:
-            self._save(entries)
-        except RecordError as e:
-            self._is_behind = True
-            log.warning("record_behind", extra=kv(error=str(e)))
+        if not self._disk.put(self._encode(entries), self._disk_timeout_s):
+            self._on_failure()
 
-    def _save(self, entries: Mapping[Key, Entry], deadline: Deadline | None = None) -> None:
+    def _save(self, entries: Mapping[Key, Entry], deadline: Deadline | None) -> None:
+        left_s = self._disk_timeout_s if deadline is None else deadline.left_s()
         try:
-            self._disk.do(partial(self._file.save, self._encode(entries)), deadline)
+            self._disk.save(self._encode(entries), min(left_s, self._disk_timeout_s))
         except RecordError:
             self._on_failure()
-            if self._disk.is_busy:
-                self._is_behind = True  # what was refused may be written after all
+            self._disk.put(self._encode(self._entries))  # what was refused may be written yet
             raise
-        self._is_behind, self._is_unsynced = False, True
-        self._changed.set()
 
     def _encode(self, entries: Mapping[Key, Entry]) -> bytes:
         """The payload; an entry is encoded once, for all of them are written at every change."""

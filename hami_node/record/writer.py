@@ -19,20 +19,28 @@ MOMENT_S: Final = 0.2
 """How long everybody else waits: an error is on the disk before others hear of it."""
 READ_S: Final = 1.0
 RETRY_S: Final = 5.0
+SYNC_S: Final = 1.0
+"""How long a record that is synced later is left alone before."""
 
 
 class RecordWriter:
     """Writes the newest payload that it was given. Thread-safe."""
 
-    def __init__(self, file: RecordFile, *, retry_s: float = RETRY_S) -> None:
-        """Nothing is read or made yet."""
-        self._file, self._retry_s = file, retry_s
+    def __init__(
+        self, file: RecordFile, *, is_synced_later: bool = False, retry_s: float = RETRY_S
+    ) -> None:
+        """Nothing is read or made yet.
+
+        What is written survives the end of this process, and a power loss too: at once, or where
+        `is_synced_later`, soon.
+        """
+        self._file, self._is_synced_later, self._retry_s = file, is_synced_later, retry_s
         self._reader = BoundedWork(READ_S)
         self._found: Loaded | None = None
         self._changed = threading.Condition()
         self._payload = b""
         self._given = self._tried = self._written = 0  # payloads are numbered
-        self._error: RecordError | None = None
+        self._error: BaseException | None = None
         self._is_retried = self._is_running = self._has_complained = False
 
     def load(self) -> Loaded:
@@ -56,8 +64,13 @@ class RecordWriter:
         self._found = self._file.load()
         return self._found
 
+    @property
+    def is_late(self) -> bool:
+        """True while the newest payload is not written."""
+        return self._written < self._given
+
     def save(self, payload: bytes, wait_s: float = WAIT_S) -> None:
-        """Replace the record: it survives a power loss when this returns.
+        """Replace the record.
 
         Raises:
             RecordError: it is not written in time. While the disk hangs, it may be written later.
@@ -66,20 +79,23 @@ class RecordWriter:
         if error is not None:
             raise error
 
-    def put(self, payload: bytes) -> None:
+    def put(self, payload: bytes, wait_s: float = MOMENT_S) -> bool:
         """Have the record replaced; it is tried until it is written, or something newer.
 
-        Waits a moment for that, but not for a disk that is known to hang or to refuse.
+        Waits a moment for that, but not for a disk that is known to hang. True if it is written.
         """
-        error = self._give(payload, MOMENT_S, is_retried=True)
+        is_hanging = self._tried < self._given
+        error = self._give(payload, 0.0 if is_hanging else wait_s, is_retried=True)
+        if error is not None and not isinstance(error, RecordError):
+            raise error
         if error is not None and not self._has_complained:
             self._has_complained = True
             log.error("record_not_written", extra=kv(record=self._file.path, error=str(error)))
+        return error is None
 
-    def _give(self, payload: bytes, wait_s: float, *, is_retried: bool) -> RecordError | None:
+    def _give(self, payload: bytes, wait_s: float, *, is_retried: bool) -> BaseException | None:
+        """Hand it to the thread; what went wrong with it until now."""
         with self._changed:
-            if is_retried and self._written < self._given:
-                wait_s = 0.0
             self._given += 1
             number, self._payload, self._is_retried = self._given, payload, is_retried
             if not self._is_running:
@@ -88,35 +104,49 @@ class RecordWriter:
             self._changed.notify_all()
             if self._changed.wait_for(lambda: self._tried >= number, wait_s):
                 return self._error if self._written < number else None
-            return RecordError(
-                f"the disk of this node's record has not answered for {wait_s:.1f} s: check the "
-                "disk of this node"
-            )
+        return RecordError(
+            f"the disk of this node's record has not answered for {wait_s:.1f} s: check the disk "
+            "of this node"
+        )
 
     def _run(self) -> None:
         is_left = True
         while is_left:
             with self._changed:
                 number, payload = self._given, self._payload
-            error: RecordError | None = None
+            error = self._attempt(payload)
+            with self._changed:
+                self._tried, self._error = number, error
+                if error is None:
+                    self._written, self._has_complained = number, False
+                self._changed.notify_all()
+            if isinstance(error, RecordError) and self._is_retried:
+                self._is_newer_in(self._retry_s, number)
+            else:
+                is_left = self._is_left(number, is_unsynced=error is None and self._is_synced_later)
+
+    def _attempt(self, payload: bytes) -> BaseException | None:
+        try:
+            self._file.save(payload)
+            if not self._is_synced_later:
+                self._file.sync()
+        except BaseException as e:  # noqa: BLE001 - raised again in the thread that waits
+            return e
+        return None
+
+    def _is_left(self, number: int, *, is_unsynced: bool) -> bool:
+        """Sync what is written, unless something newer comes; True if it does."""
+        if is_unsynced and not self._is_newer_in(SYNC_S, number):
             try:
-                self._file.save(payload)
                 self._file.sync()
             except RecordError as e:
-                error = e
-            is_left = self._note(number, error)
-
-    def _note(self, number: int, error: RecordError | None) -> bool:
-        """What became of a payload; True, perhaps later, where there is something to write."""
+                log.warning("record_not_synced", extra=kv(error=str(e)))
         with self._changed:
-            self._tried, self._error = number, error
-            if error is None:
-                self._written, self._has_complained = number, False
-            self._changed.notify_all()
-            if error is not None and self._is_retried:
-                self._changed.wait_for(lambda: self._given > number, self._retry_s)
-                return True
             self._is_running = self._given > number
             if not self._is_running:
                 self._payload = b""
             return self._is_running
+
+    def _is_newer_in(self, seconds: float, number: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._given > number, seconds)

@@ -11,7 +11,7 @@ class FakeRecord:
     def __init__(self, payload: bytes | None = None) -> None:
         self.payload = payload
         self.saves = 0
-        self._is_full = False
+        self._is_full = self.is_hanging = False
         self._wanted: bytes | None = None
 
     @property
@@ -25,6 +25,8 @@ class FakeRecord:
             self.put(self._wanted)
 
     def load(self) -> bytes | None:
+        if self.is_hanging:
+            raise RecordError("the disk has not answered: check the disk")
         return self.payload
 
     def save(self, payload: bytes) -> None:

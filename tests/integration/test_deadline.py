@@ -174,7 +174,7 @@ def test_disk_hangs_kubelet_is_answered_and_the_next_pod_is_served(world: World,
     released.set()
     world.kubelet_fails("p")
     world.place("q", [BOX], PART)
-    eventually(lambda: not desk.ledger._disk.is_busy)
+    eventually(lambda: not desk.ledger._disk.is_late)
     world.allocate("q", IDS)
     assert phase(world, "q") == names.PHASE_SUCCESS
 

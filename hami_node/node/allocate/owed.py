@@ -20,7 +20,6 @@ from hami_node.logs import kv
 from hami_node.node.allocate.debt import Debt, phase_patch
 from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.ports import Kube
-from hami_node.record.bounded import BoundedWork
 from hami_node.record.file import Loaded, RecordFile, State
 from hami_node.record.writer import RecordWriter
 
@@ -31,8 +30,8 @@ MAX_DEBTS: Final = 1024
 """Pods; the oldest is given up for a newer one."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 60.0
-DISK_S: Final = 0.2
-"""How long a call of kubelet's may wait for the record of its debt."""
+LOAD_PAUSE_S: Final = 5.0
+"""How long a disk that hangs is left alone."""
 
 
 class _Payload(msgspec.Struct):
@@ -47,11 +46,10 @@ class OwedWrites:
 
     def __init__(self, *, kube: Kube, locks: LockKeeper, file: RecordFile) -> None:
         """Take over the debts on record, or when its disk answers."""
-        self._kube, self._locks, self._file = kube, locks, file
+        self._kube, self._locks = kube, locks
         self._mutex = threading.Lock()
         self._wake = threading.Event()
-        self._reader, self._disk = RecordWriter(file), BoundedWork(DISK_S)
-        self._is_behind = False
+        self._record = RecordWriter(file, is_synced_later=True)
         self._debts: dict[str, Debt] = {}
         self._is_loaded = False
         self._failures = 0
@@ -93,7 +91,6 @@ class OwedWrites:
         with self._mutex:
             if not self._is_loaded:
                 self._take_over()
-            if self._is_behind:
                 self._save()
         has_failed = False
         for debt in tuple(self._debts.values()):
@@ -109,7 +106,7 @@ class OwedWrites:
                     break  # the API server can't be reached: nor would it be for the others
         self._failures = self._failures + 1 if has_failed else 0
         if not has_failed:
-            return LONGEST_PAUSE_S if self._is_behind else None
+            return None if self._is_loaded else LOAD_PAUSE_S
         longest_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 16), LONGEST_PAUSE_S)
         return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
 
@@ -172,9 +169,8 @@ class OwedWrites:
     def _take_over(self) -> None:
         """Owe what is on record, beside what is owed already."""
         try:
-            found = _decoded(self._reader.load())
+            found = _decoded(self._record.load())
         except RecordError:  # which was logged
-            self._is_behind = True
             return
         for debt in found:
             now = self._debts.get(debt.uid)
@@ -182,21 +178,9 @@ class OwedWrites:
         self._is_loaded = True
 
     def _save(self) -> None:
-        """Written, the debts outlive this process; they are paid either way.
-
-        Nobody waits for a disk that is known to hang: what is missing is written with the next try.
-        """
-        was_behind, self._is_behind = self._is_behind, True
-        if self._disk.is_busy or not self._is_loaded:
-            return
-        payload = msgspec.json.encode(_Payload(tuple(self._debts.values())))
-        try:
-            self._disk.do(lambda: self._file.save(payload))
-            self._is_behind = False
-        except RecordError as e:
-            if was_behind:
-                return
-            log.warning("owed_not_recorded", extra=kv(error=str(e)))
+        """Written, the debts outlive this process; they are paid either way."""
+        if self._is_loaded:  # or those on record would be lost
+            self._record.put(msgspec.json.encode(_Payload(tuple(self._debts.values()))))
 
 
 def _decoded(loaded: Loaded) -> tuple[Debt, ...]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from hami_node.config.settings import Settings
-from hami_node.errors import ConfigError
+from hami_node.errors import ConfigError, RecordError
 from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device
 from hami_node.node.vendor_cards import VendorCards
@@ -124,3 +124,19 @@ def test_parts_one_maker_for_all_threads_once_there_is_something_to_divide(tmp_p
 
 def test_parts_of_a_vendor_that_divides_nothing_are_none(tmp_path: Path) -> None:
     assert cards_of(tmp_path, FakeBackend(), make_parts=None).parts is None
+
+
+def test_parts_whose_record_cant_be_read_yet_are_made_later(tmp_path: Path) -> None:
+    parts, records = FakeParts(), list[object]()
+
+    def make(sources: PartSources, own: object) -> CardParts | None:
+        del own
+        records.append(sources.records("parts"))
+        if len(records) == 1:
+            raise RecordError("the disk has not answered")
+        return parts
+
+    owner = cards_of(tmp_path, FakeBackend(), make_parts=make)
+    assert owner.parts is None
+    assert owner.parts is parts
+    assert records[0] is records[1], "a record that is still being read"

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hami_node.errors import PodTooLarge, RecordError
 from hami_node.record.file import RecordFile, State
 from hami_node.record.ledger import MAX_POD_BYTES, Entry, Ledger, ResizeNote, Source
+from hami_node.record.writer import RETRY_S
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import MemoryFile, an_entry
 from tests.fakes.waiting import eventually
@@ -145,32 +146,23 @@ def test_what_is_adopted_replaces_nothing_and_counts_even_if_it_can_not_be_writt
     adopted = an_entry("q", source=Source.ADOPTED)
     ledger.adopt([replace(served, answer="", source=Source.ADOPTED), adopted])
     assert set(ledger.entries()) == {served, adopted}
-    with pytest.raises(RecordError):
-        ledger.catch_up()
     file.error = None
-    ledger.catch_up()
+    ledger.put(served)  # as it is
     again = Ledger(file)
     again.load()
     assert set(again.entries()) == {served, adopted}
 
 
-def test_thread_writes_later_what_could_not_be_written_and_syncs(tmp_path: Path) -> None:
+def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     folder.write_text("a file where the folder should be")
-    ledger, stop = ledger_in(folder), threading.Event()
-    thread = threading.Thread(target=ledger.run, args=(stop,))
-    thread.start()
-    try:
-        ledger.adopt([an_entry()])
-        folder.unlink()
-        ledger.wake()
-        eventually(lambda: (folder / "grants.record").exists())
-        eventually(lambda: ledger_in(folder).entries() == (an_entry(),))
-    finally:
-        stop.set()
-        ledger.wake()
-        thread.join(10)
-    assert not thread.is_alive()
+    failures: list[int] = []
+    ledger = Ledger(RecordFile(folder, "grants"), on_failure=lambda: failures.append(1))
+    ledger.adopt([an_entry()])
+    assert failures == [1]
+    folder.unlink()
+    eventually(lambda: (folder / "grants.record").exists(), 2 * RETRY_S)
+    assert ledger_in(folder).entries() == (an_entry(),)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +242,7 @@ def test_disk_that_hangs_is_an_error_and_what_was_refused_is_not_on_record_later
             ledger.put(an_entry("b"))
     assert ledger.entries() == (an_entry("a"),)
     file.released.set()
-    eventually(lambda: file.saves == 2)
-    ledger.catch_up()
+    eventually(lambda: not ledger._disk.is_late)
     again = Ledger(file)
     again.load()
     assert again.entries() == (an_entry("a"),)
@@ -267,16 +258,10 @@ def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> No
     for name in "cdefgh":
         ledger.adopt([an_entry(name)])
     ledger.free({"uid-c"})
-    ledger.catch_up()
     assert time.monotonic() - began_s < 2.0
     assert [entry.pod for entry in ledger.entries()][-1] == "a"
     file.released.set()
-
-    def is_written() -> bool:
-        ledger.catch_up()
-        return Ledger(file).load().entries == 7
-
-    eventually(is_written)
+    eventually(lambda: Ledger(file).load().entries == 7)
 
 
 @pytest.mark.parametrize("is_locked", [True, False], ids=["another-write", "own-write"])
@@ -286,7 +271,7 @@ def test_write_ends_by_the_deadline_of_its_call(is_locked: bool) -> None:
     file.released.clear()
     if is_locked:
         threading.Thread(target=ledger.put, args=(an_entry("a"),), daemon=True).start()
-        eventually(lambda: ledger._disk.is_busy)
+        eventually(lambda: ledger._disk.is_late)
     began_s = time.monotonic()
     with pytest.raises(RecordError, match="check the disk"):
         ledger.put(an_entry("b"), soon(0.1))
@@ -299,9 +284,11 @@ class _DyingFile(RecordFile):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "grants")
-        self.folder, self.dies_after_bytes = folder, -1
+        self.folder, self.dies_after_bytes, self.is_dead = folder, -1, False
 
     def save(self, payload: bytes) -> None:
+        if self.is_dead:
+            raise SystemExit
         if self.dies_after_bytes < 0:
             super().save(payload)
             return
@@ -318,9 +305,11 @@ class LedgerLives(RuleBasedStateMachine):
         self.scratch = tempfile.TemporaryDirectory()
         self.folder = Path(self.scratch.name) / "r"
         self.kept: dict[str, Entry] = {}
+        self.file = _DyingFile(self.folder)
         self.start()
 
     def start(self) -> None:
+        self.file.is_dead = True
         self.file = _DyingFile(self.folder)
         self.ledger = Ledger(self.file)
         self.ledger.load()
@@ -364,6 +353,7 @@ class LedgerLives(RuleBasedStateMachine):
         assert {entry.pod: entry for entry in self.ledger.entries()} == self.kept
 
     def teardown(self) -> None:
+        self.file.is_dead = True
         assert {entry.pod: entry for entry in ledger_in(self.folder).entries()} == self.kept
         self.scratch.cleanup()
 

@@ -23,7 +23,7 @@ class HangingFile(MemoryFile):
     def __init__(self) -> None:
         super().__init__()
         self.released = threading.Event()
-        self.loads = 0
+        self.loads = self.syncs = 0
 
     def load(self) -> Loaded:
         assert self.released.wait(LONG_S)
@@ -33,6 +33,9 @@ class HangingFile(MemoryFile):
     def save(self, payload: bytes) -> None:
         assert self.released.wait(LONG_S)
         super().save(payload)
+
+    def sync(self) -> None:
+        self.syncs += 1
 
 
 def test_write_that_hangs_holds_nobody_and_the_newest_is_written_in_the_end() -> None:
@@ -80,3 +83,10 @@ def test_read_that_hangs_is_waited_for_once_and_answered_later(
     eventually(lambda: not writer._reader.is_busy)
     assert writer.load() == file.loaded
     assert file.loads == 1, "the first read may have set the record aside"
+
+
+def test_record_that_is_synced_later_is_synced() -> None:
+    file = HangingFile()
+    file.released.set()
+    RecordWriter(file, is_synced_later=True).save(b"x")
+    eventually(lambda: file.syncs == 1)

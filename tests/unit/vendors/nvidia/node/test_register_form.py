@@ -391,3 +391,16 @@ def test_record_that_cant_be_written_changes_nothing_else() -> None:
     node = Node(name="n1", annotations={REGISTER: encode_json(CARDS), HANDSHAKE: "Reported "})
     publication.desired(node, 0.0)
     assert publication.desired(node, 61.0)[REGISTER] == encode_csv9(CARDS)
+
+
+def test_record_that_cant_be_read_yet_is_asked_again_and_not_replaced() -> None:
+    record = FakeRecord(b'{"form": "csv9", "is_answered": true}')
+    record.is_hanging = True
+    publication = NvidiaPublication(
+        CardSources(cards=lambda: CARDS, records=lambda name: record), NvidiaSettings
+    )
+    node = Node(name="n1", annotations={names.NODE_READ_BY: names.READ_BY_EXTENDER})
+    assert publication.desired(node, 0.0)[REGISTER] == encode_json(CARDS)
+    assert record.saves == 0
+    record.is_hanging = False
+    assert publication.desired(Node(name="n1"), 1.0)[REGISTER] == encode_csv9(CARDS)
