@@ -10,6 +10,7 @@ import pytest
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.vendors.nvidia.mig.details import layout_of
+from hami_node.vendors.nvidia.nvml.use import sees_all_processes
 from tests.fakes.pods import NODE, Box, reservation
 from tests.integration.mig_rig import (
     BY_ROWS,
@@ -23,6 +24,9 @@ from tests.integration.mig_rig import (
 from tests.nvml_stub.control import UUIDS, card
 from tests.reliability import shows
 
+sees_host = pytest.mark.skipif(
+    not sees_all_processes(), reason="the tests run outside the host's PID namespace"
+)
 ALL: Any = {
     *(("1g.5gb", start) for start in range(7)),
     *(("2g.10gb", start) for start in (0, 2, 4)),
@@ -146,6 +150,7 @@ def test_hazard_04_foreign_instance_closes_a_card_of_geometries(bare: MigRig) ->
     "Event says who holds it, and it is not asked for again at once; other cards serve",
     lost="the card, until nobody uses it",
 )
+@sees_host
 def test_hazard_08_pending_mode_closes_its_card_only(bare: MigRig) -> None:
     bare.stub.write(*off(SPARE, clients=1, name='"NVIDIA A100-SXM4-40GB"'))
     bare.launch(slots=14)
@@ -164,6 +169,7 @@ def test_hazard_08_pending_mode_closes_its_card_only(bare: MigRig) -> None:
     assert {it.function for it in bare.hardware.changes(UUIDS[BY_TEMPLATE])} == set()
 
 
+@sees_host
 def test_mode_is_switched_on_where_nobody_uses_the_card(bare: MigRig) -> None:
     bare.stub.write(*off(SPARE))
     bare.launch()
@@ -246,6 +252,7 @@ def test_hazard_11_memory_follows_the_driver(bare: MigRig) -> None:
     assert layout_of(first).profiles[0].memory_mib == 4736
 
 
+@sees_host
 def test_live_change_to_mig_waits_for_containers_that_share_the_card(bare: MigRig) -> None:
     """Nobody is disturbed: the card is switched once its last container has ended."""
     bare.stub.write(*off(0, 1, 2))

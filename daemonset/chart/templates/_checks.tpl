@@ -13,6 +13,8 @@
     "devicePlugin.standalone.enabled=true serves fixed shares without a scheduler part, and scheduler.enabled=true installs one: set scheduler.enabled=false.") -}}
 {{- include "hami-node.refuse" (list (and $plugin.mig.switchMode (not $plugin.mig.enabled))
     "devicePlugin.mig.switchMode=true needs devicePlugin.mig.enabled=true.") -}}
+{{- include "hami-node.refuse" (list (and $plugin.mig.switchMode (not $plugin.hostPID))
+    "devicePlugin.mig.switchMode=true needs devicePlugin.hostPID=true: without it nobody knows whether a process uses a card.") -}}
 {{- include "hami-node.refuse" (list (and $plugin.nvidiaDriverRoot (ne (include "hami-node.driver" .) "host"))
     (printf "devicePlugin.nvidiaDriverRoot=%s is used with devicePlugin.driver=host only: set that, or remove it." $plugin.nvidiaDriverRoot)) -}}
 {{- include "hami-node.refuse" (list (and $plugin.createRuntimeClass (not $plugin.runtimeClassName))

@@ -63,8 +63,17 @@ def test_folder_of_the_driver_is_named_for_host_and_container() -> None:
 def test_mig_adds_two_capabilities_and_the_mode_needs_all() -> None:
     rights = container(render({"devicePlugin": {"mig": {"enabled": True}}}))["securityContext"]
     assert rights["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN", "MKNOD"]}
-    values = {"devicePlugin": {"mig": {"enabled": True, "switchMode": True}}}
+    values = {"devicePlugin": {"mig": {"enabled": True, "switchMode": True}, "hostPID": True}}
     assert container(render(values))["securityContext"]["privileged"]
+
+
+def test_daemon_is_in_the_hosts_pid_namespace_only_where_that_is_asked_for() -> None:
+    assert "hostPID" not in pod(render({"devicePlugin": {"mig": {"enabled": True}}}))
+    values = {"devicePlugin": {"hostPID": True}, "neuron": {"enabled": True}}
+    found = render(values | {"platform": "openshift"})
+    assert pod(found)["hostPID"] is True
+    assert "hostPID" not in pod({"DaemonSet/hami-node": found["DaemonSet/hami-node-neuron"]})
+    assert found["SecurityContextConstraints/hami-node"]["allowHostPID"]
 
 
 def test_simulated_cards_run_on_their_own_nodes_without_driver_and_limiter() -> None:

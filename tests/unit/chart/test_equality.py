@@ -70,7 +70,12 @@ VARIANTS: Final[dict[str, tuple[tuple[str, ...], Object, str]]] = {
     "mig": (("overlays/mig",), plugin(mig={"enabled": True}), "1.34.0"),
     "mig-mode": (
         ("overlays/mig", "components/mig-mode"),
-        plugin(mig={"enabled": True, "switchMode": True}),
+        plugin(mig={"enabled": True, "switchMode": True}, hostPID=True),
+        "1.34.0",
+    ),
+    "host-pid": (
+        ("overlays/mig", "components/host-pid"),
+        plugin(mig={"enabled": True}, hostPID=True),
         "1.34.0",
     ),
     "limiter-image": (

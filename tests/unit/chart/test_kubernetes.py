@@ -46,7 +46,11 @@ SETS: Final[dict[str, Object]] = {
     "cert-manager": {"scheduler": {"certManager": {"enabled": True}}},
     "driver of the host": {
         "platform": "gke",
-        "devicePlugin": {"driver": "host", "mig": {"enabled": True, "switchMode": True}},
+        "devicePlugin": {
+            "driver": "host",
+            "mig": {"enabled": True, "switchMode": True},
+            "hostPID": True,
+        },
         "limiter": {"source": "host"},
     },
     "NRI": {"platform": "microk8s", "devicePlugin": {"driver": "nri"}},

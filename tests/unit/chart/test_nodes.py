@@ -144,6 +144,7 @@ def test_openshift_lets_our_accounts_run_and_no_other() -> None:
     rights = found["SecurityContextConstraints/hami-node"]
     assert not rights["allowPrivilegedContainer"]
     assert not rights["allowHostNetwork"]
+    assert not rights["allowHostPID"]
     assert (rights["users"], rights["groups"]) == ([], [])
     accounts = {
         one["metadata"]["name"] for one in found.values() if one["kind"] == "ServiceAccount"

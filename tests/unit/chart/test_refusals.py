@@ -46,6 +46,10 @@ def test_schema_names_the_value(values: dict[str, Any], named: str) -> None:
         ),
         ({"devicePlugin": {"standalone": {"enabled": True}}}, "set scheduler.enabled=false"),
         ({"devicePlugin": {"mig": {"switchMode": True}}}, "needs devicePlugin.mig.enabled=true"),
+        (
+            {"devicePlugin": {"mig": {"enabled": True, "switchMode": True}}},
+            "needs devicePlugin.hostPID=true",
+        ),
         ({"devicePlugin": {"nvidiaDriverRoot": "/opt"}}, "devicePlugin.driver=host only"),
         (
             {"devicePlugin": {"createRuntimeClass": True, "runtimeClassName": ""}},

@@ -79,9 +79,16 @@ def test_switching_the_mode_is_privileged_and_only_in_its_own_component(tmp_path
     assert found["securityContext"] == {
         "runAsUser": 0, "privileged": True, "readOnlyRootFilesystem": True
     }  # fmt: skip
+    assert pod["spec"]["hostPID"] is True
     assert {item["name"] for item in pod["spec"]["volumes"]} == {
         item["name"] for item in pod_of("mig")["spec"]["volumes"]
     }
+
+
+def test_hosts_processes_are_seen_with_a_component_of_its_own(tmp_path: Path) -> None:
+    pod, found = composed(tmp_path, "base", "mig", "host-pid")
+    assert pod["spec"]["hostPID"] is True
+    assert found == container_of("mig")
 
 
 def from_docs(number: int, folder: Path) -> Object:

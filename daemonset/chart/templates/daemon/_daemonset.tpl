@@ -53,6 +53,9 @@ spec:
       {{- with $plugin.priorityClassName }}
       priorityClassName: {{ . }}
       {{- end }}
+      {{- if and (not $neuron) (not $simulated) $plugin.hostPID }}
+      hostPID: true
+      {{- end }}
       {{- if and $runtime $plugin.runtimeClassName }}
       # NVIDIA's container runtime adds the driver's library and device nodes to this container,
       # so it needs no privileges.

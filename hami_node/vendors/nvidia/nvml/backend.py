@@ -29,7 +29,7 @@ from hami_node.vendors.nvidia.nvml.links import LinkedCard, LinkReader
 from hami_node.vendors.nvidia.nvml.mig.instance_errors import InstanceErrors
 from hami_node.vendors.nvidia.nvml.mig.mode import MigModes
 from hami_node.vendors.nvidia.nvml.session import NvmlSession
-from hami_node.vendors.nvidia.nvml.use import UseReader
+from hami_node.vendors.nvidia.nvml.use import UseReader, sees_all_processes
 from hami_node.vendors.nvidia.nvml.worker import PassWorker
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidLedger, XidPolicy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -57,6 +57,7 @@ class NvmlSettings:
         scan_limit_s: the longest that `scan` waits for a pass.
         event_wait_s: longest wait for an event inside NVML; what `close` may have to wait for.
         boot_id: the kernel's file with a new text for each boot.
+        sees_all_processes: where the driver lists no processes, there are none.
     """
 
     library: DriverLibrary = field(default_factory=DriverLibrary)
@@ -67,6 +68,7 @@ class NvmlSettings:
     scan_limit_s: float = 6.0
     event_wait_s: float = 1.0
     boot_id: Path = BOOT_ID
+    sees_all_processes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ def nvml_settings(settings: Settings) -> NvmlSettings:
         ),
         xids=XidPolicy(ignored=frozenset(own.xids_ignored)),
         interval_s=settings.scan_interval_s,
+        sees_all_processes=sees_all_processes(),
     )
 
 
@@ -125,6 +128,7 @@ class NvmlBackend:
             self._session.close,
             interval_s=lambda: self._settings.interval_s,
             call_limit_s=self._settings.call_limit_s,
+            sees_all_processes=self._settings.sees_all_processes,
         )
         self._handed_out: _Pass | str | None = None
         self._use_wanted: frozenset[Uuid] | None = None

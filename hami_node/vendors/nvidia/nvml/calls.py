@@ -97,7 +97,9 @@ def load_pynvml(library: DriverLibrary) -> ModuleType:
 class NvmlCalls:
     """NVML for one thread. It records the pending call, so that other threads can see it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, sees_all_processes: bool = True) -> None:
+        """`sees_all_processes`: where the driver lists none, there are none."""
+        self.sees_all_processes = sees_all_processes
         self._clock = clock
         self._lock = threading.Lock()
         self._api: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from hami_node.errors import BackendError
@@ -31,6 +32,19 @@ _PROCESSES: Final = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetComputeRunningProcesses_v2",  # drivers before 510
 )
+
+
+PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
+_HOSTS_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""The kernel numbers its first namespaces itself: PROC_PID_INIT_INO."""
+
+
+def sees_all_processes(link: Path = PID_NAMESPACE) -> bool:
+    """True in the host's PID namespace: newer drivers list no process of another one."""
+    try:
+        return str(link.readlink()) == _HOSTS_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 class UseReader:
@@ -128,6 +142,8 @@ def _within(value: Any, most: int) -> int | None:  # noqa: ANN401  whatever pynv
 def processes_on(calls: NvmlCalls, handle: object, card: int) -> frozenset[int] | None:
     """PIDs of the programs that compute on a card or a MIG device; None if unknown.
 
+    None are known to be there only by whom the driver shows all that are, see `NvmlCalls`.
+
     Raises:
         DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.
     """
@@ -135,7 +151,8 @@ def processes_on(calls: NvmlCalls, handle: object, card: int) -> frozenset[int] 
         for function in _PROCESSES:
             listed = calls.ask(function, handle, card=card, absent=NOT_OFFERED)
             if listed is not None:
-                return frozenset(int(process.pid) for process in listed)
+                pids = frozenset(int(process.pid) for process in listed)
+                return pids if pids or calls.sees_all_processes else None
     except CallFailed as e:  # the older call would answer with none
         if e.code not in _UNTOLD:
             raise

@@ -60,6 +60,7 @@ class PassWorker(Generic[T]):
         *,
         interval_s: Callable[[], float],
         call_limit_s: float,
+        sees_all_processes: bool = True,
     ) -> None:
         """The first thread starts with the first request.
 
@@ -69,8 +70,9 @@ class PassWorker(Generic[T]):
             on_stop: runs last on the worker's thread, when no call hangs.
             interval_s: time between passes without a request; asked before each wait.
             call_limit_s: a call that takes longer counts as hung.
+            sees_all_processes: see `NvmlCalls`.
         """
-        self._clock = clock
+        self._clock, self._sees_all_processes = clock, sees_all_processes
         self._one_pass = one_pass
         self._on_stop = on_stop
         self._interval_s = interval_s
@@ -226,7 +228,7 @@ class PassWorker(Generic[T]):
         self._state.notify_all()
 
     def _start(self) -> None:
-        calls = self._calls = NvmlCalls(self._clock)
+        calls = self._calls = NvmlCalls(self._clock, sees_all_processes=self._sees_all_processes)
         self._thread = threading.Thread(
             target=self._run, args=(calls,), name="nvml-pass", daemon=True
         )

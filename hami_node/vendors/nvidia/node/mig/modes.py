@@ -28,6 +28,10 @@ CHANGE_S: Final = 30.0
 SWITCHED_ON: Final = "MigModeOn"
 NOT_SWITCHED: Final = "MigModeWaits"
 _PIDS_SHOWN: Final = 8
+_UNSEEN: Final = (
+    "the driver shows no process on the card, but need not show those of other PID namespaces than "
+    "the daemon's own: give it hostPID (docs/mig.md), or switch the mode on by hand"
+)
 
 
 class _Kind(StrEnum):
@@ -121,7 +125,7 @@ class ModeKeeper:
         except MigError as e:
             return _Why(_Kind.DRIVER, f"its processes can't be read: {e}")
         if pids is None:
-            return _Why(_Kind.DRIVER, "the driver does not report which processes use the card")
+            return _Why(_Kind.DRIVER, _UNSEEN)
         if not pids:
             return None
         named = ", ".join(map(str, sorted(pids)[:_PIDS_SHOWN]))

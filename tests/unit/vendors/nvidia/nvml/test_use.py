@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hami_node.ports import HostUse
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
+from hami_node.vendors.nvidia.nvml.use import sees_all_processes
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub, card
 from tests.reliability import shows
@@ -46,6 +49,29 @@ def test_processes_of_the_wanted_cards(start: Open, stub: Stub) -> None:
     found = used(start(), 0, 2)
     processes = {index: use.processes for index, use in found.items()}
     assert processes == {0: frozenset({10, 11}), 1: None, 2: frozenset()}
+
+
+def test_no_processes_are_none_only_where_those_of_the_host_are_seen(
+    start: Open, stub: Stub
+) -> None:
+    """Newer drivers list no processes of other PID namespaces, and say nothing of it."""
+    stub.write(card(0, processes="10"), card(1))
+    found = used(start(sees_all_processes=False), 0, 1)
+    assert {index: found[index].processes for index in (0, 1)} == {0: frozenset({10}), 1: None}
+
+
+@pytest.mark.parametrize(
+    ("target", "is_hosts"),
+    [("pid:[4026531836]", True), ("pid:[4026532417]", False), (None, False)],
+    ids=["host", "container", "unreadable"],
+)
+def test_pid_namespace_of_the_host_has_the_kernels_number(
+    tmp_path: Path, target: str | None, is_hosts: bool
+) -> None:
+    link = tmp_path / "pid"
+    if target is not None:
+        link.symlink_to(target)
+    assert sees_all_processes(link) is is_hosts
 
 
 def test_processes_of_an_older_driver(start: Open, stub: Stub) -> None:

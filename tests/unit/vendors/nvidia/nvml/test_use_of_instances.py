@@ -53,6 +53,15 @@ def test_memory_and_processes_of_each_instance(
     }  # fmt: skip
 
 
+def test_idle_instance_has_no_number_of_processes_where_those_of_the_host_are_not_seen(
+    start: Open, stub: Stub, two: tuple[str, str]
+) -> None:
+    stub.mig.run(two[0], 77)
+    found = used(start(sees_all_processes=False))
+    seen = {part.uuid: part.processes for part in found.parts}
+    assert seen == {two[0]: frozenset({77}), two[1]: None}
+
+
 @pytest.mark.usefixtures("two")
 def test_utilisation_of_a_card_in_mig_mode_is_absent_and_no_zero(start: Open) -> None:
     found = used(start())

@@ -9,7 +9,8 @@ one call behind the card. What is found then is ours only where nobody else can 
   exactly there now and holds nothing is what our call has made. One with a compute instance is
   not: ours gets none before its number is on record.
 - gpu-instance: that number, at this place. A compute instance on it is ours while no process uses
-  it, for its UUID was never given to anybody.
+  it, for its UUID was never given to anybody. Where the processes can't be seen, it is nobody's: it
+  is destroyed and made again, which the driver refuses under a process.
 - named and draining: card, both numbers and the UUID together, since numbers are used again.
 - emptied: that number, at this place, without a compute instance.
 
@@ -52,7 +53,7 @@ class Action(StrEnum):
     NOTHING = "nothing"
     MAKE = "make"
     COMPLETE = "complete"
-    """Make the compute instance."""
+    """Make the compute instance, in place of one that is nobody's."""
     NAME = "name"
     """The compute instance is there: only the record is behind."""
     REMOVE = "remove"
@@ -146,11 +147,6 @@ def action_for(instance: Instance, *, is_wanted: bool) -> Action:
             return Action.NAME if instance.uuid else Action.COMPLETE
 
 
-def is_idle(found: FoundInstance) -> bool:
-    """True where certainly no process is on it: without a compute instance there can't be one."""
-    return not found.compute_instance_ids or found.processes == frozenset()
-
-
 def lost(instance: Instance) -> Instance | None:
     """The instance after the card has lost it; None where nobody was given it, or has it still."""
     if not instance.given or instance.state in (State.DRAINING, State.EMPTIED):
@@ -223,9 +219,8 @@ def _of_named(instance: Instance, found: FoundInstance, device: MigDevice) -> Si
 
 def _of_unnamed(instance: Instance, found: FoundInstance, device: MigDevice) -> Sighting:
     """The compute instance of an instance whose UUID is not on record yet."""
-    if found.processes is None:
-        return Sighting(instance=instance, found=found, doubt="its processes can't be read")
     if found.processes:
         return _gone(instance)
-    named = replace(instance, compute_instance_id=device.compute_instance_id, uuid=device.uuid)
-    return Sighting(instance=named, found=found)
+    uuid = "" if found.processes is None else device.uuid
+    seen = replace(instance, compute_instance_id=device.compute_instance_id, uuid=uuid)
+    return Sighting(instance=seen, found=found)

@@ -209,13 +209,12 @@ class Maker:
             )
             if place is not None and self._is_cleared(place, there, deadline):
                 return place
-            in_the_way = _in_the_way(wanted, there)
-            is_hopeless = not any(each.is_passing for each in in_the_way)
+            is_passing = any(each.is_passing for each in _in_the_way(wanted, there))
             if tries >= TRIES and (place is None or deadline.left_s() <= MAKING_S):
                 break
-            if place is None and (is_hopeless or not deadline.pause(PAUSE_S)):
+            if (place is None and not is_passing) or not deadline.pause(PAUSE_S):
                 break
-        raise self._taken(order, wanted, self._others(order, deadline))
+        raise self._taken(order, wanted, there)
 
     def _is_cleared(
         self, place: MigPlacement, there: tuple[Occupant, ...], deadline: Deadline
@@ -226,9 +225,9 @@ class Maker:
                 try:
                     self._desk.steps.remove(each.instance, deadline)
                 except MigError as e:
-                    if e.reason is MigFailure.BUSY and deadline.pause(PAUSE_S):
-                        return False
-                    raise
+                    if e.reason is not MigFailure.BUSY:
+                        raise
+                    return False
         return True
 
     def _others(self, order: Order, deadline: Deadline) -> tuple[Occupant, ...]:

@@ -12,7 +12,6 @@ from hami_node.vendors.nvidia.mig.offer import removal_text
 from hami_node.vendors.nvidia.node.mig.instances.machine import (
     Instance,
     State,
-    is_idle,
     shown_place,
     sighted,
 )
@@ -78,11 +77,12 @@ def shown_processes(processes: frozenset[int]) -> str:
 
 
 def stays(found: FoundInstance) -> str:
-    """Why an instance whose pod has ended can't be destroyed; "" where it can."""
-    if is_idle(found):
-        return ""
+    """Why an instance whose pod has ended can't be destroyed; "" where it can be tried.
+
+    The driver destroys nothing under a process, whether it can be seen from here or not.
+    """
     if not found.processes:
-        return "it can't be read whether processes are on it"
+        return ""
     are, them = ("is", "it") if len(found.processes) == 1 else ("are", "them")
     return f"{shown_processes(found.processes)} {are} still on it: end {them}"
 
@@ -115,9 +115,11 @@ def _own(
 
 
 def _foreign(uuid: Uuid, there: FoundInstance) -> Occupant:
-    busy = "nothing runs on it" if is_idle(there) else "processes may be on it"
+    busy = "processes may be on it"
     if there.processes:
         busy = f"{shown_processes(there.processes)} on it"
+    elif there.processes is not None or not there.compute_instance_ids:
+        busy = "nothing runs on it"
     return Occupant(
         profile=there.profile,
         placement=there.placement,

@@ -44,9 +44,12 @@ class Steps:
         return self.complete(replace(intended, gpu_instance_id=number), deadline)
 
     def complete(self, begun: Instance, deadline: Deadline) -> Instance:
-        """Make the compute instance on a GPU instance that has none; returns it named."""
+        """Make the compute instance, in place of any that is there; returns it named."""
+        there = begun
         begun = replace(begun, state=State.GPU_INSTANCE, compute_instance_id=None, uuid="")
         self._record.learn(begun.owner, begun)
+        if there.compute_instance_id is not None:
+            self._empty(there, deadline)
         number = begun.gpu_instance_id or 0
         device = self._driver.make_compute_instance(begun.card, number, deadline)
         return self.name(
@@ -66,7 +69,7 @@ class Steps:
         return given
 
     def remove(self, instance: Instance, deadline: Deadline) -> None:
-        """Destroy an instance as the last look has shown it, idle; forget it then."""
+        """Destroy an instance as the last look has shown it; forget it then."""
         left = instance
         if instance.compute_instance_id is not None:
             left = self._emptied(instance, deadline)
@@ -80,6 +83,11 @@ class Steps:
 
     def _emptied(self, instance: Instance, deadline: Deadline) -> Instance:
         self._record.intend(replace(instance, state=State.DRAINING))
+        self._empty(instance, deadline)
+        return replace(instance, state=State.EMPTIED, compute_instance_id=None, uuid="")
+
+    def _empty(self, instance: Instance, deadline: Deadline) -> None:
+        """Destroy its compute instance."""
         device = MigDevice(
             uuid=instance.uuid,
             gpu_instance_id=instance.gpu_instance_id or 0,
@@ -90,4 +98,3 @@ class Steps:
         except MigError as e:
             if e.reason is not MigFailure.GONE:
                 raise
-        return replace(instance, state=State.EMPTIED, compute_instance_id=None, uuid="")

@@ -36,10 +36,13 @@ CALLS = ("look", "make_gi", "make_ci", "destroy_ci", "destroy_gi")
 class Node(RuleBasedStateMachine):
     """One card; the scheduler gives no place twice, though others may be on it."""
 
+    is_blind = False
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.node = MigNode(Path(self.folder.name), {"GPU-0": FakeCard()})
+        card = FakeCard(is_unreadable=self.is_blind)
+        self.node = MigNode(Path(self.folder.name), {"GPU-0": card})
         self.node.has_answers = True
         self.foreign: dict[int, FoundInstance] = {}
         self.told: dict[str, str] = {}
@@ -189,6 +192,16 @@ TestNode.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+class BlindNode(Node):
+    """The driver shows the daemon no processes: outside the host's PID namespace."""
+
+    is_blind = True
+
+
+TestBlindNode = BlindNode.TestCase
+TestBlindNode.settings = TestNode.settings
 
 
 class LongNode(Node):

@@ -65,15 +65,30 @@ def test_stranger_on_an_instance_is_never_handed_to_the_next_pod(node: MigNode) 
     assert new.uuid != old.uuid
 
 
-def test_instance_whose_processes_cannot_be_read_stays(node: MigNode) -> None:
-    node.serve("a", row("2g.10gb", 0))
+@shows(
+    "M1",
+    fault="a process is left on the instance of a pod that is gone, and the daemon can't see it",
+    happens="the driver refuses to destroy it: it stays, with an Event, until the process ends",
+)
+def test_instance_whose_processes_cannot_be_seen_stays_while_the_driver_says_so(
+    node: MigNode,
+) -> None:
+    (part,) = node.serve("a", row("2g.10gb", 0))
     node.keep()
     node.end("a")
+    node.driver.run(part.uuid, 41)
     node.driver.cards["GPU-0"].is_unreadable = True
-    node.settle()
-    with pytest.raises(AllocationError, match="can't be read"):
+    for _ in range(4):
+        node.keep()
+        node.clock.advance(10)
+    with pytest.raises(AllocationError, match="still in use"):
         node.serve("b", row("2g.10gb", 0))
     assert node.names() == ["2g.10gb@0"]
+    assert node.reasons() == ["MigInstanceBusy"]
+    node.driver.run(part.uuid)
+    node.clock.advance(300)
+    node.settle()
+    assert node.names() == []
 
 
 def test_place_of_a_living_pod_is_refused_and_named(node: MigNode) -> None:
