@@ -1,4 +1,4 @@
-"""Lets kube-scheduler take up the pods that a closed node kept waiting, once the node is open.
+"""Lets kube-scheduler take up the pods that wait, once a closed node is open or cards are free.
 
 It asks again about a pod that an extender refused only when something has changed in the cluster.
 Of what changes on a node, every version from 1.28 on heeds labels; annotations only from 1.30 on.
@@ -32,7 +32,7 @@ class Waker:
     def __init__(
         self, state: ClusterState, kube: ExtenderKube, clock: Clock, is_leading: Callable[[], bool]
     ) -> None:
-        """Write nodes of `state` that are open again, while leading."""
+        """Write nodes of `state` that pods have missed, while leading."""
         self._state, self._kube, self._clock = state, kube, clock
         self._is_leading = is_leading
 

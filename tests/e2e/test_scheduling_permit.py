@@ -35,9 +35,12 @@ def _box(count: int) -> RealContainer:
 
 
 def _member(pods: Pods, name: str, count: int, *, size: int, wait_s: int) -> None:
-    """A pod of the gang, which has `size` pods that wait so long for each other."""
+    """A pod of the gang `NAME` of `NAME-0`; `size` pods wait so long for each other.
+
+    Each test has a gang of its own: the plugin does not try one that waited in vain as long again.
+    """
     annotations = {
-        "e2e.hami-node/gang": "gang",
+        "e2e.hami-node/gang": name.rpartition("-")[0],
         "e2e.hami-node/size": str(size),
         "e2e.hami-node/wait-seconds": str(wait_s),
     }
@@ -70,7 +73,7 @@ def _check_no_card_is_given_twice(pods: Pods) -> None:
 def test_half_of_a_gang_keeps_its_cards_until_the_rest_is_there(
     pods: Pods, extender: Extender
 ) -> None:
-    gang = [f"gang-{number}" for number in range(4)]
+    gang = [f"half-{number}" for number in range(4)]
     for name in gang[:2]:
         _member(pods, name, 2, size=4, wait_s=300)
     eventually("half of the cards are reserved", lambda: extender.slots_used() == 4)
@@ -93,7 +96,7 @@ def test_half_of_a_gang_keeps_its_cards_until_the_rest_is_there(
     happens="none of it is bound; as soon as it is rejected its cards are others'",
 )
 def test_gang_that_does_not_fit_gives_its_cards_back(pods: Pods, extender: Extender) -> None:
-    gang = ["gang-0", "gang-1", "gang-2"]
+    gang = ["large-0", "large-1", "large-2"]
     for name in gang:
         _member(pods, name, 3, size=3, wait_s=15)
     eventually("two of the three have cards", lambda: extender.slots_used() == 6)
@@ -119,18 +122,18 @@ def test_gang_that_does_not_fit_gives_its_cards_back(pods: Pods, extender: Exten
     happens="the gang's pod is decided again when it is bound, and waits for cards that are free",
 )
 def test_extender_killed_while_half_of_a_gang_waits(pods: Pods, extender: Extender) -> None:
-    _member(pods, "gang-0", 6, size=2, wait_s=40)
+    _member(pods, "lost-0", 6, size=2, wait_s=40)
     eventually("its cards are reserved", lambda: extender.slots_used() == 6)
     before = extender.kill_leader()
     eventually("another leads", lambda: extender.leading() not in ("", before), limit_s=60)
     extender.wait_ready()
     pods.create("other", _box(4), scheduler=DEFAULT)
     pods.wait_running("other")
-    _member(pods, "gang-1", 1, size=2, wait_s=40)
-    pods.wait_running("gang-1")
-    eventually("gang-0 is given up", lambda: _was_given_up(pods, "gang-0"))
-    assert _bound(pods) == {"other", "gang-1"}
+    _member(pods, "lost-1", 1, size=2, wait_s=40)
+    pods.wait_running("lost-1")
+    eventually("lost-0 is given up", lambda: _was_given_up(pods, "lost-0"))
+    assert _bound(pods) == {"other", "lost-1"}
     _check_no_card_is_given_twice(pods)
     pods.delete("other")
-    pods.wait_running("gang-0", limit_s=150)
+    pods.wait_running("lost-0", limit_s=150)
     _check_no_card_is_given_twice(pods)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.simulate.store import Json
+from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.fakes.waiting import eventually
 from tests.integration.extender_rig import CARDS, LIMIT_S, MEMORY_MIB, ExtenderRig, pod_manifest
@@ -73,6 +74,27 @@ def test_pod_that_waits_in_permit_keeps_its_cards_until_it_is_given_up(rig: Exte
     eventually(lambda: placed(rig, "other"), LIMIT_S)
     rig.settle()
     assert rig.wrongs() == []
+
+
+@shows(
+    "E5",
+    fault="kube-scheduler gives a pod up and tries one that waits before the cards are free",
+    happens="one write to the node lets it try the waiting one again as soon as they are",
+)
+def test_pod_that_came_too_early_is_taken_up_once_the_cards_are_free(rig: ExtenderRig) -> None:
+    def labels() -> Json:
+        return dict(rig.api.read("nodes", "n0")["metadata"].get("labels", {}))
+
+    assert placed(rig, "gang")
+    given_up(rig, "rejected by gang-permit: 1 of 3 pods")
+    eventually(lambda: rig.state.charges() == {}, LIMIT_S)
+    waits(rig, 1.0)
+    assert names.OPENED_NODE not in labels(), "nobody waits"
+    assert placed(rig, "gang")
+    assert not placed(rig, "other")
+    given_up(rig, "rejected by gang-permit: 2 of 3 pods")
+    eventually(lambda: names.OPENED_NODE in labels(), LIMIT_S)
+    assert placed(rig, "other")
 
 
 def test_pod_that_waits_longer_than_any_permit_loses_its_cards(rig: ExtenderRig) -> None:

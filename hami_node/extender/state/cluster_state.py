@@ -196,6 +196,7 @@ class ClusterState(StateQueries):
             if not isinstance(answer, Placed):
                 if not isinstance(answer, Refused):
                     self._back_off.missed(closed)
+                    self.released.missed()
                 self._pods.call_ended(counted)
                 return None if isinstance(answer, Unfinished) else answer
             self._last_token += 1
@@ -361,9 +362,9 @@ class ClusterState(StateQueries):
             return self._back_off.counts()
 
     def take_opened(self, most: int) -> list[str]:
-        """Some nodes that were backed off, that pods have missed and that are open by now."""
+        """Some nodes that pods have missed, and that are open by now or have cards free again."""
         with self._lock:
-            return self._back_off.take_opened(most)
+            return self._back_off.take_opened(most) or self.released.take_freed(most)
 
     def missed(self, node: str) -> None:
         """Pods wait for this node, if it is backed off or was."""
