@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 PROGRAMS: Final = Path(os.environ.get("HAMI_E2E_ASSETS") or "~/.cache/hami-e2e/bin").expanduser()
+OLDER: Final = os.environ.get("HAMI_E2E_KUBERNETES")  # `1.34`: the cluster is of that version
+KUBERNETES: Final = PROGRAMS / f"kubernetes-{OLDER}" if OLDER else PROGRAMS
 ROOTFS: Final = PROGRAMS / "python-rootfs"
 IMAGE_TAR: Final = PROGRAMS / "hami-node.tar"
 IMAGE: Final = "localhost/hami-node:e2e"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e import archive, containers, machine, parts
-from tests.e2e.assets import PROGRAMS
+from tests.e2e.assets import KUBERNETES, PROGRAMS
 
 STATE: Final = Path("/tmp/hami-e2e")
 _LATE_PARTS: Final = ("kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
@@ -41,6 +41,8 @@ class Cluster:
 
     def __init__(self, root: Path = STATE, programs: Path = PROGRAMS) -> None:
         self.root, self.programs = root, programs
+        if not (KUBERNETES / "kube-apiserver").exists():
+            raise SystemExit(f"{KUBERNETES} has no kube-apiserver: run `make e2e-long` once")
 
     # -- processes ---------------------------------------------------------------------------------
     def start(self, name: str) -> None:
@@ -102,7 +104,7 @@ class Cluster:
         Raises:
             RuntimeError: with what kubectl printed.
         """
-        tool = self.programs / "kubectl"
+        tool = KUBERNETES / "kubectl"
         config = parts.kubeconfig(self.root, parts.ADMIN)
         return _output((str(tool), f"--kubeconfig={config}", *args), stdin)
 
@@ -125,7 +127,7 @@ class Cluster:
         return self.root / "run/containerd.sock"
 
     def _path(self) -> str:
-        return f"{self.programs}:/usr/local/sbin:/usr/sbin:/sbin:" + os.environ["PATH"]
+        return f"{KUBERNETES}:{self.programs}:/usr/local/sbin:/usr/sbin:/sbin:" + os.environ["PATH"]
 
     # -- life --------------------------------------------------------------------------------------
     def up(self) -> None:

@@ -1,6 +1,7 @@
 """Make what the end-to-end tests need: packages, the cluster's programs, the product's image.
 
-usage: python -m tests.e2e.prepare
+usage: python -m tests.e2e.prepare            what `make e2e` needs
+       python -m tests.e2e.prepare --older    an older Kubernetes, too, for `make e2e-long`
 
 Everything slow is kept in $HAMI_E2E_ASSETS (default ~/.cache/hami-e2e/bin): about 12 minutes on
 2 cores from nothing, seconds when nothing changed.
@@ -8,6 +9,7 @@ Everything slow is kept in $HAMI_E2E_ASSETS (default ~/.cache/hami-e2e/bin): abo
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
@@ -28,14 +30,16 @@ from tests.e2e.assets import IMAGE_TAR, PROGRAMS, SOURCES
 
 ROOT: Final = Path(__file__).parents[2]
 _GO_NEEDED: Final = (1, 26, 0)
-_PROGRAMS: Final = {
-    "kubernetes": (
-        "k8s.io/kubernetes",
-        (
-            *("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"),
-            *("kubelet", "kubectl"),
-        ),
+_KUBERNETES: Final = (
+    "k8s.io/kubernetes",
+    (
+        *("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"),
+        *("kubelet", "kubectl"),
     ),
+)
+_OLDER: Final = "kubernetes-1.34"
+_PROGRAMS: Final = {
+    "kubernetes": _KUBERNETES,
     "containerd": (
         "github.com/containerd/containerd/v2",
         ("containerd", "containerd-shim-runc-v2", "ctr"),
@@ -45,7 +49,9 @@ _PROGRAMS: Final = {
         ("nvidia-cdi-hook", "nvidia-container-runtime"),
     ),
     "helm": ("helm.sh/helm/v3", ("helm",)),
+    _OLDER: _KUBERNETES,
 }
+_CURRENT: Final = tuple(module for module in _PROGRAMS if module != _OLDER)
 
 
 @contextmanager
@@ -57,7 +63,7 @@ def step(what: str) -> Iterator[None]:
     print(f"e2e: {what}: {time.monotonic() - began:.1f} s", flush=True)
 
 
-def check_machine() -> None:
+def check_machine(modules: tuple[str, ...]) -> None:
     """Name everything that is missing and that this script can't mend, at once.
 
     Raises:
@@ -68,7 +74,7 @@ def check_machine() -> None:
         missing.append("root: kubelet and containerd mount file systems; run as root")
     if shutil.which("apt-get") is None:
         missing.append("apt-get: the tests take etcd, runc and CNI plugins from Debian packages")
-    if not _are_programs_current():
+    if not all(_is_module_current(module) for module in modules):
         version = _go_version()
         if version is None:
             missing.append("Go: the cluster's programs are built with it; install Go 1.26 or later")
@@ -119,9 +125,10 @@ def _no_services() -> Iterator[None]:
         policy.unlink()
 
 
-def build_programs() -> None:
+def build_programs(modules: tuple[str, ...] = _CURRENT) -> None:
     """Build the cluster's programs unless they were built from these very files."""
-    for module, (package, names) in _PROGRAMS.items():
+    for module in modules:
+        package, names = _PROGRAMS[module]
         if not _is_module_current(module):
             with step(f"building {', '.join(names)} {_wanted(module, package)} (minutes, once)"):
                 _build(module, _wanted(module, package))
@@ -129,7 +136,8 @@ def build_programs() -> None:
 
 
 def _build(module: str, version: str) -> None:
-    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    target = _target(module)
+    target.mkdir(parents=True, exist_ok=True)
     env = dict(
         os.environ,
         CGO_ENABLED="1" if module == "nvidia-container-toolkit" else "0",  # it loads NVML
@@ -140,7 +148,7 @@ def _build(module: str, version: str) -> None:
         folder = Path(shutil.copytree(SOURCES / module, Path(scratch, module)))
         ours = [f"./{path.parent.name}" for path in folder.glob("*/main.go")]
         flags = _flags(module, version)
-        command = ("go", "build", *flags, "-o", f"{PROGRAMS}/", "tool", *ours)
+        command = ("go", "build", *flags, "-o", f"{target}/", "tool", *ours)
         subprocess.run(command, check=True, cwd=folder, env=env)
 
 
@@ -165,16 +173,17 @@ def _flags(module: str, version: str) -> tuple[str, ...]:
             f"-X github.com/NVIDIA/nvidia-container-toolkit/internal/info.version={version[1:]}",
         ),
         "helm": ("-ldflags", f"-s -w -X helm.sh/helm/v3/internal/version.version={version}"),
-    }[module]
+    }[module.removesuffix(_OLDER.removeprefix("kubernetes"))]
 
 
-def _are_programs_current() -> bool:
-    return all(_is_module_current(module) for module in _PROGRAMS)
+def _target(module: str) -> Path:
+    """Where its programs go: those of an older version have the same names, and a folder."""
+    return PROGRAMS / module if module == _OLDER else PROGRAMS
 
 
 def _is_module_current(module: str) -> bool:
     _, names = _PROGRAMS[module]
-    if not all(os.access(PROGRAMS / name, os.X_OK) for name in names):
+    if not all(os.access(_target(module) / name, os.X_OK) for name in names):
         return False
     return _hash_file(module).exists() and _hash_file(module).read_text() == _digest(module)
 
@@ -190,7 +199,7 @@ def _digest(module: str) -> str:
 
 
 def _wanted(module: str, package: str) -> str:
-    """The version that go.mod asks for, as `v1.34.4`."""
+    """The version that go.mod asks for, as `v1.37.2`."""
     text = (SOURCES / module / "go.mod").read_text()
     found = re.search(rf"^\s*(?:require )?{re.escape(package)} (v\S+)", text, re.MULTILINE)
     if found is None:
@@ -218,10 +227,15 @@ def _run_quietly(command: tuple[str, ...], env: dict[str, str]) -> None:
 
 def main() -> None:
     """Everything, in order; each step does nothing when it was done before."""
-    check_machine()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--older", action="store_true", help="build an older Kubernetes, too")
+    modules = (*_CURRENT, _OLDER) if parser.parse_args().older else _CURRENT
+    check_machine(modules)
     install_packages()
     install_browser_driver()
-    build_programs()
+    build_programs(modules)
     if not product_image.has_base():
         with step("making the base file system of the product's image (2 minutes, once)"):
             product_image.make_base()

@@ -33,6 +33,8 @@ _EVERY_S: Final = 0.5
 _DAEMON_KILLS: Final = 12
 _KUBELET_KILLS: Final = 3
 _EXTENDER_KILLS: Final = 4
+_SETTLED_S: Final = 20
+"""After the last event no pod waits for longer."""
 _NO_PLUGIN: Final = re.compile(
     "Unavailable|Canceled|EOF|connection|no healthy devices|Available: 0|not registered|"
     "unregistered|endpoint|transport|daemon is (starting|stopping)|has not listed",
@@ -43,16 +45,18 @@ _NO_PLUGIN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A pod of the churn; `stays_s` is how long its container runs, None for ever."""
+    """A pod of the churn; `stays_s` is how long its containers run, None for ever."""
 
     name: str
     memory_mib: int
     stays_s: int | None
+    names: tuple[str, ...]
 
     @property
-    def container(self) -> RealContainer:
-        asked = RealContainer(name="c0", cards=1, memory_mib=self.memory_mib, cores=2)
-        return asked if self.stays_s is None else replace(asked, script=f"sleep {self.stays_s}")
+    def containers(self) -> list[RealContainer]:
+        one = RealContainer(name="", cards=1, memory_mib=self.memory_mib, cores=2)
+        asked = one if self.stays_s is None else replace(one, script=f"sleep {self.stays_s}")
+        return [replace(asked, name=name) for name in self.names]
 
 
 @pytest.fixture
@@ -75,8 +79,9 @@ def _plans(seed: random.Random) -> list[_Plan]:
     return [
         _Plan(
             name=f"churn-{number:02d}",
-            memory_mib=1000 + 37 * number,
+            memory_mib=1000 + 17 * number,
             stays_s=seed.choice([None, None, 2, 8, 20]),
+            names=("c0", "c1") if number % 3 == 0 else ("c0",),
         )
         for number in range(_PODS)
     ]
@@ -87,7 +92,7 @@ def _create(pods: Pods, plan: _Plan) -> None:
 
     def probe() -> bool:
         try:
-            pods.create(plan.name, plan.container, scheduler=DEFAULT)
+            pods.create(plan.name, *plan.containers, scheduler=DEFAULT)
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -143,13 +148,14 @@ def _check(pods: Pods, plans: Sequence[_Plan], scheduler: Scheduler) -> None:
             continue
         key = nvidia_names.POD_ALLOCATED
         slots = decode_grants(pod["metadata"]["annotations"][key], key, NVIDIA)
-        (grant,) = [grant for slot in slots for grant in slot]
-        inside = pods.inside(plan.name, "c0")
-        assert inside.cards == (grant.uuid,), plan.name
-        assert inside.memory_limits == (f"{plan.memory_mib}m",), plan.name
-        assert pod["metadata"]["uid"] in inside.env[nvidia_names.ENV_CACHE], plan.name
-        if phase == "Running":
-            used[grant.uuid] += plan.memory_mib
+        grants = [grant for slot in slots for grant in slot]
+        for name, grant in zip(plan.names, grants, strict=True):
+            inside = pods.inside(plan.name, name)
+            assert inside.cards == (grant.uuid,), plan.name
+            assert inside.memory_limits == (f"{plan.memory_mib}m",), plan.name
+            assert pod["metadata"]["uid"] in inside.env[nvidia_names.ENV_CACHE], plan.name
+            if phase == "Running":
+                used[grant.uuid] += plan.memory_mib
     assert not used or max(used.values()) <= cards.MEMORY_MIB, used
     eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
     print(f"after the churn: {dict(phases)}")
@@ -173,7 +179,7 @@ def _run(request: pytest.FixtureRequest, number: int) -> None:
     plans = _churn(cluster, daemon, extender, pods, number)
     daemon.wait_ready(120)
     extender.wait_ready(120)
-    eventually("no pod is Pending", lambda: _settled(pods), limit_s=180)
+    eventually("no pod is Pending", lambda: _settled(pods), limit_s=_SETTLED_S)
     _check(pods, plans, given("scheduler"))
     eventually("all slices are offered", lambda: sum(healthy_slices().values()) == 80)
 

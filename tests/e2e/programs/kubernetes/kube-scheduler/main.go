@@ -18,7 +18,6 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 const (
@@ -31,22 +30,22 @@ const (
 )
 
 type gangs struct {
-	handle  framework.Handle
+	handle  fwk.Handle
 	lock    sync.Mutex
 	refused map[string]time.Time
 }
 
 var (
-	_ framework.PreFilterPlugin = &gangs{}
-	_ framework.ReservePlugin   = &gangs{}
-	_ framework.PermitPlugin    = &gangs{}
+	_ fwk.PreFilterPlugin = &gangs{}
+	_ fwk.ReservePlugin   = &gangs{}
+	_ fwk.PermitPlugin    = &gangs{}
 )
 
 func (*gangs) Name() string { return name }
 
 func (g *gangs) PreFilter(
 	_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo,
-) (*framework.PreFilterResult, *fwk.Status) {
+) (*fwk.PreFilterResult, *fwk.Status) {
 	g.lock.Lock()
 	defer g.lock.Unlock()
 	if since, ok := g.refused[gangOf(pod)]; ok && time.Since(since) < waitOf(pod) {
@@ -55,7 +54,7 @@ func (g *gangs) PreFilter(
 	return nil, nil
 }
 
-func (*gangs) PreFilterExtensions() framework.PreFilterExtensions { return nil }
+func (*gangs) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 func (g *gangs) Permit(
 	_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string,
@@ -79,7 +78,7 @@ func (g *gangs) Permit(
 	if size, _ := strconv.Atoi(pod.Annotations[sizeKey]); placed < size {
 		return fwk.NewStatus(fwk.Wait, fmt.Sprintf("%d of %d pods", placed, size)), waitOf(pod)
 	}
-	g.eachWaiting(gang, func(other framework.WaitingPod) { other.Allow(name) })
+	g.eachWaiting(gang, func(other fwk.WaitingPod) { other.Allow(name) })
 	return nil, 0
 }
 
@@ -94,13 +93,13 @@ func (g *gangs) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ st
 	g.lock.Lock()
 	g.refused[gang] = time.Now()
 	g.lock.Unlock()
-	g.eachWaiting(gang, func(other framework.WaitingPod) {
+	g.eachWaiting(gang, func(other fwk.WaitingPod) {
 		other.Reject(name, "its gang waited in vain")
 	})
 }
 
-func (g *gangs) eachWaiting(gang string, act func(framework.WaitingPod)) {
-	g.handle.IterateOverWaitingPods(func(other framework.WaitingPod) {
+func (g *gangs) eachWaiting(gang string, act func(fwk.WaitingPod)) {
+	g.handle.IterateOverWaitingPods(func(other fwk.WaitingPod) {
 		if gangOf(other.GetPod()) == gang {
 			act(other)
 		}
@@ -119,7 +118,7 @@ func waitOf(pod *v1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-func newGangs(_ context.Context, _ runtime.Object, handle framework.Handle) (framework.Plugin, error) {
+func newGangs(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	return &gangs{handle: handle, refused: map[string]time.Time{}}, nil
 }
 
