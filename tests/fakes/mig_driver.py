@@ -54,13 +54,17 @@ class MortalRecord:
     fate: Fate
     payload: bytes | None = None
     is_full: bool = False
+    full_from: int | None = None
+    """The number of the write from which on the disk is full."""
+    writes: int = 0
 
     def load(self) -> bytes | None:
         return self.payload
 
     def save(self, payload: bytes) -> None:
         self.fate.moment()
-        if self.is_full:
+        self.writes += 1
+        if self.is_full or (self.full_from is not None and self.writes >= self.full_from):
             raise RecordError("no space left on device: check the disk")
         self.payload = payload
         self.fate.moment()
@@ -102,6 +106,8 @@ class FakeMigCards:
         self.fate = fate or Fate()
         self.calls: list[str] = []
         self.faults: dict[str, list[MigFailure]] = {}
+        self.failing: Mapping[int, MigFailure] = {}
+        """Reasons by the number of the call."""
         self.during: dict[str, Callable[[], object]] = {}
         self.is_late = self.is_done = False
         self.made = 0
@@ -166,16 +172,22 @@ class FakeMigCards:
         self.return_late()  # a look waits for what was called before it
         if card not in self.cards:
             raise MigError(MigFailure.FAILED, f"{call}: {card} is lost")
-        for begin, reasons in self.faults.items():
-            if call.startswith(begin) and reasons:
-                reason = reasons.pop(0)
-                is_done = self.is_done and reason is MigFailure.FAILED
-                if call == "look" or not (reason is MigFailure.UNANSWERED or is_done):
-                    raise MigError(reason, f"{call} of {card}: {reason}")
-                return reason
+        reason = self._reason(call)
+        if reason is not None:
+            is_done = self.is_done and reason is MigFailure.FAILED
+            if call == "look" or not (reason is MigFailure.UNANSWERED or is_done):
+                raise MigError(reason, f"{call} of {card}: {reason}")
+            return reason
         if deadline.left_s() <= 0:
             raise MigError(MigFailure.UNANSWERED, f"{call} of {card} was not begun in time")
         return None
+
+    def _reason(self, call: str) -> MigFailure | None:
+        """Why the call that has just begun fails; None if it does not."""
+        for begin, reasons in self.faults.items():
+            if call.startswith(begin) and reasons:
+                return reasons.pop(0)
+        return self.failing.get(len(self.calls))
 
     def _mutate(self, call: str, card: str, deadline: Deadline, work: Callable[[], T]) -> T:
         reason = self._begin(call, card, deadline)

@@ -216,9 +216,11 @@ class MigNode:
         return kept.notes
 
     def settle(self, passes: int = 12) -> None:
-        """Pass after pass, each when the last one has asked for it."""
+        """Pass after pass, each when the last one has asked for it, while one does."""
         for _ in range(passes):
             self.keep()
+            if self.next_s is None:
+                break
             self.clock.advance(min(self.next_s or 60.0, 60.0))
 
     # -- what is there -----------------------------------------------------------------------------

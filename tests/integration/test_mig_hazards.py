@@ -138,6 +138,12 @@ def test_hazard_06_kill_between_two_calls_leaves_neither_instance_nor_lock(
     assert rig.serve("next", Row()) == rig.at(6).uuid
 
 
+@shows(
+    "G2",
+    fault="the daemon is killed at a call that destroys the MIG instance of a pod that has ended",
+    happens="the next one goes on with it and serves the place; instances of living pods are as "
+    "they were",
+)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("change", [1, 2], ids=["compute-instance", "gpu-instance"])
 def test_hazard_06_kill_while_an_instance_is_destroyed_the_next_daemon_goes_on(

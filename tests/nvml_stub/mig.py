@@ -241,16 +241,6 @@ class MigHardware:
                     lines.modes[card] = (modes[1], modes[1])
             self._drop(lines, list(self.look()))
 
-    def saved(self) -> bytes:
-        """All of it, for `restore`."""
-        return self._file.read_bytes()
-
-    def restore(self, saved: bytes) -> None:
-        """As it was then; the log goes on."""
-        fresh = self._file.with_name(f"{self._file.name}.new")
-        fresh.write_bytes(saved)
-        os.replace(fresh, self._file)
-
     def reset(self) -> None:
         """Forget everything: modes are as the control file has them, nothing is made or logged."""
         for ending in ("", ".log"):

@@ -223,35 +223,6 @@ def test_second_container_that_is_refused_leaves_the_first_its_instance_until_th
 
 
 # -- the driver ------------------------------------------------------------------------------------
-@shows(
-    "G8",
-    fault="any of the driver's calls about a MIG instance is refused, with any reason, once or for "
-    "a while",
-    happens="the container is refused with the reason; what was begun is undone, at once or later; "
-    "what is to go is tried again after growing pauses",
-)
-@pytest.mark.parametrize("reason", [each for each in MigFailure if each is not MigFailure.GONE])
-@pytest.mark.parametrize("call", ["look", "make_gi", "make_ci", "destroy_ci", "destroy_gi"])
-@pytest.mark.parametrize("times", [1, 3])
-def test_call_that_fails_is_undone_or_tried_again(
-    node: MigNode, call: str, reason: MigFailure, times: int
-) -> None:
-    node.serve("a", row("1g.5gb", 0))
-    node.keep()
-    node.end("a")
-    node.driver.fail_next(call, *[reason] * times)
-    for pod, start in (("b", 0), ("c", 1)):
-        try:
-            node.serve(pod, row("1g.5gb", start))
-        except AllocationError as refused:
-            assert "GPU-0" in str(refused)  # noqa: PT017 - not every fault refuses both
-    node.clock.advance(300)
-    node.settle()
-    node.assert_whole()
-    failed = sum(node.keeper.state().failures.values())
-    assert failed >= times - len(node.driver.faults[call])
-
-
 def test_missing_rights_are_named_with_the_remedy(node: MigNode) -> None:
     node.driver.fail_next("make_gi", MigFailure.NO_RIGHTS)
     with pytest.raises(AllocationError, match=r"overlay for MIG \(docs/mig.md\)"):
