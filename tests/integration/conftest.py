@@ -41,16 +41,6 @@ def old_kubelet() -> Iterator[Rig]:
         rig.close()
 
 
-@pytest.fixture
-def bare_mig(stub_library: Stub) -> Iterator[MigRig]:
-    """A node in MIG mode whose daemon does not run yet."""
-    rig = MigRig(stub_library)
-    try:
-        yield rig
-    finally:
-        rig.close()
-
-
 @pytest.fixture(scope="module")
 def driver(stub_library: Stub) -> Stub:
     """The stand-in for the driver's library, loaded: the daemon then finds it by its name."""
@@ -66,3 +56,20 @@ def instances_of_others(driver: Stub) -> Iterator[InstanceRig]:
         yield rig
     finally:
         rig.close()
+
+
+@pytest.fixture
+def bare_mig(driver: Stub) -> Iterator[MigRig]:
+    """A node in MIG mode whose daemon does not run yet."""
+    rig = MigRig(driver)
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+@pytest.fixture
+def mig(bare_mig: MigRig) -> MigRig:
+    """A node in MIG mode whose daemon runs."""
+    bare_mig.launch()
+    return bare_mig

@@ -1,31 +1,27 @@
-"""A node whose cards are in MIG mode: the daemon as its own process on the driver's stand-in.
+"""A node whose cards are in MIG mode, with the whole daemon on the stand-in for the driver.
 
-The real kubelet and API server are played as in `rig.py`; below the daemon is the real chain, down
-to the C library. What the hardware holds outlives the daemon, as it does on a node.
+Kubelet and API server are played as in `rig.py`; below the daemon is the real chain, down to the C
+library. What the hardware holds outlives the daemon, as it does on a node.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import yaml
 
+from hami_node.config.sources import ConfigSources
 from hami_node.model import Pod
 from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.pods import NODE, Box, Generation, Part, layout, pod_body, reservation
-from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
-from tests.integration.rig import GPU, LIMIT_S, Rig
+from tests.integration.rig import LIMIT_S, Rig
 from tests.nvml_stub.control import UUIDS, Stub, card
 from tests.nvml_stub.mig import Instance, profiles_of
 
@@ -90,17 +86,16 @@ Grants = Mapping[str, Sequence[Row | Slot]]
 class MigRig(Rig):
     """Three cards of 40 GB in MIG mode, with nothing on them; the daemon is `launch`ed."""
 
-    def __init__(self, stub: Stub) -> None:
+    def __init__(self, driver: Stub) -> None:
         super().__init__(cards=3)
-        self.stub = Stub(stub.library, self.root / "nvml.txt")
-        self.hardware = self.stub.mig
+        self.stub, self.hardware = driver, driver.mig
+        self.hardware.reset()
         self.show()
         self.node_config = self.root / "config.json"
-        self._write_settings()
-        self.process: subprocess.Popen[bytes] | None = None
-        self._lives = 0
+        self.write_settings()
 
-    def _write_settings(self) -> None:
+    def write_settings(self) -> None:
+        """Both protocols, each on the cards that its list names."""
         node = {"name": NODE, "operatingmode": "mig"}
         self.node_config.write_text(json.dumps({"nodeconfig": [node]}))
         nvidia = {
@@ -121,82 +116,27 @@ class MigRig(Rig):
             *lines,
         )
 
-    def flags(self) -> dict[str, object]:
-        """With the real driver's backend."""
-        found = super().flags() | {
-            "backend": "nvml",
-            "config-file": self.config_path,
-            "node-config-file": self.node_config,
-            "scan-interval-s": "0.2",
-        }
-        del found["simulated-file"]
-        return found
-
-    @property
-    def log(self) -> str:
-        """What all daemons have logged."""
-        logs = sorted(self.root.glob("log*"))
-        return "".join(path.read_text(errors="replace") for path in logs)
-
     # -- the daemon --------------------------------------------------------------------------------
-    def launch(self, slots: int = SLOTS) -> None:
-        """`hami-node run`, registered with all slots, and reported."""
-        self._lives += 1
-        environment = {
-            "PATH": os.environ["PATH"],
-            "LD_LIBRARY_PATH": str(self.stub.library.parent),
-            "NVML_STUB_FILE": str(self.stub.file),
-            "DEVICE_LIST_STRATEGY": "envvar",
-            "HAMI_NODE_VISIBLE_DEVICES_FORM": "bare",
+    def launch(self, slots: int = SLOTS, **flags: str) -> None:
+        """Start the daemon; it is registered with all slots, and reported."""
+        given = {
+            "backend": "nvml",
+            "scan_interval_s": "0.2",
+            "device_list_strategy": "envvar",
+            "visible_devices_form": "bare",
         }
-        log = self.root / f"log{self._lives}"
-        self.process = started(log, "run", self.flags(), env=environment)
-        self.wait(lambda: self.kubelet.allocatable(GPU) == slots and self.kubelet.is_settled())
-        self.wait(lambda: names.NODE_IDENTITY in self.notes)
+        self._start(**given | flags)
+        self.wait_registered(slots)
+        eventually(lambda: names.NODE_IDENTITY in self.notes, LIMIT_S)
 
-    def wait(self, is_true: Callable[[], object]) -> None:
-        """As `eventually`, while the daemon runs."""
-
-        def is_true_now() -> bool:
-            assert self.process is None or self.process.poll() is None, self.log
-            return bool(is_true())
-
-        try:
-            eventually(is_true_now, LIMIT_S)
-        except AssertionError as e:
-            raise AssertionError(f"{e}: {self.log}") from e
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self.process is not None
-        self.process.kill()
-        self.wait_dead()
-
-    def is_dead(self) -> bool:
-        """True where the daemon has ended, or does so in a moment."""
-        assert self.process is not None
-        try:
-            self.process.wait(0.3)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def wait_dead(self) -> None:
-        """Wait for the daemon's end, and for kubelet to notice it."""
-        assert self.process is not None
-        self.process.wait(LIMIT_S)
-        self.process = None
-        eventually(lambda: self.kubelet.allocatable(GPU) == 0, LIMIT_S)
+    def _sources(self, flags: Mapping[str, str]) -> ConfigSources:
+        return replace(super()._sources(flags), node_config_file=self.node_config)
 
     def close(self) -> None:
-        """End everything; a daemon that still runs has to end in good order."""
+        """End everything; nothing that the driver was told keeps the daemon from its end."""
         self.show()
-        if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
-            code = self.process.wait(LIMIT_S)
-            self.process = None
-            assert code == 0, self.log
         super().close()
+        self.hardware.reset()
 
     # -- the cluster -------------------------------------------------------------------------------
     def divide(
@@ -231,7 +171,7 @@ class MigRig(Rig):
         """A pod of one container that is served and runs; its visible devices."""
         self.divide(name, {"main": grants})
         answer = self.admit(name)
-        assert answer.is_admitted, f"{answer.refusal}\n{self.log}"
+        assert answer.is_admitted, answer.refusal
         return visible(answer)
 
     def admit_meanwhile(self, name: str) -> Callable[[], Admission]:
@@ -278,7 +218,7 @@ class MigRig(Rig):
 
     def wait_places(self, *wanted: tuple[str, int], number: int = BY_ROWS) -> None:
         """Wait until a card has exactly these instances."""
-        self.wait(lambda: self.places(number) == sorted(wanted))
+        eventually(lambda: self.places(number) == sorted(wanted), LIMIT_S)
 
     def offered(self, number: int = BY_ROWS) -> set[tuple[str, int]]:
         """Profile and start of every instance that schedulers are offered of a card."""
@@ -295,10 +235,9 @@ class MigRig(Rig):
         found: list[dict[str, Any]] = json.loads(self.pod(name).annotations[ROWS])
         return found
 
-    def on_record(self) -> str:
-        """The files of all records, as text."""
-        files = (path for path in Path(self.record).rglob("*") if path.is_file())
-        return "".join(path.read_text(errors="replace") for path in files)
+    def reason(self, number: int) -> str:
+        """Why a card can't be used."""
+        return self.cards[number].unhealthy_reason
 
 
 def visible(answer: Admission, container: str = "main") -> str:

@@ -103,6 +103,13 @@ class Rig:
         return daemon
 
     def _start(self, **flags: str) -> Daemon:
+        sources = self._sources(flags)
+        daemon = Daemon(load(sources), sources, self.vendors, clock=self.clock)
+        self.daemon = daemon
+        daemon.start()
+        return daemon
+
+    def _sources(self, flags: Mapping[str, str]) -> ConfigSources:
         given = {
             "node_name": NODE,
             "kubeconfig": str(self.kubeconfig),
@@ -114,15 +121,11 @@ class Rig:
             "record_dir": str(self.record),
             "metrics_address": "off",
         }
-        sources = ConfigSources(
+        return ConfigSources(
             blocks=tuple(vendor.settings for vendor in self.vendors),
-            flags=given | flags,
+            flags=given | dict(flags),
             config_file=self.config_path if self.config_path.exists() else None,
         )
-        daemon = Daemon(load(sources), sources, self.vendors, clock=self.clock)
-        self.daemon = daemon
-        daemon.start()
-        return daemon
 
     def stop(self) -> int:
         """Stop the daemon; its exit code. Every thread has to end."""

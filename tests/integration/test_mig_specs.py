@@ -1,4 +1,4 @@
-"""CDI specs of instances in the real process: there with the answer, gone with the instance."""
+"""CDI specs of instances with the whole daemon: there with the answer, gone with the instance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_node.vendors.nvidia.node.handover.mig.spec_files import file_name
 from tests.fakes.driver_root import lay_driver
 from tests.fakes.made_instances import lay_caps
 from tests.fakes.waiting import eventually
-from tests.integration.mig_rig import MigRig, Row
+from tests.integration.mig_rig import SLOTS, MigRig, Row
 from tests.integration.rig import LIMIT_S
 from tests.nvml_stub.control import Stub
 from tests.unit.vendors.nvidia.node.handover.cdi_schema import check
@@ -21,8 +21,8 @@ from tests.unit.vendors.nvidia.node.handover.cdi_schema import check
 class SpecRig(MigRig):
     """A node without a runtime of NVIDIA's: the engine resolves the names by the daemon's specs."""
 
-    def __init__(self, stub: Stub) -> None:
-        super().__init__(stub)
+    def __init__(self, driver: Stub) -> None:
+        super().__init__(driver)
         self.specs = self.root / "cdi"
         lay_driver(self.root / "driver", cards=3)
         lay_caps(self.root / "driver/proc")
@@ -31,21 +31,22 @@ class SpecRig(MigRig):
         for number in range(3 * 15 * 9 + 3):
             (caps / f"nvidia-cap{number}").touch()
 
-    def flags(self) -> dict[str, object]:
+    def launch(self, slots: int = SLOTS, **flags: str) -> None:
         """Where the driver is, and the engine's folder."""
-        return super().flags() | {
-            "device-list-strategy": "cdi-cri",
-            "driver-root": "/run/nvidia/driver",
-            "driver-root-ctr-path": self.root / "driver",
-            "cdi-spec-dir": self.specs,
-            "validations-dir": self.root / "validations",
+        given = {
+            "device_list_strategy": "cdi-cri",
+            "driver_root": "/run/nvidia/driver",
+            "driver_root_ctr_path": str(self.root / "driver"),
+            "cdi_spec_dir": str(self.specs),
+            "validations_dir": str(self.root / "validations"),
         }
+        super().launch(slots, **given | flags)
 
     def named(self, pod: str, *rows: Row) -> list[str]:
         """The instances that a pod's container is given by name, each with its spec on the disk."""
         self.divide(pod, {"main": rows})
         answer = self.admit(pod)
-        assert answer.is_admitted, f"{answer.refusal}\n{self.log}"
+        assert answer.is_admitted, answer.refusal
         there = self.files()
         response = answer.responses["main"]
         assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -68,8 +69,8 @@ class SpecRig(MigRig):
 
 
 @pytest.fixture
-def rig(stub_library: Stub) -> Iterator[SpecRig]:
-    with closing(SpecRig(stub_library)) as made:
+def rig(driver: Stub) -> Iterator[SpecRig]:
+    with closing(SpecRig(driver)) as made:
         made.launch()
         yield made
 
@@ -85,12 +86,12 @@ def test_spec_is_there_with_the_answer_and_goes_with_its_instance(rig: SpecRig) 
     rig.wait_places(("1g.5gb", 6))
 
 
-def test_specs_of_a_killed_daemon_are_kept_for_the_living_and_removed_for_the_dead(
+def test_specs_of_an_ended_daemon_are_kept_for_the_living_and_removed_for_the_dead(
     rig: SpecRig,
 ) -> None:
     (lives,) = rig.named("lives", Row(start=6))
     (dies,) = rig.named("dies", Row(start=5))
-    rig.kill()
+    rig.stop()
     rig.delete("dies")
     (rig.specs / file_name(lives)).unlink()
     assert rig.files() == {file_name(dies)}

@@ -20,7 +20,7 @@ from tests.integration.instance_rig import (
 )
 from tests.integration.rig import GPU, LIMIT_S, SLOTS, inside
 from tests.integration.share_rig import Shares
-from tests.nvml_stub.control import UUIDS, card, sequence
+from tests.nvml_stub.control import UUIDS
 from tests.reliability import shows
 
 
@@ -50,16 +50,6 @@ def test_single_with_unequal_instances_closes_them_and_says_why(rig: InstanceRig
     eventually(lambda: rig.healthy(GPU) == made, LIMIT_S)
 
 
-def test_single_leaves_out_a_card_that_is_not_in_mig_mode_and_serves_the_others(
-    rig: InstanceRig,
-) -> None:
-    made = rig.make("7g.40gb", 0).uuid
-    rig.serve("single")
-    eventually(lambda: rig.healthy(GPU) == {made}, LIMIT_S)
-    assert [card.healthy for card in rig.cards] == [True, False, False]
-    assert "mig-strategy mixed" in rig.cards[1].unhealthy_reason
-
-
 @shows(
     "G25",
     fault="an instance that a container holds is destroyed, and another is made in its place",
@@ -82,14 +72,6 @@ def test_instance_that_vanishes_while_it_is_held_costs_its_holder_alone(rig: Ins
     rig.end("p")
     eventually(lambda: rig.healthy(SMALL) == {left.uuid, anew.uuid}, LIMIT_S)
     eventually(lambda: held not in rig.kubelet.devices(SMALL), LIMIT_S)
-
-
-def test_instances_made_later_are_offered_at_once_under_a_known_name(rig: InstanceRig) -> None:
-    first = rig.make("1g.5gb", 6).uuid
-    rig.serve()
-    eventually(lambda: rig.healthy(SMALL) == {first}, LIMIT_S)
-    second = rig.make("1g.5gb", 5).uuid
-    eventually(lambda: rig.healthy(SMALL) == {first, second}, LIMIT_S)
 
 
 @shows(
@@ -129,17 +111,6 @@ def test_record_that_was_lost_is_made_again_from_kubelets_list(rig: InstanceRig)
     eventually(lambda: rig.metric("card_slots_used", uuid=UUIDS[0]) == 1, LIMIT_S)
     (again,) = [it for it in rig.kubelet.call_again(SMALL, (held,)).envs.items() if it[1] == held]
     assert again[0] == nvidia_names.ENV_VISIBLE_DEVICES
-
-
-def test_card_that_fails_closes_its_instances_and_no_others(rig: InstanceRig) -> None:
-    rig.divide(2)
-    made = [rig.make("1g.5gb", 6, number).uuid for number in (0, 1)]
-    rig.serve()
-    eventually(lambda: rig.healthy(SMALL) == set(made), LIMIT_S)
-    heard = rig.driver.calls("nvmlEventSetWait_v2")
-    eventually(lambda: rig.driver.calls("nvmlEventSetWait_v2") > heard, LIMIT_S)
-    rig.divide(2, f"xid {next(sequence)} 0 79")
-    eventually(lambda: rig.healthy(SMALL) == {made[1]}, LIMIT_S)
 
 
 def test_card_in_mig_mode_without_instances_is_shown_and_offered_to_nobody(
@@ -193,11 +164,3 @@ def test_instance_that_is_made_anew_is_refused_even_if_kubelet_hands_it_out(
         answer = rig.kubelet.admit(rig.pod("q"), SMALL)
     assert not answer.is_admitted
     assert "one MIG instance is granted twice" in answer.refusal
-
-
-def test_daemon_with_rights_serves_the_same(rig: InstanceRig) -> None:
-    made = rig.make("1g.5gb", 6).uuid
-    rig.driver.write(card(0, mig="enabled"), card(1), card(2))
-    rig.serve()
-    assert seen(rig.ask("p")) == made
-    assert rig.driver.mig.changes() == ()

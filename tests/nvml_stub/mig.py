@@ -227,20 +227,6 @@ class MigHardware:
             if not current:
                 self._drop(lines, [card])
 
-    def reboot(self, *, is_mode_kept: bool = True) -> None:
-        """All instances are gone; pending modes are in force, or MIG is off everywhere.
-
-        The test writes another `generation` into the control file if sessions are to end.
-        """
-        with self._changed() as lines:
-            for card in self.look():
-                modes = lines.modes.get(card)
-                if not is_mode_kept:
-                    lines.modes[card] = (0, 0)
-                elif modes is not None:
-                    lines.modes[card] = (modes[1], modes[1])
-            self._drop(lines, list(self.look()))
-
     def reset(self) -> None:
         """Forget everything: modes are as the control file has them, nothing is made or logged."""
         for ending in ("", ".log"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,12 +40,15 @@ def fits(geometry: Sequence[CardProfile], taken: tuple[MigPlacement, ...] = ()) 
     )
 
 
-def geometries(card: str) -> Iterator[tuple[CardProfile, ...]]:
-    """Every set of instances that the card can hold, up to 4 of them, and the full ones."""
-    for count in range(1, 5):
-        for kinds in itertools.combinations_with_replacement(CARDS[card], count):
-            if fits(kinds):
-                yield kinds
+@functools.cache
+def geometries(card: str) -> tuple[tuple[CardProfile, ...], ...]:
+    """Every set of up to 4 instances that the card can hold."""
+    return tuple(
+        kinds
+        for count in range(1, 5)
+        for kinds in itertools.combinations_with_replacement(CARDS[card], count)
+        if fits(kinds)
+    )
 
 
 def orders(geometry: Sequence[CardProfile]) -> Iterator[Sequence[int]]:
@@ -101,7 +105,7 @@ def test_full_geometries_are_served_in_any_order(card: str, names: list[str]) ->
 def test_instances_that_go_and_come_again_find_a_place(data: st.DataObject) -> None:
     """Pods end in any order, and others take their slots."""
     card = data.draw(st.sampled_from(sorted(CARDS)))
-    geometry = data.draw(st.sampled_from(list(geometries(card))))
+    geometry = data.draw(st.sampled_from(geometries(card)))
     held: dict[int, MigPlacement] = {}
     for _ in range(data.draw(st.integers(1, 25))):
         slot = data.draw(st.integers(0, len(geometry) - 1))

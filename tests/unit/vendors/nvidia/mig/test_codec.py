@@ -19,6 +19,7 @@ from hami_node.vendors.nvidia.mig.codec import (
     decode_mig_allocations,
     encode_mig_allocations,
     joined_uuid,
+    readable_allocations,
     split_uuid,
     with_devices,
     with_parts,
@@ -130,6 +131,18 @@ def test_encode_mig_allocations_decodes_to_the_same_sorted(rows: list[MigAllocat
 @given(st.text() | st.text(alphabet='[]{}",:containerIdx0123-placement', max_size=60))
 def test_decode_mig_allocations_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
     assert is_total(decode_mig_allocations, text)
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(
+        st.dictionaries(st.sampled_from([*row(), "migUUID"]), st.none() | NUMBERS | st.text())
+    )
+)
+def test_readable_allocations_of_anything_are_one_a_grant(value: object) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    rows = readable_allocations(text)
+    assert len({(row.container_index, row.device_index) for row in rows}) == len(rows)
 
 
 DEVICE = MigDevice(uuid="MIG-2", gpu_instance_id=0, compute_instance_id=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.nvml_stub.control import UUIDS, card
 
-INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, IN_USE, NO_ROOM = 2, 3, 4, 6, 19, 23
+INVALID, NOT_SUPPORTED, NO_PERMISSION, IN_USE, NO_ROOM = 2, 3, 4, 19, 23
 
 
 def in_mig_mode(*numbers: int, **words: object) -> tuple[str, ...]:
@@ -49,16 +49,3 @@ def places(nvml: Any, profile: int, number: int = 0) -> list[tuple[int, int]]:
     found = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
     ask(device(nvml, number), profile, found, byref(count))
     return [(p.start, p.size) for p in found]
-
-
-def mig_devices(nvml: Any, number: int = 0) -> dict[int, str]:
-    """MIG UUIDs by index."""
-    parent = device(nvml, number)
-    found = {}
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
-        try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
-        except nvml.NVMLError_NotFound:
-            continue
-        found[index] = nvml.nvmlDeviceGetUUID(handle)
-    return found

@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.model import Grant, Uuid
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.codec import readable_allocations
 from hami_node.vendors.on_node.answer import MadePart
 from tests.fakes.mig_driver import Fate, MortalRecord
 from tests.fakes.mig_node import MigNode, Served, row, slot
@@ -198,41 +195,6 @@ def test_claimed_instance_that_is_gone_is_made_again_at_its_reserved_place(node:
     assert node.names() == ["1g.5gb@0", "1g.5gb@1", "2g.10gb@2"]
     assert owners(node) == ["a", "a", "b"]
     assert node.reasons() == ["MigInstanceReplaced"] * 3
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 20) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "containerIndex",
-                    "deviceIndex",
-                    "gpuUUID",
-                    "profile",
-                    "placement",
-                    "migUUID",
-                    "start",
-                ]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=20,
-)
-
-
-@given(JSON)
-def test_readable_allocations_never_raises(value: object) -> None:
-    rows = readable_allocations(json.dumps(value))
-    assert len({(row.container_index, row.device_index) for row in rows}) == len(rows)
-
-
-@given(st.text(max_size=60))
-def test_readable_allocations_of_any_text_never_raises(text: str) -> None:
-    assert readable_allocations(text) == () or text.startswith("[")
 
 
 def test_instance_of_others_that_a_pod_was_given_stays_theirs(tmp_path: Path) -> None:

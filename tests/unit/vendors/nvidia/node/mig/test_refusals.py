@@ -47,22 +47,10 @@ def test_busy_instance_of_an_ended_pod_blocks_its_own_place_only(node: MigNode) 
     assert stale.state is PartState.STALE
     assert "41, 42" in stale.why
     node.driver.run(part.uuid)
-    node.clock.advance(300)
+    (new,) = node.serve("d", row("2g.10gb", 0))
+    assert new.uuid != part.uuid
     node.settle()
     node.assert_whole()
-
-
-def test_stranger_on_an_instance_is_never_handed_to_the_next_pod(node: MigNode) -> None:
-    """The same place, asked for at once, with the old pod's process still alive."""
-    (old,) = node.serve("a", row("2g.10gb", 0))
-    node.keep()
-    node.end("a")
-    node.driver.run(old.uuid, 41)
-    with pytest.raises(AllocationError):
-        node.serve("b", row("2g.10gb", 0))
-    node.driver.run(old.uuid)
-    (new,) = node.serve("c", row("2g.10gb", 0))
-    assert new.uuid != old.uuid
 
 
 @shows(
@@ -223,17 +211,23 @@ def test_second_container_that_is_refused_leaves_the_first_its_instance_until_th
 
 
 # -- the driver ------------------------------------------------------------------------------------
-def test_missing_rights_are_named_with_the_remedy(node: MigNode) -> None:
-    node.driver.fail_next("make_gi", MigFailure.NO_RIGHTS)
-    with pytest.raises(AllocationError, match=r"overlay for MIG \(docs/mig.md\)"):
+@pytest.mark.parametrize(
+    ("call", "reason", "said"),
+    [
+        pytest.param(
+            "make_gi", MigFailure.NO_RIGHTS, r"overlay for MIG \(docs/mig.md\)", id="no-rights"
+        ),
+        pytest.param("make_gi", MigFailure.NO_ROOM, "finds no room", id="no-room"),
+        pytest.param("make_ci", MigFailure.UNANSWERED, "in time", id="slow"),
+    ],
+)
+def test_reason_of_the_driver_is_told(
+    node: MigNode, call: str, reason: MigFailure, said: str
+) -> None:
+    node.driver.fail_next(call, reason)
+    with pytest.raises(AllocationError, match=said):
         node.serve("a", row("1g.5gb", 0))
-    assert node.kept() == ()
-
-
-def test_driver_without_room_where_nothing_is_seen_is_believed(node: MigNode) -> None:
-    node.driver.fail_next("make_gi", MigFailure.NO_ROOM)
-    with pytest.raises(AllocationError, match="finds no room"):
-        node.serve("a", row("1g.5gb", 0))
+    node.settle()
     assert node.kept() == ()
 
 

@@ -11,9 +11,6 @@ import pytest
 from hami_node.errors import DriverUnavailable
 from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.mig.details import mig_of
-from hami_node.vendors.nvidia.mig.driver import MigError
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
-from hami_node.vendors.nvidia.mig.offer import MigRules, offered_divided
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from tests.fakes.waiting import eventually
@@ -90,40 +87,14 @@ def test_cards_without_mig_cost_one_question_and_no_code(start: Open, stub: Stub
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_problem_with_mig_is_that_cards_alone(rig: Rig) -> None:
-    rig.show("garbage nvmlDeviceGetGpuInstances 0 255")
-    rig.hardware.make(H100, "1g.10gb", 0)
-    rig.driver.look(H100, within())
-    assert health(rig) == [True, True, True]
-    with pytest.raises(Exception, match="instances that can't be right"):
-        rig.look()
-    number = rig.hardware.instances(H100)[0].gi
-    rig.driver.destroy_compute_instance(H100, numbered(number), within())
-    assert rig.scan(H100).instances[0].device is None
-
-
-def test_card_without_rights_is_offered_to_nobody_who_needs_them(rig: Rig) -> None:
-    rig.show("rights none")
-    rig.driver = rig.backend.mig
-    with pytest.raises(MigError, match="overlay"):
-        rig.driver.make_gpu_instance(A100, 19, MigPlacement(start=0, size=1), within())
-    card = rig.backend.scan()[0]
-    assert card.healthy, "instances that others make can be served all the same"
-    offered = offered_divided(card, MigRules())
-    assert not offered.healthy
-    assert "overlay" in offered.unhealthy_reason
-
-
 @shows(
     "G6",
     fault="an NVML call about the instances of a card hangs during a pass over the cards",
     happens="that card is unhealthy with the call as its reason until it returns; the others are "
     "read, divided and served",
 )
-@pytest.mark.parametrize("function", ["nvmlDeviceGetGpuInstances", "nvmlGpuInstanceGetInfo"])
-def test_hang_in_a_pass_costs_that_card(
-    start: Open, stub: Stub, hardware: MigHardware, function: str
-) -> None:
+def test_hang_in_a_pass_costs_that_card(start: Open, stub: Stub, hardware: MigHardware) -> None:
+    function = "nvmlDeviceGetGpuInstances"
     made = hardware.make(A100, "1g.5gb", 0)
     rig = Rig(start(call_limit_s=LIMIT_S), stub, hardware)
     assert health(rig) == [True, True, True]
@@ -177,15 +148,6 @@ def test_events_are_heard_after_a_change_of_the_mode(
     sets = stub.calls("nvmlEventSetCreate")
     hardware.set_mode(A100, 0)
     eventually(lambda: stub.calls("nvmlEventSetCreate") > sets)
-
-
-def test_use_of_a_card_in_mig_mode_is_no_fault(rig: Rig) -> None:
-    rig.show("fail nvmlDeviceGetUtilizationRates 0 3")
-    rig.backend.host_use([A100])
-    assert health(rig) == [True, True, True]
-    use = rig.backend.host_use([A100])[A100]
-    assert use.core_percent is None
-    assert use.memory_bytes is not None
 
 
 def test_driver_that_has_never_answered_has_no_mig(start: Open, tmp_path: Path) -> None:

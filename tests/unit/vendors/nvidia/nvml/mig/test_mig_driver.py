@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -11,14 +10,10 @@ from hami_node.model import Uuid
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
 from hami_node.vendors.nvidia.mig.found import MigDevice
 from hami_node.vendors.nvidia.mig.layout import MigPlacement
-from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, card
-from tests.reliability import shows
-from tests.unit.vendors.nvidia.nvml.conftest import Open
 from tests.unit.vendors.nvidia.nvml.mig.conftest import A100, H100, Rig, numbered, within
 
 ONE_AT_2 = MigPlacement(start=2, size=1)
-LIMIT_S = 0.15
 
 
 def id_of(rig: Rig, name: str, uuid: Uuid = A100) -> int:
@@ -222,32 +217,6 @@ def test_what_fails_after_the_driver_has_made_it_has_an_unknown_outcome(rig: Rig
     assert len(rig.look().instances) == 1
 
 
-@shows(
-    "M14",
-    fault="a call that makes an instance takes longer than the container can wait, or hangs",
-    happens="the pod is refused in time and the other cards serve; once the call returns its "
-    "instance is found on the card, where it belongs to nobody else",
-)
-def test_hazard_14_call_that_hangs_is_answered_in_time_and_found_later(
-    start: Open, rig: Rig
-) -> None:
-    slow = Rig(start(call_limit_s=LIMIT_S), rig.stub, rig.hardware)
-    slow.backend.scan()
-    rig.show("nth late nvmlDeviceCreateGpuInstanceWithPlacement 0 1 after hang 60")
-    with pytest.raises(MigError, match="has not answered for more than") as caught:
-        slow.driver.make_gpu_instance(A100, 19, ONE_AT_2, within())
-    assert caught.value.reason is MigFailure.UNANSWERED
-    with pytest.raises(MigError, match="has not answered") as caught:
-        slow.driver.look(A100, within())
-    assert caught.value.reason is MigFailure.UNANSWERED
-    assert [found.healthy for found in slow.backend.scan()] == [False, True, True]
-    make(slow, "1g.10gb", MigPlacement(start=0, size=1), H100)
-    rig.show()
-    eventually(lambda: not slow.backend._worker.hung())
-    assert [seen.placement for seen in slow.look().instances] == [ONE_AT_2]
-    eventually(lambda: [found.healthy for found in slow.backend.scan()] == [True] * 3)
-
-
 def test_call_that_outlasts_the_deadline_begins_nothing_more(rig: Rig) -> None:
     rig.show("hang nvmlDeviceGetGpuInstanceById 0 60")
     rig.hardware.make(A100, "1g.5gb", 2, is_whole=False)
@@ -295,28 +264,3 @@ def test_card_without_mig_is_told(rig: Rig) -> None:
         rig.driver.set_mode(other, is_enabled=True, deadline=within())
     assert caught.value.reason is MigFailure.GONE
     assert not rig.look(other).is_enabled
-
-
-def test_cards_are_made_and_destroyed_beside_each_other(rig: Rig) -> None:
-    failures: list[Exception] = []
-
-    def come_and_go(uuid: Uuid, name: str) -> None:
-        try:
-            for start in (0, 1, 2):
-                place = MigPlacement(start=start, size=1)
-                device = make(rig, name, place, uuid)
-                rig.driver.destroy_compute_instance(uuid, device, within())
-                rig.driver.destroy_gpu_instance(uuid, device.gpu_instance_id, within())
-        except Exception as e:  # noqa: BLE001  shown by the assertion
-            failures.append(e)
-
-    threads = [
-        threading.Thread(target=come_and_go, args=job)
-        for job in ((A100, "1g.5gb"), (H100, "1g.10gb"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
-    assert (rig.hardware.instances(A100), rig.hardware.instances(H100)) == ((), ())

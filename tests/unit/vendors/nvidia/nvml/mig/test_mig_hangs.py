@@ -18,7 +18,6 @@ from hami_node.vendors.nvidia.mig.layout import MigPlacement
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub
-from tests.nvml_stub.mig import CHANGES
 from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import Open
 from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
@@ -37,23 +36,13 @@ MAKE_CI = "make a compute instance"
 DESTROY_CI = "destroy a compute instance"
 DESTROY_GI = "destroy a GPU instance"
 STEPS: Final = (MAKE_GI, MAKE_CI, DESTROY_CI, DESTROY_GI)
-CALLS: Final = {
-    MAKE_GI: (
-        "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetUUID",
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceGetInfo",
-    ),
-    MAKE_CI: (
-        "nvmlDeviceGetGpuInstanceById",
-        "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlComputeInstanceGetInfo_v2",
-    ),
-    DESTROY_CI: ("nvmlGpuInstanceGetComputeInstanceById", "nvmlComputeInstanceDestroy"),
-    DESTROY_GI: ("nvmlGpuInstanceDestroy",),
-}
-HANGS: Final = [(step, call) for step in STEPS for call in CALLS[step]]
+CHANGED_BY: Final = (
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+    "nvmlGpuInstanceDestroy",
+)
+"""The one call of each step that changes the card."""
 
 
 def soon(seconds: float = AMPLE_S) -> Deadline:
@@ -108,7 +97,7 @@ def is_well(backend: NvmlBackend, card: Uuid) -> bool:
     happens="its caller is told in time, the card is out until the call returns, instances of "
     "other cards are made and destroyed meanwhile, and then the card shows what became of it",
 )
-@pytest.mark.parametrize(("step", "call"), HANGS)
+@pytest.mark.parametrize(("step", "call"), [*zip(STEPS, CHANGED_BY, strict=True)], ids=STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_hazard_14_a_hanging_call_costs_its_card_and_no_other(
     backend: NvmlBackend, stub: Stub, step: str, call: str, when: str
@@ -140,20 +129,16 @@ def test_hazard_14_a_slow_call_is_waited_for(backend: NvmlBackend, stub: Stub) -
     assert all(is_well(backend, card) for card in (HUNG, WELL))
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_hazard_14_the_answer_is_due_before_the_slow_call_is(
-    stub: Stub, start: Open, step: str
-) -> None:
+def test_hazard_14_the_answer_is_due_before_the_slow_call_is(stub: Stub, start: Open) -> None:
     stub.write(*in_mig_mode(0, 1))
     backend = start(call_limit_s=AMPLE_S)
     backend.scan()
     mig = backend.mig
-    until(mig, step)
     calls = len(stub.mig.changes(HUNG))
     stub.write(*in_mig_mode(0, 1), "hang changes 0 60")
     began_s = time.monotonic()
     with pytest.raises(MigError) as refusal:
-        do(mig, step, deadline=soon(0.3))
+        do(mig, MAKE_GI, deadline=soon(0.3))
     assert time.monotonic() - began_s < AMPLE_S / 2
     assert refusal.value.reason is MigFailure.UNANSWERED
     stub.write(*in_mig_mode(0, 1))
@@ -205,7 +190,7 @@ def attempted(stub: Stub, work: Callable[[], Any], *lines: str) -> MigError | No
 )
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("code", [4, 15, 19, 23, 999])
+@pytest.mark.parametrize("code", [23, 999])
 def test_every_call_of_a_step_fails_once(
     start: Open, stub: Stub, step: str, when: str, code: int
 ) -> None:
@@ -234,16 +219,3 @@ def test_every_call_of_a_step_fails_once(
             assert not is_done, f"{position}: {error}"
         if not is_done:
             do(mig, step)
-
-
-def test_every_step_calls_only_what_changes_one_instance(backend: NvmlBackend, stub: Stub) -> None:
-    for step in STEPS:
-        do(backend.mig, step)
-    called = [change.function for change in stub.mig.changes()]
-    assert called == [
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlComputeInstanceDestroy",
-        "nvmlGpuInstanceDestroy",
-    ]
-    assert set(called) <= set(CHANGES)
