@@ -118,10 +118,64 @@ def test_profiles_are_the_models_own(
     assert found.healthy
 
 
-def test_order_is_the_lists_and_a_name_counts_once() -> None:
-    listed = ListedProfiles(models=("A100",), profiles=("3g.20gb", "1g.5gb", "3g.20gb"))
-    settings = NvidiaSettings(operating_mode=Mode.MIG, mig_profile_allowlist=(listed,))
-    assert list(places(offered(divided(), settings))) == ["3g.20gb", "1g.5gb"]
+def allowing(*names: str) -> NvidiaSettings:
+    listed = ListedProfiles(models=("A100",), profiles=names)
+    return NvidiaSettings(operating_mode=Mode.MIG, mig_profile_allowlist=(listed,))
+
+
+PAIR, LAST = instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 6)
+MEDIA = instance(9, "1g.5gb+me", 2)
+
+
+@pytest.mark.parametrize(
+    ("physical", "settings", "wanted"),
+    [
+        pytest.param(divided(), MIG, ALL_PLACES, id="nothing-made"),
+        pytest.param(
+            divided(0, PAIR),
+            MIG,
+            {"1g.5gb": [2, 3, 4, 5, 6], "2g.10gb": [2, 4], "3g.20gb": [4]},
+            id="foreign-instances-are-withdrawn",
+        ),
+        pytest.param(
+            divided(0, PAIR, LAST, ours=[3], stale=[9]),
+            MIG,
+            {"1g.5gb": [0, 1, 2, 3, 4, 5], "2g.10gb": [0, 2, 4], "3g.20gb": [0]},
+            id="own-keep-their-places-and-stale-do-not",
+        ),
+        pytest.param(
+            divided(0, MEDIA, ours=[9]),
+            allowing("1g.5gb+me", "1g.5gb"),
+            {"1g.5gb+me": [2], "1g.5gb": [0, 1, 2, 3, 4, 5, 6]},
+            id="variant-that-exists-once-is-not-offered-again",
+        ),
+        pytest.param(
+            divided(),
+            allowing("3g.20gb", "1g.5gb", "3g.20gb"),
+            {"3g.20gb": [0, 4], "1g.5gb": [0, 1, 2, 3, 4, 5, 6]},
+            id="order-is-the-lists-and-a-name-counts-once",
+        ),
+        pytest.param(
+            divided(profiles=(A100_40[0],) * 3),
+            NvidiaSettings(operating_mode=Mode.MIG),
+            {"1g.5gb": [0, 1, 2, 3, 4, 5, 6]},
+            id="profile-that-the-driver-lists-twice",
+        ),
+    ],
+)
+def test_places_that_are_offered(
+    physical: Device, settings: NvidiaSettings, wanted: dict[str, list[int]]
+) -> None:
+    found = offered(physical, settings)
+    assert found.healthy
+    assert list(places(found).items()) == list(wanted.items())
+
+
+def test_instances_change_nothing_that_is_counted_by_and_only_foreign_ones_are_named() -> None:
+    found = offered(divided(0, PAIR))
+    assert (found.slots, found.memory_mib) == (7, 40192)
+    assert foreign_instances(found) == (PAIR,)
+    assert foreign_instances(offered(divided(0, PAIR, LAST, ours=[3], stale=[9]))) == ()
 
 
 @shows(
@@ -131,9 +185,7 @@ def test_order_is_the_lists_and_a_name_counts_once() -> None:
     "name that the card lacks is told once",
 )
 def test_hazard_12_profiles_are_matched_by_the_drivers_own_name() -> None:
-    listed = ListedProfiles(models=("A100-SXM4-40GB",), profiles=("1g.10gb",))
-    settings = NvidiaSettings(operating_mode=Mode.MIG, mig_profile_allowlist=(listed,))
-    (found,) = layout_of(offered(divided(), settings)).profiles
+    (found,) = layout_of(offered(divided(), allowing("1g.10gb"))).profiles
     assert (found.name, found.memory_mib, found.cores) == ("1g.10gb", 9856, 15)
     assert [place.size for place in found.placements] == [2, 2, 2, 2]
     larger = divided(model="NVIDIA A100-SXM4-80GB", profiles=A100_80)
@@ -154,9 +206,7 @@ def test_geometry_may_name_a_profile_that_is_rounded_otherwise() -> None:
 
 
 def test_list_of_names_that_the_card_lacks_closes_it_with_the_reason() -> None:
-    listed = ListedProfiles(models=("A100",), profiles=("1g.99gb",))
-    settings = NvidiaSettings(operating_mode=Mode.MIG, mig_profile_allowlist=(listed,))
-    found = offered(divided(), settings)
+    found = offered(divided(), allowing("1g.99gb"))
     assert not found.healthy
     assert "migProfileAllowlist" in found.unhealthy_reason
 
@@ -181,36 +231,6 @@ def test_memory_follows_the_driver() -> None:
     assert [item.memory_mib for item in layout_of(after).profiles][:2] == [4736, 9728]
     assert after.memory_mib == 40064
     assert before != after, "the register differs, and is written again"
-
-
-def test_places_of_foreign_instances_are_withdrawn() -> None:
-    foreign = instance(3, "2g.10gb", 0)
-    found = offered(divided(0, foreign))
-    assert found.healthy
-    assert places(found) == {"1g.5gb": [2, 3, 4, 5, 6], "2g.10gb": [2, 4], "3g.20gb": [4]}
-    assert (found.slots, found.memory_mib) == (7, 40192), "what is counted by stays as it was"
-    assert foreign_instances(found) == (foreign,)
-    assert places(offered(divided())) == ALL_PLACES
-
-
-def test_own_instances_keep_their_places_and_stale_ones_do_not() -> None:
-    own, stale = instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 6)
-    found = offered(divided(0, own, stale, ours=[3], stale=[9]))
-    assert places(found) == {
-        "1g.5gb": [0, 1, 2, 3, 4, 5],
-        "2g.10gb": [0, 2, 4],
-        "3g.20gb": [0],
-    }
-    assert found.healthy
-    assert foreign_instances(found) == ()
-
-
-def test_variant_that_exists_once_is_not_offered_a_second_time() -> None:
-    listed = ListedProfiles(models=("A100",), profiles=("1g.5gb+me", "1g.5gb"))
-    settings = NvidiaSettings(operating_mode=Mode.MIG, mig_profile_allowlist=(listed,))
-    own = instance(9, "1g.5gb+me", 2)
-    found = offered(divided(0, own, ours=[9]), settings)
-    assert places(found) == {"1g.5gb+me": [2], "1g.5gb": [0, 1, 2, 3, 4, 5, 6]}
 
 
 @pytest.mark.parametrize(
@@ -335,18 +355,9 @@ def test_nothing_is_scaled_or_split() -> None:
     assert (found.memory_mib, found.cores, found.slots) == (40192, 100, 7)
 
 
-def test_profile_that_the_driver_lists_twice_is_offered_once() -> None:
-    found = offered(divided(profiles=(A100_40[0],) * 3), NvidiaSettings(operating_mode=Mode.MIG))
-    assert list(places(found)) == ["1g.5gb"]
-
-
 def test_profile_that_is_not_allowed_is_none_of_the_cards() -> None:
     """Whoever edits a reservation gets no other kind of instance than the node offers."""
-    settings = NvidiaSettings(
-        operating_mode=Mode.MIG,
-        mig_profile_allowlist=(ListedProfiles(models=("A100",), profiles=("1g.5gb",)),),
-    )
-    found = offered(divided(), settings)
+    found = offered(divided(), allowing("1g.5gb"))
     smallest = MigInstance(profile="1g.5gb", placement=MigPlacement(start=6, size=1))
     whole = MigInstance(profile="7g.40gb", placement=MigPlacement(start=0, size=8))
     assert is_instance(found, 4864, smallest)
