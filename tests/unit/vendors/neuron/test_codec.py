@@ -17,7 +17,6 @@ from hami_node.vendors.neuron.codec import (
     neuron_uuid,
 )
 from hami_node.vendors.neuron.placement import NeuronDetail
-from tests.unit.wire.totality import is_total
 
 FIRST = Device(
     uuid=neuron_uuid("n1", 0),
@@ -76,9 +75,3 @@ def test_decode_neuron_ids_anything_else_is_a_wire_error(text: str) -> None:
 @given(st.lists(st.integers(0, 127)).map(tuple))
 def test_encode_neuron_ids_decodes_to_the_same_ids(ids: tuple[int, ...]) -> None:
     assert decode_neuron_ids(encode_neuron_ids(ids)) == ids
-
-
-@given(st.text() | st.text(alphabet='[]{}",:id0123456789- ', max_size=40))
-def test_decoders_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
-    assert is_total(decode_neuron_register, text)
-    assert is_total(decode_neuron_ids, text)

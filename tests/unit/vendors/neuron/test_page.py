@@ -7,10 +7,9 @@ import re
 import pytest
 
 from hami_node.errors import WireError
-from hami_node.model import Container, Node
+from hami_node.model import Container
 from hami_node.vendors.neuron import names
 from hami_node.vendors.neuron.admission import NeuronAdmission
-from hami_node.vendors.neuron.node.devices import devices_of
 from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
 from hami_node.vendors.neuron.placement import (
     TRAINIUM_CORES,
@@ -21,7 +20,6 @@ from hami_node.vendors.neuron.placement import (
     in_words,
 )
 from hami_node.vendors.neuron.protocol import neuron_protocol
-from hami_node.vendors.neuron.requests import NeuronResources
 from tests.documents import DOCS
 
 PAGE = DOCS.joinpath("neuron.md").read_text()
@@ -34,17 +32,6 @@ def rows(first: str) -> dict[str, list[str]]:
     lines = after.partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: row[1:] for row in cells}
-
-
-@pytest.mark.parametrize("word", ["Trainium", "Inferentia", "Neuron"])
-@pytest.mark.parametrize("page", ["neuron.md", "troubleshooting.md", "../README.md"])
-def test_words_that_people_search_for_are_found(page: str, word: str) -> None:
-    assert word in DOCS.joinpath(page).read_text()
-
-
-def test_readme_and_troubleshooting_lead_to_the_page() -> None:
-    assert "(docs/neuron.md)" in DOCS.parent.joinpath("README.md").read_text()
-    assert "(neuron.md)" in DOCS.joinpath("troubleshooting.md").read_text()
 
 
 def test_sentence_of_the_refusal_is_the_one_on_the_pages() -> None:
@@ -87,25 +74,6 @@ def test_seed_001_odd_numbers_are_treated_as_the_table_says(
         assert len(found.warnings) == 1
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "cores", "is_healthy"),
-    [
-        pytest.param("trn1.32xlarge", None, True, id="type in the table"),
-        pytest.param("trn9.huge", None, False, id="type not in the table"),
-        pytest.param("trn1.32xlarge", "33", False, id="uneven"),
-    ],
-)
-def test_daemon_registers_devices_without_cores_as_the_page_says(
-    instance_type: str, cores: str | None, is_healthy: bool
-) -> None:
-    capacity = {DEVICES: "16"} | ({} if cores is None else {CORES: cores})
-    node = Node(name="n1", labels={names.INSTANCE_TYPE: instance_type}, capacity=capacity)
-    devices = devices_of(node, NeuronResources())
-    assert {device.healthy for device in devices} == {is_healthy}
-    assert all(device.cores == (3 if is_healthy else 0) for device in devices)
-    assert is_healthy or all(device.unhealthy_reason for device in devices)
-
-
 def test_numbers_of_cores_are_those_of_the_instance_types() -> None:
     found = {
         cores
@@ -114,8 +82,3 @@ def test_numbers_of_cores_are_those_of_the_instance_types() -> None:
         for cores in kind.logical_cores
     }
     assert tuple(sorted(found)) == TRAINIUM_CORES
-
-
-def test_uneven_cores_without_a_daemon_leave_a_rest() -> None:
-    node = Node(name="n1", allocatable={DEVICES: "16", CORES: "33"})
-    assert {device.cores for device in neuron_protocol().offered_by(node)} == {3}

@@ -37,7 +37,6 @@ from hami_node.vendors.neuron.placement import (
     family_of,
     instance_type_of,
     is_valid_set,
-    wanted,
 )
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -115,31 +114,6 @@ def _whole(*indexes: int, mask: int = 3) -> list[tuple[int, int]]:
 )
 def test_family_of_instance_type(instance_type: str, family: Family | None) -> None:
     assert family_of(instance_type) is family
-
-
-@pytest.mark.parametrize(
-    ("indexes", "family", "is_valid"),
-    [
-        ((7,), None, True),
-        ((), Family.INFERENTIA, False),
-        ((1, 2, 3), Family.INFERENTIA, True),
-        ((0, 2), Family.INFERENTIA, False),
-        ((0, 1, 2, 11), Family.INFERENTIA, False),
-        ((2, 1), Family.INFERENTIA, False),
-        ((4, 5, 6, 7), Family.TRAINIUM, True),
-        ((2, 3, 4, 5), Family.TRAINIUM, False),
-        ((0, 4, 8, 12), Family.TRAINIUM, False),
-        ((0, 1), Family.TRAINIUM, False),
-        (tuple(range(4, 12)), Family.TRAINIUM, False),
-        (tuple(range(8, 16)), Family.TRAINIUM, True),
-        (tuple(range(16)), Family.TRAINIUM, True),
-        ((0, 1, 2, 3), None, False),
-    ],
-)
-def test_is_valid_set_by_family(
-    indexes: tuple[int, ...], family: Family | None, is_valid: bool
-) -> None:
-    assert is_valid_set(indexes, family) is is_valid
 
 
 @pytest.mark.parametrize("compat", COMPATS)
@@ -304,23 +278,6 @@ def test_fit_neuron_cores_of_larger_devices(
 
 
 @pytest.mark.parametrize(
-    ("ask", "per_device", "expected"),
-    [
-        (_ask(1, 1), 2, (1, 1)),
-        (_ask(4, 2), 2, (4, 8)),
-        (_ask(4, 2), 4, (2, 8)),
-        (_ask(5, 2), 8, (2, 10)),
-        (_ask(5, whole=True), 8, (5, None)),
-        (_ask(2, 2), 0, (4, 4)),
-    ],
-)
-def test_wanted_spreads_cores_over_devices(
-    ask: Ask, per_device: int, expected: tuple[int, int | None]
-) -> None:
-    assert wanted(ask, per_device) == expected
-
-
-@pytest.mark.parametrize(
     ("free", "count", "expected"),
     [
         (0b11, 1, 0b01),
@@ -353,23 +310,6 @@ def _ids(
     container = Container(name="c", limits={resource: "1"})
     texts = neuron_protocol().annotations_of(Node(name="n1"), [container], [tuple(grants)], devices)
     return decode_neuron_ids(texts[names.NEURON_IDS])
-
-
-@pytest.mark.parametrize(
-    ("cores", "grants", "resource", "expected"),
-    [
-        (2, [_grant(15, 1)], names.RESOURCE_NEURON_CORE, (30,)),
-        (2, [_grant(15, 2)], names.RESOURCE_NEURON_CORE, (31,)),
-        (2, [_grant(4, 3), _grant(5, 3)], names.RESOURCE_NEURON_CORE, (8, 9, 10, 11)),
-        (2, [_grant(0, 3), _grant(1, 3)], names.RESOURCE_NEURON, (0, 1)),
-        (4, [_grant(2, 0b1100), _grant(3, 0b0001)], names.RESOURCE_NEURON_CORE, (10, 11, 12)),
-    ],
-    ids=["lower core", "upper core", "two devices", "devices", "four cores"],
-)
-def test_written_ids_count_devices_or_cores(
-    cores: int, grants: list[Grant], resource: str, expected: tuple[int, ...]
-) -> None:
-    assert _ids(grants, _node(16, "trn1.32xlarge", cores), resource) == expected
 
 
 @st.composite

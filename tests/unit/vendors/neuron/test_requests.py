@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.errors import WireError
 from hami_node.model import Ask, Container
@@ -11,9 +9,7 @@ from hami_node.vendors.neuron.placement import GENERATIONS, WHOLE_DEVICES
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import (
     NeuronResources,
-    names_devices,
     neuron_ask_of,
-    rounded_cores,
 )
 
 Quantities = dict[str, str]
@@ -109,55 +105,3 @@ def test_ask_of_renamed_resources_reads_only_the_new_names() -> None:
     assert ask_of({"example.com/chip": "2"}, resources=renamed) == whole(2)
     assert ask_of({"example.com/chipcore": "1"}, resources=renamed) == cores(1, 1)
     assert ask_of({DEVICE: "2", CORE: "1"}, resources=renamed) is None
-
-
-@pytest.mark.parametrize(
-    ("limits", "requests", "expected"),
-    [
-        ({DEVICE: "1"}, {}, True),
-        ({CORE: "1"}, {}, False),
-        ({}, {DEVICE: "1"}, True),
-        ({CORE: "1"}, {DEVICE: "1"}, False),
-        ({}, {}, False),
-    ],
-)
-def test_names_devices_limits_win(limits: Quantities, requests: Quantities, expected: bool) -> None:
-    assert names_devices(container(limits, requests), NAMES) is expected
-
-
-@pytest.mark.parametrize(
-    ("limits", "compat", "lost"),
-    [
-        ({CORE: "5"}, OLD, 1),
-        ({CORE: "4"}, OLD, 0),
-        ({CORE: "1"}, OLD, 0),
-        ({DEVICE: "1", CORE: "5"}, OLD, 0),
-        ({CORE: "5"}, NEW, 0),
-        ({}, OLD, 0),
-    ],
-)
-def test_rounded_cores_counts_what_rounding_takes(
-    limits: Quantities, compat: str, lost: int
-) -> None:
-    assert rounded_cores(container(limits), NAMES, GENERATIONS[compat]) == lost
-
-
-QUANTITIES = st.dictionaries(
-    st.sampled_from([DEVICE, CORE]),
-    st.text(max_size=6) | st.integers(-9, 2**40).map(str) | st.sampled_from(["1Ki", "5m", "1e9"]),
-)
-
-
-@given(QUANTITIES, QUANTITIES, st.sampled_from([OLD, NEW]))
-def test_ask_of_any_quantities_is_an_ask_that_can_be_served_or_a_wire_error(
-    limits: Quantities, requests: Quantities, compat: str
-) -> None:
-    try:
-        ask = ask_of(limits, requests, compat=compat)
-    except WireError:
-        return
-    if ask is not None:
-        assert ask.vendor is NEURON
-        assert ask.count >= 1
-        assert ask.cores >= 1
-        assert (ask.memory_mib, ask.memory_percent) == (None, None)

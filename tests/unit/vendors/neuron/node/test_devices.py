@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.model import Node
 from hami_node.vendors.neuron import names as neuron_names
@@ -246,21 +244,6 @@ def test_topology_of_node_without_neuron_is_none() -> None:
     assert topology_of(_node("m5.large", None, None), NAMES) is None
 
 
-@given(
-    label=st.none() | st.sampled_from(sorted(NEURON_TYPES)) | st.text(max_size=20),
-    neuron=st.none() | st.integers(-2, 70).map(str) | st.text(max_size=6),
-    cores=st.none() | st.integers(-2, 600).map(str) | st.text(max_size=6),
-    allocatable=st.dictionaries(st.just(neuron_names.RESOURCE_NEURON), st.text(max_size=3)),
-)
-def test_devices_of_any_node_never_raises(
-    label: str | None, neuron: str | None, cores: str | None, allocatable: dict[str, str]
-) -> None:
-    node = _node(label, neuron, cores, allocatable)
-    found = devices_of(node, NAMES)
-    assert all(device.cores or not device.healthy for device in found)
-    assert (topology_of(node, NAMES) is None) is (not found)
-
-
 def _renamed(node: Node) -> Node:
     """The same node whose resources stand under other names."""
     other = {
@@ -289,10 +272,3 @@ def test_renamed_resources_show_the_same_devices(node: Node) -> None:
     assert devices_of(renamed, RENAMED) == devices_of(node, NAMES)
     assert topology_of(renamed, RENAMED) == topology_of(node, NAMES)
     assert devices_of(renamed, NAMES) == ()
-
-
-def test_renamed_resources_stand_in_the_findings() -> None:
-    node = _renamed(_node("trn1.32xlarge", "16", None))
-    (finding,) = geometry_of(node, RENAMED).findings
-
-    assert finding.detail.startswith("the node offers no example.com/chipcore")

@@ -109,22 +109,6 @@ def audit(
 
 
 @pytest.mark.parametrize(
-    "pods",
-    [
-        (),
-        (neuron_pod(),),
-        (neuron_pod(ids="3", devices=1),),
-        (neuron_pod("a", "0", devices=1), neuron_pod("b", "1", devices=1)),
-        (neuron_pod("a", "0", devices=1), neuron_pod("b", "0", devices=1, phase="Succeeded")),
-        (neuron_pod(ids="5", cores=1, unit=neuron_names.RESOURCE_NEURON_CORE),),
-    ],
-    ids=["none", "asks-nothing", "one", "two-apart", "other-is-over", "core"],
-)
-def test_audit_grants_that_obey_the_rules_are_silent(pods: tuple[Pod, ...]) -> None:
-    assert audit(*pods) == ([], [])
-
-
-@pytest.mark.parametrize(
     ("pods", "words"),
     [
         ((neuron_pod(ids="99", devices=1),), "99"),
@@ -183,33 +167,3 @@ def test_publication_of_renamed_resources_is_that_of_the_node() -> None:
     assert publication.desired(RENAMED_TRN, NOW) == NeuronPublication(NAMES).desired(TRN, NOW)
     assert publication.heartbeat(RENAMED_TRN, NOW)
     assert NeuronPublication(NAMES).desired(RENAMED_TRN, NOW) == dict.fromkeys(KEYS)
-
-
-@pytest.mark.parametrize(
-    ("pod", "words"),
-    [
-        pytest.param(neuron_pod(ids="3", devices=1, resources=RENAMED), "", id="a device"),
-        pytest.param(
-            neuron_pod(ids="5", cores=1, unit=RENAMED.core, resources=RENAMED), "", id="a core"
-        ),
-        pytest.param(
-            neuron_pod(ids="16", devices=1, resources=RENAMED), "device 16 of 16", id="too high"
-        ),
-        pytest.param(
-            neuron_pod(ids="1", devices=1, unit=RENAMED.core, resources=RENAMED),
-            "devices requested, ids written as cores",
-            id="other unit",
-        ),
-    ],
-)
-def test_audit_reads_renamed_resources(pod: Pod, words: str) -> None:
-    events, counted = audit(pod, node=RENAMED_TRN, resources=RENAMED)
-
-    assert [words in event.message for event in events] == [True] * len(counted)
-    assert bool(counted) is bool(words)
-
-
-def test_audit_under_other_names_sees_a_pod_that_asks_for_nothing() -> None:
-    bad = neuron_pod(ids="99", devices=1)
-
-    assert audit(bad, node=RENAMED_TRN, resources=RENAMED) == ([], [])
