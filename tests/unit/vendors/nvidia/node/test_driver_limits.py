@@ -17,7 +17,7 @@ from hami_node.vendors.nvidia.choices import (
     MemoryLimitBy,
     VisibleDevicesForm,
 )
-from hami_node.vendors.nvidia.node.driver_limit import Toolkit
+from hami_node.vendors.nvidia.node.driver_limit import Toolkit, limits_of
 from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
@@ -32,15 +32,26 @@ LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 MakeResponder = Callable[..., NvidiaResponder]
 
 
-def part(*indexes: int, cores: int = 0, env: dict[str, str] | None = None) -> Slice:
-    """3000 MiB of each card, and 1000 more of each card above number 1."""
+SMALL = card(3, memory_mib=8000)
+SCALED = card(4, memory_mib=80000, physical_memory_mib=40000)
+CARDS = {item.uuid: item for item in (*map(card, range(3)), SMALL, SCALED)}
+
+
+def part(
+    *indexes: int, cores: int = 0, env: dict[str, str] | None = None, memory_mib: int | None = None
+) -> Slice:
+    """3000 MiB of each card, and 1000 more of each card above number 1, unless told."""
     grants = tuple(
-        Grant(uuid=uuid(i), vendor=NVIDIA, memory_mib=3000 if i < 2 else 4000, cores=cores)
+        Grant(
+            uuid=uuid(i),
+            vendor=NVIDIA,
+            memory_mib=(3000 if i < 2 else 4000) if memory_mib is None else memory_mib,
+            cores=cores,
+        )
         for i in indexes
     )
     asked = Container(name="main", env=env or {})
-    cards = {item.uuid: item for item in map(card, range(3))}
-    return Slice(pod_uid="u-1", container=asked, grants=grants, cards=cards)
+    return Slice(pod_uid="u-1", container=asked, grants=grants, cards=CARDS)
 
 
 @pytest.fixture
@@ -103,9 +114,10 @@ def test_both_give_the_limiters_answer_and_the_number(make: MakeResponder) -> No
         ({"knows": False}, "install driver 615"),
         ({"toolkit": Toolkit.TOO_OLD}, "older than 1.20.1"),
         ({"toolkit": Toolkit.LEGACY}, "legacy mode"),
+        ({"toolkit": Toolkit.NO_HOOK}, "nvidia-cdi-hook"),
         ({"cgroups": Path("/nonexistent")}, "version 2"),
     ],
-    ids=["driver", "toolkit", "mode", "cgroups"],
+    ids=["driver", "toolkit", "mode", "hook", "cgroups"],
 )
 def test_node_that_lacks_something(
     make: MakeResponder,
@@ -115,7 +127,7 @@ def test_node_that_lacks_something(
 ) -> None:
     alone = make(MemoryLimitBy.DRIVER, **lacks)
     for _ in range(3):
-        with pytest.raises(AllocationError, match=why):
+        with pytest.raises(AllocationError, match=f"{why}.*--memory-limit-by limiter"):
             alone.respond(part(0))
     assert alone.limiter().is_missing
     assert why in alone.limiter().unready
@@ -125,6 +137,24 @@ def test_node_that_lacks_something(
     limiter = make(MemoryLimitBy.LIMITER, **lacks)
     assert both.respond(part(0)) == limiter.respond(part(0)), "or the container would not start"
     assert not both.limiter().is_missing
+
+
+@pytest.mark.parametrize(
+    ("index", "memory_mib", "limit"),
+    [(3, 0, "8000"), (4, 60000, "40000"), (4, 0, "40000")],
+    ids=["whole", "oversubscribed", "whole of a scaled card"],
+)
+def test_limit_is_in_mib_and_never_above_what_the_card_has(
+    make: MakeResponder, index: int, memory_mib: int, limit: str
+) -> None:
+    answer = make(MemoryLimitBy.DRIVER).respond(part(index, memory_mib=memory_mib))
+    assert dict(answer.envs)[LIMIT] == limit
+
+
+def test_part_of_a_card_is_limited_by_what_it_is() -> None:
+    granted = part(0)
+    mig = replace(granted, grants=tuple(replace(g, part="1g.5gb-0") for g in granted.grants))
+    assert limits_of(mig) == ()
 
 
 def test_cards_with_different_limits_are_for_the_limiter(make: MakeResponder) -> None:
@@ -149,7 +179,8 @@ def test_containers_own_number_is_refused(
 
 def test_core_limits_are_not_the_drivers(make: MakeResponder) -> None:
     assert "30 percent" in make(MemoryLimitBy.DRIVER).warning(part(0, cores=30))
-    assert make(MemoryLimitBy.DRIVER).warning(part(0)) == ""
+    for cores in (0, 100):
+        assert make(MemoryLimitBy.DRIVER).warning(part(0, cores=cores)) == ""
     assert make(MemoryLimitBy.BOTH).warning(part(0, cores=30)) == ""
 
 

@@ -81,11 +81,6 @@ def test_hook_that_can_not_be_seen_is_trusted(desk: LimitDesk) -> None:
     assert desk.way.toolkit() is Toolkit.UNKNOWN
 
 
-def test_empty_hook_is_not_seen(desk: LimitDesk) -> None:
-    desk.hook.write_bytes(b"")
-    assert desk.way.toolkit() is Toolkit.UNKNOWN
-
-
 def test_limiter_alone_needs_no_hook(desk: LimitDesk) -> None:
     desk.change(memory_limit_by=MemoryLimitBy.LIMITER)
     desk.keep(*CARDS)
@@ -101,21 +96,25 @@ def test_setting_that_changes_meanwhile_counts_for_the_next_container(desk: Limi
 
 
 @pytest.mark.parametrize(
-    ("environment", "toolkit"),
+    ("environment", "is_injected", "toolkit"),
     [
-        (b"NVIDIA_VISIBLE_DEVICES=void\0", Toolkit.APPLIES),
-        (b"NVIDIA_VISIBLE_DEVICES=all\0NVIDIA_VISIBLE_DEVICES=void\0", Toolkit.TOO_OLD),
-        (b"NVIDIA_VISIBLE_DEVICES=all\0", Toolkit.LEGACY),
+        (b"NVIDIA_VISIBLE_DEVICES=void\0", True, Toolkit.APPLIES),
+        (b"NVIDIA_VISIBLE_DEVICES=all\0NVIDIA_VISIBLE_DEVICES=void\0", True, Toolkit.TOO_OLD),
+        (b"NVIDIA_VISIBLE_DEVICES=all\0", True, Toolkit.LEGACY),
+        (b"NVIDIA_VISIBLE_DEVICES=all\0", False, Toolkit.UNKNOWN),
+        (b"NVIDIA_VISIBLE_DEVICES=void\0", False, Toolkit.UNKNOWN),
+        (b"", True, Toolkit.UNKNOWN),
     ],
 )
 def test_runtime_tells_by_what_it_wrote_into_our_environment(
-    tmp_path: Path, environment: bytes, toolkit: Toolkit
+    tmp_path: Path, environment: bytes, is_injected: bool, toolkit: Toolkit
 ) -> None:
     desk = Desk(tmp_path)
     desk.process.joinpath("environ").write_bytes(environment)
-    desk.process.joinpath("mountinfo").write_text(
-        "1 2 8:1 /x /usr/lib64/libnvidia-ml.so.615.1 ro - ext4 /dev/sda rw\n"
-    )
+    if is_injected:
+        desk.process.joinpath("mountinfo").write_text(
+            "1 2 8:1 /x /usr/lib64/libnvidia-ml.so.615.1 ro - ext4 /dev/sda rw\n"
+        )
     desk.settings = NvidiaSettings(driver_root_ctr_path=tmp_path / "none")
     desk.restart()
     assert desk.way.toolkit() is toolkit
