@@ -21,6 +21,15 @@ from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
 Open = Callable[..., NvmlBackend]
 
 
+def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
+    """Follow events as the daemon does until the cards' health is as expected."""
+    for _ in range(100):
+        if [found.healthy for found in backend.scan()] == expected:
+            return True
+        backend.wait_for_event(0.1)
+    return False
+
+
 class ManualClock:
     """Time that moves when the test says so."""
 

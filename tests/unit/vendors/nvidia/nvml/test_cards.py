@@ -35,6 +35,7 @@ NO_MEMORY = "fail nvmlDeviceGetMemoryInfo 0"
         ("0-1\n", None),
         ("N/A", None),
         ("", None),
+        *((text, None) for text in ("9" * 5000, "4294967296", "1024", "1e3", "0x1", "\udcff", "²")),
     ],
 )
 def test_numa_node_reads_sysfs_or_knows_nothing(
@@ -42,7 +43,7 @@ def test_numa_node_reads_sysfs_or_knows_nothing(
 ) -> None:
     folder = tmp_path / "bus/pci/devices/0000:3b:00.0"
     folder.mkdir(parents=True)
-    (folder / "numa_node").write_text(text)
+    (folder / "numa_node").write_text(text, errors="surrogateescape")
     assert numa_node(tmp_path, "00000000:3B:00.0") == expected
 
 
@@ -63,10 +64,6 @@ def test_numa_node_finds_the_folder_of_every_spelling(
     assert numa_node(tmp_path, pci_bus) == 3
 
 
-def test_numa_node_without_the_file_is_unknown(tmp_path: Path) -> None:
-    assert numa_node(tmp_path, "00000000:3B:00.0") is None
-
-
 @given(st.text())
 def test_numa_node_of_any_text_never_fails(pci_bus: str) -> None:
     assert numa_node(Path("/nonexistent"), pci_bus) is None
@@ -78,10 +75,11 @@ def test_numa_node_of_any_text_never_fails(pci_bus: str) -> None:
         ("MemTotal:       125486592 kB\nMemFree: 1 kB\n", 122545),
         ("MemFree: 1 kB\n", None),
         ("MemTotal: many kB\n", None),
+        ("\udcff\udcfe\nMemTotal: " + "9" * 5000 + " kB\n", None),
     ],
 )
 def test_system_memory_is_read_in_mib(tmp_path: Path, text: str, expected: int | None) -> None:
-    (tmp_path / "meminfo").write_text(text)
+    (tmp_path / "meminfo").write_text(text, errors="surrogateescape")
     assert system_memory_mib(tmp_path / "meminfo") == expected
 
 
@@ -179,35 +177,33 @@ def lost(index: int, pci_bus: str = "") -> Reading:
 KNOWN = {found.uuid: found for found in (device(0), device(1), device(2))}
 
 
-def test_enlist_knows_a_failed_card_by_its_index() -> None:
-    roster = enlist(KNOWN, [reading(0), lost(1), reading(2)])
-    assert [(d.uuid, d.healthy) for d in roster.devices] == [
-        ("GPU-0", True),
-        ("GPU-1", False),
-        ("GPU-2", True),
-    ]
-
-
-def test_enlist_believes_the_bus_more_than_the_index() -> None:
-    """Card 0 fell off, the others moved up, and the one that is number 1 now fails too."""
-    roster = enlist(KNOWN, [reading(1, index=0), lost(1, pci_bus=device(2).pci_bus)])
-    assert {d.uuid: d.unhealthy_reason for d in roster.devices} == {
-        "GPU-0": FELL_OFF,
-        "GPU-1": "",
-        "GPU-2": "lost",
-    }
-
-
-def test_enlist_never_blames_a_card_that_answered() -> None:
-    roster = enlist(KNOWN, [reading(1, index=0), lost(1), reading(2), reading(0, index=3)])
-    assert all(found.healthy for found in roster.devices)
-    assert roster.nameless_faults == ("card 1: lost",)
-
-
-def test_enlist_counts_a_stranger_that_fails() -> None:
-    roster = enlist({}, [reading(0), lost(1)])
-    assert [found.uuid for found in roster.devices] == ["GPU-0"]
-    assert roster.nameless_faults == ("card 1: lost",)
+@pytest.mark.parametrize(
+    ("known", "readings", "reasons", "nameless"),
+    [
+        (KNOWN, [reading(0), lost(1), reading(2)], ["", "lost", ""], ()),
+        (KNOWN, [reading(1, 0), lost(1, device(2).pci_bus)], [FELL_OFF, "", "lost"], ()),
+        (
+            KNOWN,
+            [reading(1, 0), lost(1), reading(2), reading(0, 3)],
+            ["", "", ""],
+            ("card 1: lost",),
+        ),
+        ({}, [reading(0), lost(1)], [""], ("card 1: lost",)),
+    ],
+    ids=[
+        "by its index",
+        "by its bus rather than its index",
+        "never one that answered",
+        "a stranger",
+    ],
+)
+def test_enlist_tells_which_card_failed(
+    known: dict[Uuid, Device], readings: list[Reading], reasons: list[str], nameless: tuple[str]
+) -> None:
+    roster = enlist(known, readings)
+    found = {device.uuid: device.unhealthy_reason for device in roster.devices}
+    assert found == {f"GPU-{number}": reason for number, reason in enumerate(reasons)}
+    assert roster.nameless_faults == nameless
 
 
 def test_enlist_keeps_facts_of_a_card_that_now_fails_halfway() -> None:

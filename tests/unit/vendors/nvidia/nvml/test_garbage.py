@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
-
 import pytest
 
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device, Uuid
-from hami_node.node.cards.inventory import Inventory, kubelet_list
-from hami_node.node.cards.scanner import Offer, Scanner
+from hami_node.node.cards.inventory import kubelet_list
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv7, encode_csv9, encode_json
-from hami_node.vendors.nvidia.nvml.cards import numa_node, system_memory_mib
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from hami_node.wire.register import encode_pair_scores
-from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
-from tests.nvml_stub.control import UUIDS, Stub, bus, card, sequence
+from tests.nvml_stub.control import UUIDS, Stub, card, sequence
 from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import Open
 
@@ -194,44 +188,3 @@ def test_event_that_is_nonsense_is_counted_and_the_next_is_heard(start: Open, st
     assert all(found.healthy for found in backend.scan())
     stub.show(nonsense, f"xid {next(sequence)} 1 79")
     eventually(lambda: not backend.scan()[1].healthy)
-
-
-@shows(
-    "N11",
-    fault="a card's name is no text, while the daemon scans",
-    happens="the scanner goes on, the card is unhealthy until its name can be read again",
-)
-def test_scanner_outlives_a_name_that_is_no_text(start: Open, stub: Stub) -> None:
-    backend = start(interval_s=0.05)
-    inventory, stop = Inventory(), threading.Event()
-    scanner = Scanner(
-        backend=backend, offers=[Offer(inventory, lambda cards: cards)], clock=RealClock()
-    )
-    scanner.scan_once()
-    thread = threading.Thread(target=scanner.run, args=(stop,))
-    thread.start()
-    try:
-        stub.show("garbage nvmlDeviceGetName 1 255")
-        eventually(lambda: [found.healthy for found in inventory.cards] == [True, False, True])
-        assert "UnicodeDecodeError" in inventory.cards[1].unhealthy_reason
-        stub.show()
-        eventually(lambda: all(found.healthy for found in inventory.cards))
-    finally:
-        stop.set()
-        thread.join(60.0)  # its wait for a change is not cut short here
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    "text", [b"one", b"\xff\xfe", b"9" * 5000, b"4294967296", b"1e3", b"0x1", b"1024", b"\xb2"]
-)
-def test_numa_node_that_is_none_is_unknown(tmp_path: Path, text: bytes) -> None:
-    folder = tmp_path / "bus/pci/devices/0000:3b:00.0"
-    folder.mkdir(parents=True)
-    (folder / "numa_node").write_bytes(text)
-    assert numa_node(tmp_path, bus(1)) is None
-
-
-def test_memory_of_the_system_that_is_nonsense_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_bytes(b"\xff\xfe\nMemTotal: " + b"9" * 5000 + b" kB\n")
-    assert system_memory_mib(tmp_path / "meminfo") is None

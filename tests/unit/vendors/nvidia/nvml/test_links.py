@@ -94,10 +94,3 @@ def test_links_are_asked_once_while_the_cards_stay_the_same(start: Open, stub: S
     for _ in range(3):
         backend.scan()
     assert stub.calls("nvmlDeviceGetTopologyCommonAncestor") == asked
-
-
-def test_links_wake_the_waiter_once_known(start: Open, stub: Stub) -> None:
-    backend = start(interval_s=0.02)
-    backend.scan()
-    assert backend.wait_for_event(10)
-    assert backend.pair_scores() != {}

@@ -74,24 +74,6 @@ def test_xid_that_asks_for_a_reset_is_not_over_by_time(node: Node, xid: int) -> 
     assert node.judge() == text
 
 
-def test_new_boot_is_a_reset_of_every_card(node: Node) -> None:
-    node.fail()
-    node.fail(uuid=OTHER)
-    node.boot()
-    assert node.judge() == node.judge(uuid=OTHER) == ""
-    node.start()
-    assert node.judge() == ""
-
-
-def test_card_lost_and_found_again_was_reset(node: Node) -> None:
-    node.fail()
-    node.ledger.note_gone([CARD])
-    assert node.ledger.fault_text(CARD, has_answered=False, policy=POLICY)
-    assert node.judge(1), "one answer is not steady yet"
-    assert node.judge(1) == ""
-    assert node.ledger.waiting() == frozenset()
-
-
 def test_card_lost_before_a_restart_and_found_after_it_was_reset(node: Node) -> None:
     node.fail()
     node.ledger.note_listed([OTHER])

@@ -33,13 +33,6 @@ def rig(stub: Stub) -> Iterator[SessionRig]:
     made.session.close(made.calls)
 
 
-def test_open_session_is_not_opened_again(rig: SessionRig, stub: Stub) -> None:
-    assert rig.session.ensure_open(rig.calls)
-    opened = stub.calls(INIT)
-    assert not rig.session.ensure_open(rig.calls)
-    assert stub.calls(INIT) == opened
-
-
 def test_failing_driver_is_asked_after_growing_pauses(rig: SessionRig, stub: Stub) -> None:
     stub.show(f"fail {INIT} * 999")
     start_s, opened, at_s = rig.clock.at_s, stub.calls(INIT), []
@@ -52,25 +45,3 @@ def test_failing_driver_is_asked_after_growing_pauses(rig: SessionRig, stub: Stu
         rig.clock.at_s += 0.5
     assert at_s == [0, 1, 3, 7, 15, 25, 35]
     assert LONGEST_PAUSE_S == 10
-
-
-def test_session_that_proved_good_may_be_reopened_at_once(rig: SessionRig) -> None:
-    rig.session.ensure_open(rig.calls)
-    assert not rig.session.may_reopen
-    rig.session.proved_good()
-    assert rig.session.may_reopen
-
-
-def test_reopening_closes_what_is_gone_and_opens_anew(rig: SessionRig, stub: Stub) -> None:
-    rig.session.ensure_open(rig.calls)
-    stub.show("generation 7", "fail nvmlShutdown * 1")
-    opened = stub.calls(INIT)
-    rig.session.reopen(rig.calls)
-    assert stub.calls(INIT) == opened + 1
-    assert rig.calls.ask("nvmlDeviceGetCount") == 3
-
-
-def test_close_of_a_closed_session_asks_nothing(rig: SessionRig, stub: Stub) -> None:
-    given_back = stub.calls("nvmlShutdown")
-    rig.session.close(rig.calls)
-    assert stub.calls("nvmlShutdown") == given_back

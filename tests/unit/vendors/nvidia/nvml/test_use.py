@@ -82,12 +82,6 @@ def test_processes_of_an_older_driver(start: Open, stub: Stub) -> None:
     assert used(start(), 0)[0].processes is None
 
 
-@pytest.mark.parametrize("code", [3, 13, 25])
-def test_reading_that_a_card_does_not_have_is_absent(start: Open, stub: Stub, code: int) -> None:
-    stub.show(f"fail {RATES} 1 {code}", cards=2)
-    assert used(start())[1] == HostUse(memory_bytes=0)
-
-
 @shows(
     "U3",
     fault="the driver does not tell how much of a card is used, fails, or tells nonsense",

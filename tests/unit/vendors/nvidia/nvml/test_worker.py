@@ -9,11 +9,8 @@ import pytest
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Device
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
-from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
-from hami_node.vendors.nvidia.nvml.worker import PassWorker
-from tests.fakes.clock import RealClock
 from tests.nvml_stub.control import UUIDS, Stub
-from tests.unit.vendors.nvidia.nvml.conftest import Open
+from tests.unit.vendors.nvidia.nvml.conftest import Open, wait_healthy
 
 LIMIT_S = 0.15
 PER_CARD = (
@@ -26,14 +23,6 @@ PER_CARD = (
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetRemappedRows",
 )
-
-
-def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
-    for _ in range(100):
-        if [found.healthy for found in backend.scan()] == expected:
-            return True
-        backend.wait_for_event(0.1)
-    return False
 
 
 def first_cards(backend: NvmlBackend) -> tuple[Device, ...]:
@@ -111,18 +100,6 @@ def test_hanging_driver_is_unavailable_and_comes_back(
     assert len(backend.scan()) == 3
 
 
-def test_driver_that_hangs_later_is_unavailable_and_comes_back(start: Open, stub: Stub) -> None:
-    backend = start(call_limit_s=LIMIT_S, scan_limit_s=2 * LIMIT_S)
-    before = backend.scan()
-    stub.show("hang nvmlDeviceGetCount_v2 * 60")
-    with pytest.raises(DriverUnavailable, match="nvmlDeviceGetCount has not answered"):
-        backend.scan()
-    assert backend.pair_scores() == {}
-    stub.show()
-    assert backend.wait_for_event(10)
-    assert backend.scan() == before
-
-
 def test_slow_first_pass_says_what_it_waits_for(start: Open, stub: Stub) -> None:
     stub.show("hang nvmlDeviceGetName 0 60")
     backend = start(call_limit_s=60, scan_limit_s=0.05)
@@ -162,23 +139,3 @@ def test_driver_is_not_opened_again_under_a_call_that_hangs(start: Open, stub: S
     stub.show("hang nvmlDeviceGetName 1 60", "fail nvmlDeviceGetUUID 2 9")
     assert [found.healthy for found in backend.scan()] == [True, False, False]
     assert stub.calls("nvmlShutdown") == given_back
-
-
-def test_bug_in_a_pass_reaches_the_caller_each_time() -> None:
-    passes: list[NvmlCalls] = []
-
-    def one_pass(calls: NvmlCalls) -> None:
-        passes.append(calls)
-        raise TypeError("a bug")
-
-    worker = PassWorker(
-        RealClock(), one_pass, lambda _: None, interval_s=lambda: 3600.0, call_limit_s=5.0
-    )
-    try:
-        for number in (1, 2):
-            assert worker.wait(worker.request(), 5.0)
-            with pytest.raises(DriverUnavailable, match="TypeError"):
-                worker.last()
-            assert len(passes) == number
-    finally:
-        assert worker.stop(5.0)
