@@ -6,14 +6,13 @@ import pytest
 
 from hami_node.errors import WireError
 from tests.fuzz.mutate import Source
-from tests.fuzz.run import Report, main, run, run_case
+from tests.fuzz.run import Report, run, run_case
 from tests.fuzz.targets import TARGETS
 
-CASES = 20_000
 
-
-def test_fuzz_damaged_input_raises_only_named_errors() -> None:
-    report = run(CASES, seed=2026)
+@pytest.mark.parametrize("cases", [8_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_fuzz_damaged_input_raises_only_named_errors(cases: int) -> None:
+    report = run(cases, seed=2026)
     assert not report.failures, "\n".join(report.failures[:3])
     results = {target: set[str]() for target in TARGETS}
     for target, result in report.outcomes:
@@ -22,10 +21,6 @@ def test_fuzz_damaged_input_raises_only_named_errors() -> None:
     assert all(found - {"WireError"} for found in results.values()), results
     assert "placed" in results["requests"]
     assert "placed" in results["register"]
-
-
-def test_run_equal_seed_gives_equal_cases() -> None:
-    assert run(300, seed=7).outcomes == run(300, seed=7).outcomes
 
 
 def test_run_case_exception_is_a_failure_with_its_input() -> None:
@@ -52,10 +47,3 @@ def test_run_case_endless_case_is_a_failure() -> None:
     report = Report()
     run_case(1, 0, report, {"endless": endless}, limit_s=0.05)
     assert report.outcomes == {("endless", "FAILED TooSlow"): 1}
-
-
-def test_main_prints_counts_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cases", "30", "--seed", "3"]) == 0
-    assert "30 cases, 0 failures" in capsys.readouterr().out
-    assert main(["--only", "5"]) == 0
-    assert "1 cases, 0 failures" in capsys.readouterr().out
