@@ -70,13 +70,6 @@ def wait_served(rig: DaemonRig) -> None:
     eventually(lambda: listed(rig) == dict.fromkeys(range(CARDS), True), LIMIT_S)
 
 
-def test_driver_is_found_below_its_root_through_links_of_the_host(node: Node) -> None:
-    real = node.install()
-    with node.daemon() as rig:
-        wait_served(rig)
-        assert f"event=driver_library_loaded path={real}" in rig.log
-
-
 def test_what_the_runtime_injected_comes_before_the_root(node: Node) -> None:
     node.install()
     with running_daemon(f"--driver-root-ctr-path={node.root}") as rig:

@@ -79,40 +79,6 @@ def test_driver_from_a_folder_hands_over_cards_by_specs_of_our_own(tmp_path: Pat
 
 
 @shows(
-    "D15",
-    fault="the GPU Operator's validator is upgraded: its marks vanish and come back",
-    happens="the daemon stays ready, and hands over cards and specs as before",
-)
-def test_marks_that_vanish_take_no_working_node_down(tmp_path: Path) -> None:
-    lay_driver(tmp_path / "driver-root", cards=8)
-    lay_driver(tmp_path / "host", "470.1.1", cards=8)
-    marks, spec = tmp_path / "validations", tmp_path / "cdi/hami-node.io-gpu.json"
-    marks.mkdir()
-    facts = (
-        "NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"
-        f"DRIVER_ROOT_CTR_PATH={tmp_path / 'driver-root'}\nNVIDIA_DEV_ROOT=/\n"
-    )
-    marks.joinpath("driver-ready").write_text(facts)
-    marks.joinpath("toolkit-ready").touch()
-    given = [flag for flag in flags(tmp_path) if "driver-root" not in flag.partition("=")[0]]
-    with running_daemon(*given, f"--driver-root-ctr-path={tmp_path / 'host'}", env=AUTO) as rig:
-        wait_listed(rig)
-        admitted(rig, "a", UUIDS[0])
-        eventually(lambda: ready(rig)[0] == 200, LIMIT_S)
-        before = spec.read_bytes()
-        for mark in marks.iterdir():
-            mark.unlink()
-        answer = admitted(rig, "b", UUIDS[1]).responses["c"]
-        assert [device.name for device in answer.cdi_devices] == [f"hami-node.io/gpu={UUIDS[1]}"]
-        assert spec.read_bytes() == before
-        assert ready(rig)[0] == 200
-        marks.joinpath("driver-ready").write_text(facts)
-        assert admitted(rig, "c", UUIDS[2]).responses["c"].cdi_devices
-        assert rig.process.poll() is None
-        assert "hand_over_refused" not in rig.log
-
-
-@shows(
     "H7",
     fault="nothing shows how a runtime would find a card: no runtime, no folder of the driver",
     happens="cards are named by their UUIDs, as most runtimes take them; log, /config and the "

@@ -6,8 +6,6 @@ import hashlib
 import mmap
 from pathlib import Path
 
-import pytest
-
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Part
 from tests.integration.rig import Rig
@@ -42,22 +40,3 @@ def test_mapped_library_is_never_written(rig: Rig) -> None:
         assert bytes(mapped) == held
     assert facts(library) == before
     assert all(path.exists() for path in paths), "each mounted path is there"
-
-
-@shows(
-    "P10",
-    fault="one of the limiter's two files disappears from the node, as in the middle of an upgrade",
-    happens="a container with a limit is refused, with the file's name, until it is there again",
-)
-@pytest.mark.parametrize("name", ["libvgpu.so", "ld.so.preload"])
-def test_half_of_the_limiter_serves_nobody(rig: Rig, name: str) -> None:
-    (found,) = rig.hook.rglob(name)
-    aside = found.with_name(f"moved-{name}")
-    found.rename(aside)
-    place(rig, "unlimited")
-    answer = rig.admit("unlimited")
-    assert not answer.responses
-    assert name in answer.refusal
-    aside.rename(found)
-    place(rig, "limited")
-    assert rig.admit("limited").is_admitted

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
-
-import pytest
 
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.cards import uuid
@@ -43,33 +40,6 @@ def test_half_a_library_refuses_pods_until_it_is_whole(rig: Rig) -> None:
 
 @shows(
     "N7",
-    fault="ld.so.preload was written for another hook path",
-    happens="pods are refused; the reason shows both paths and the line to write",
-)
-def test_preload_of_another_path_refuses_pods(rig: Rig) -> None:
-    preload = rig.hook / "vgpu" / "ld.so.preload"
-    preload.write_text("/usr/local/vgpu/libvgpu.so\n")
-    place(rig, "a")
-    refusal = rig.admit("a").refusal
-    assert f"{preload} has the content '/usr/local/vgpu/libvgpu.so" in refusal
-    assert f"write exactly the line {rig.hook}/vgpu/libvgpu.so" in refusal
-
-
-def test_newest_of_the_versions_is_served(node: Rig) -> None:
-    node.take_limiter()
-    for version in ("v2.10.0", "v2.9.0"):
-        node.lay_limiter(version)
-    (node.hook / "vgpu" / "libvgpu.so.v2.9.0.tmp").write_bytes(b"half")
-    node.start()
-    place(node, "a")
-    mounts = {m.container_path: m.host_path for m in node.admit("a").responses["main"].mounts}
-    assert mounts[f"{node.hook}/vgpu/libvgpu.so"].endswith("/libvgpu.so.v2.10.0")
-    assert "/tmp/vgpulock" not in mounts
-    eventually(lambda: node.metric("limiter_defective") == 0)
-
-
-@shows(
-    "N7",
     fault="the node has limiter 2.8.1, which does not limit a container's second program",
     happens="pods run, each with an Event that says so; the metric is 1",
     lost="the limit of second programs, until limiter 2.8.2 is installed",
@@ -101,21 +71,3 @@ def test_container_gets_files_of_its_own_and_the_lock_folder_below_the_hook_path
     assert response.envs[nvidia_names.ENV_REDIRECT] == str(root / "libvgpu.so")
     for path, mode in ((own / f"{name}.cache", 0o666), (own, 0o755), (root / "lock", 0o777)):
         assert stat.S_IMODE(path.lstat().st_mode) == mode
-
-
-@shows(
-    "N8",
-    fault="a link stands where a container's folder or the lock folder would be",
-    happens="the refusal says what to do; what the link names is neither opened nor changed",
-)
-@pytest.mark.parametrize("where", ["containers/uid-a_main", "lock"])
-def test_link_in_the_place_refuses_the_pod(rig: Rig, tmp_path: Path, where: str) -> None:
-    victim = tmp_path / "victim"
-    victim.mkdir(mode=0o700)
-    place_of_it = rig.hook / "vgpu" / where
-    place_of_it.parent.mkdir(exist_ok=True)
-    place_of_it.symlink_to(victim)
-    place(rig, "a")
-    assert "remove it" in rig.admit("a").refusal
-    assert stat.S_IMODE(victim.stat().st_mode) == 0o700
-    assert list(victim.iterdir()) == []

@@ -129,14 +129,6 @@ def test_hostile_files_beside_a_good_one(process: DaemonRig) -> None:
     assert process.process.poll() is None
 
 
-def test_limiter_of_another_plugin_names_its_file_itself(process: DaemonRig) -> None:
-    shown = Page(process)
-    path = admitted(process, "a", 0)
-    path.unlink()
-    path.with_name("6a1c0f9e.cache").write_bytes(TWO_OF_THREE.content)
-    shown.wait("hami_node_container_memory_used_bytes", {"a": 2256 * MIB})
-
-
 def test_killed_process_under_an_old_limiter_is_told_by_the_driver(process: DaemonRig) -> None:
     shown = Page(process)
     killed = recorded_region("v0-fb11ec3-killed")

@@ -111,14 +111,6 @@ def test_register_form_follows_the_setting_or_the_marks(
     assert register_of(made) == wanted
 
 
-def test_register_mark_is_remembered_after_our_own_word_stands_there() -> None:
-    publication = PublicationInput().publication()
-    assert register_of(publication.desired(node(handshake=DOTTED), NOW)) == encode_csv7(CARDS)
-    assert register_of(publication.desired(node(handshake=REPORTED), NOW)) == encode_csv7(CARDS)
-    assert register_of(publication.desired(node(handshake=DASHED), NOW)) == encode_json(CARDS)
-    assert register_of(publication.desired(node(handshake=REPORTED), NOW)) == encode_json(CARDS)
-
-
 def test_register_no_card_and_no_error_is_no_annotation() -> None:
     made = PublicationInput(cards=()).publication().desired(node(register=encode_json(CARDS)), NOW)
     assert made == {
@@ -144,15 +136,6 @@ def test_register_driver_gone_before_any_card_was_seen_leaves_them_unhealthy(
         (uuid(1), False),
     ]
     assert {device.model.removeprefix("NVIDIA-") for device in again} == {CARDS[0].model}
-
-
-def test_register_driver_gone_and_rubbish_stands_there_nothing_is_claimed() -> None:
-    made = (
-        PublicationInput(cards=(), error="no driver")
-        .publication()
-        .desired(node(register="x,y:"), NOW)
-    )
-    assert made[nvidia_names.NODE_REGISTER] is None
 
 
 def test_pair_scores_stand_where_they_are_known_and_go_where_not() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.errors import AllocationError
-from hami_node.model import Container, ContainerGrants, Grant, Uuid
+from hami_node.model import Container, ContainerGrants, Grant
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.choices import (
@@ -48,6 +48,7 @@ def part(
     return Slice(pod_uid=pod_uid, container=asked, grants=grants, cards=CARDS)
 
 
+OPT = Path("/opt")
 BY_ENVIRONMENT = HandOver(strategies=(DeviceListStrategy.ENVVAR,))
 
 
@@ -134,33 +135,29 @@ def test_build_limits_and_devices_stand_in_one_order_by_card_index() -> None:
     ]
 
 
-def test_build_any_annotation_order_gives_the_same_bytes() -> None:
-    entry = build(part(grant(0), grant(2)), LIMITER, ResponseStyle())
-    assert entry == build(part(grant(2), grant(0)), LIMITER, ResponseStyle())
-
-
 def test_build_memory_of_zero_becomes_the_size_of_the_card() -> None:
     assert envs((grant(1, 0),))[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "40960m"
 
 
 @pytest.mark.parametrize(
-    ("style", "name", "value"),
+    ("settings", "name", "value"),
     [
-        (ResponseStyle(), nvidia_names.ENV_OVERSUBSCRIBE, None),
-        (ResponseStyle(is_oversubscribed=True), nvidia_names.ENV_OVERSUBSCRIBE, "true"),
-        (ResponseStyle(), nvidia_names.ENV_CORE_POLICY, None),
-        (ResponseStyle(core_policy=CorePolicy.DISABLE), nvidia_names.ENV_CORE_POLICY, "disable"),
-        (ResponseStyle(), nvidia_names.ENV_LOG_LEVEL, None),
-        (ResponseStyle(log_level="4"), nvidia_names.ENV_LOG_LEVEL, "4"),
-        (ResponseStyle(hook_path=Path("/opt")), nvidia_names.ENV_CACHE, "/opt/vgpu/u-1_main.cache"),
-        (ResponseStyle(), nvidia_names.ENV_REDIRECT, None),
-        (ResponseStyle(hook_path=Path("/opt")), nvidia_names.ENV_REDIRECT, "/opt/vgpu/libvgpu.so"),
+        (NvidiaSettings(), nvidia_names.ENV_OVERSUBSCRIBE, None),
+        (NvidiaSettings(memory_scaling=1.5), nvidia_names.ENV_OVERSUBSCRIBE, "true"),
+        (NvidiaSettings(), nvidia_names.ENV_CORE_POLICY, None),
+        (NvidiaSettings(disable_core_limit=True), nvidia_names.ENV_CORE_POLICY, "disable"),
+        (NvidiaSettings(core_policy=CorePolicy.DISABLE), nvidia_names.ENV_CORE_POLICY, "disable"),
+        (NvidiaSettings(core_policy=CorePolicy.FORCE), nvidia_names.ENV_CORE_POLICY, "force"),
+        (NvidiaSettings(lib_cuda_log_level=4), nvidia_names.ENV_LOG_LEVEL, "4"),
+        (NvidiaSettings(hook_path=OPT), nvidia_names.ENV_CACHE, "/opt/vgpu/u-1_main.cache"),
+        (NvidiaSettings(), nvidia_names.ENV_REDIRECT, None),
+        (NvidiaSettings(hook_path=OPT), nvidia_names.ENV_REDIRECT, "/opt/vgpu/libvgpu.so"),
     ],
 )
-def test_build_style_decides_the_environment(
-    style: ResponseStyle, name: str, value: str | None
+def test_settings_decide_the_environment(
+    settings: NvidiaSettings, name: str, value: str | None
 ) -> None:
-    assert envs((grant(1),), style).get(name) == value
+    assert envs((grant(1),), response_style(settings)).get(name) == value
 
 
 @pytest.mark.parametrize(
@@ -198,39 +195,7 @@ def test_build_licence_and_validator_are_mounted_when_there() -> None:
     assert found["/usr/bin/vgpuvalidator"].is_read_only
 
 
-def test_folder_name_two_containers_never_share_one() -> None:
-    other = part(container="main-2").folder_name
-    assert len({part().folder_name, other, part(pod_uid="u-2").folder_name}) == 3
-
-
-def test_build_card_without_a_grant_in_the_inventory_is_an_error_of_the_caller() -> None:
-    stranger = Grant(uuid=Uuid("GPU-x"), vendor=NVIDIA, memory_mib=1, cores=1)
-    with pytest.raises(KeyError):
-        build(part(stranger), LIMITER, ResponseStyle())
-
-
 # -- what the settings say -------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("settings", "name", "value"),
-    [
-        (NvidiaSettings(), "is_oversubscribed", False),
-        (NvidiaSettings(memory_scaling=1.5), "is_oversubscribed", True),
-        (NvidiaSettings(lib_cuda_log_level=4), "log_level", "4"),
-        (NvidiaSettings(), "core_policy", CorePolicy.DEFAULT),
-        (NvidiaSettings(disable_core_limit=True), "core_policy", CorePolicy.DISABLE),
-        (NvidiaSettings(core_policy=CorePolicy.DISABLE), "core_policy", CorePolicy.DISABLE),
-        (NvidiaSettings(core_policy=CorePolicy.FORCE), "core_policy", CorePolicy.FORCE),
-        (NvidiaSettings(limiter=LimiterMode.REQUIRED), "is_limiter_required", True),
-        (NvidiaSettings(limiter=LimiterMode.OPTIONAL), "is_limiter_required", False),
-        (NvidiaSettings(hook_path=Path("/opt")), "hook_path", Path("/opt")),
-    ],
-)
-def test_response_style_follows_the_settings(
-    settings: NvidiaSettings, name: str, value: object
-) -> None:
-    assert getattr(response_style(settings), name) == value
-
-
 # -- the responder ---------------------------------------------------------------------------------
 @pytest.fixture
 def hook_path(tmp_path: Path) -> Path:

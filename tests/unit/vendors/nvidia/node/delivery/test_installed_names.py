@@ -11,7 +11,6 @@ from hami_node.vendors.nvidia.node.delivery.installed_names import (
     version_in,
     wanted_digest,
 )
-from hami_node.vendors.nvidia.node.limiter.limiter_version import version_of
 
 A, B = "0123456789ab" + "0" * 52, "f" * 64
 
@@ -41,32 +40,6 @@ def test_version_that_is_no_part_of_a_file_name_is_refused(version: str) -> None
 )
 def test_names_of_others_tell_no_digest(name: str, version: str) -> None:
     assert (version_in(name), digest_in(name)) == (version, "")
-
-
-@pytest.mark.parametrize(
-    ("version", "uses_lock", "is_defective"),
-    [
-        ("v2.8.0", True, False),
-        ("v2.8.1", False, True),
-        ("v2.10.0", False, False),
-        ("dev", True, False),
-        ("unknown", True, False),
-    ],
-)
-def test_installed_library_is_known_by_its_version_as_before(
-    version: str, uses_lock: bool, is_defective: bool
-) -> None:
-    found = version_of(installed_name(version, A), "libvgpu.so")
-    assert found is not None
-    assert (found.uses_lock, bool(found.defect)) == (uses_lock, is_defective)
-
-
-def test_installed_versions_are_compared_by_their_numbers_whatever_the_digest() -> None:
-    names = [installed_name("v2.9.0", B), installed_name("v2.10.0", A)]
-    first, second = (version_of(name, "libvgpu.so") for name in names)
-    assert first is not None
-    assert second is not None
-    assert first.key < second.key
 
 
 @pytest.mark.parametrize(

@@ -260,10 +260,6 @@ def test_form_in_the_settings_counts_and_is_warned_of_where_the_node_shows_anoth
         assert way.form is form
 
 
-def test_environment_without_any_sign_takes_the_plain_name() -> None:
-    assert choose(settings(ENVVAR), Signs()).form is VisibleDevicesForm.BARE
-
-
 # -- versions --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("strategies", "kubelet", "engine", "used", "problem", "warning"),

@@ -16,7 +16,7 @@ from hami_node.model import Container, Device, Grant, Node
 from hami_node.vendors.nvidia.cards import (
     NVIDIA,
 )
-from hami_node.vendors.nvidia.choices import DeviceListStrategy, MemoryLimitBy
+from hami_node.vendors.nvidia.choices import DeviceListStrategy
 from hami_node.vendors.nvidia.mig.details import (
     DriverCard,
 )
@@ -279,14 +279,6 @@ def test_link_in_the_specs_place_is_replaced_and_not_followed(desk: Desk) -> Non
     assert desk.spec() == nodes(0, 1, 2)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 99, b'{"kind":"x.com/y"}'])
-def test_file_with_other_content_is_replaced(desk: Desk, content: bytes) -> None:
-    desk.specs.mkdir()
-    desk.file.write_bytes(content)
-    desk.keep(*CARDS)
-    assert desk.spec() == nodes(0, 1, 2)
-
-
 @shows(
     "H9",
     fault="the driver numbers its device nodes differently, and an Allocate comes before the next "
@@ -421,26 +413,6 @@ def test_variable_of_the_pods_own_is_refused(desk: Desk, value: str) -> None:
 
 
 # -- limits by the driver --------------------------------------------------------------------------
-@pytest.mark.parametrize("by", MemoryLimitBy)
-@pytest.mark.parametrize("has_hook", [True, False])
-def test_hook_for_the_drivers_limit_is_there_where_the_driver_is_to_limit(
-    desk: Desk, by: MemoryLimitBy, has_hook: bool
-) -> None:
-    hook = Path("/opt/nvidia-cdi-hook")
-    desk.change(memory_limit_by=by, nvidia_cdi_hook_path=hook if has_hook else None)
-    desk.keep(CARDS[0])
-    edits = json.loads(desk.file.read_bytes())["devices"][0]["containerEdits"]
-    is_wanted = by is not MemoryLimitBy.LIMITER and has_hook
-    assert desk.way.toolkit() is (Toolkit.UNKNOWN if is_wanted else Toolkit.NO_HOOK)
-    if not is_wanted:
-        assert "hooks" not in edits
-        return
-    args = ["apply-cuda-memory-limits", "--driver-root", str(HOST), "--gpu-id", uuid(0)]
-    assert edits["hooks"] == [
-        {"hookName": "createRuntime", "path": str(hook), "args": [hook.name, *args]}
-    ]
-
-
 # -- device nodes for kubelet ----------------------------------------------------------------------
 def test_device_nodes_are_the_drivers_and_the_granted_cards(desk: Desk) -> None:
     desk.change(device_list_strategy=(DeviceListStrategy.ENVVAR,), pass_device_specs=True)

@@ -136,15 +136,6 @@ def test_bytes_are_those_on_the_disk_and_a_shared_library_counts_once(node: Node
     assert node.pass_().used_bytes == sum(path.stat().st_blocks * 512 for path in files)
 
 
-def test_program_that_still_has_the_file_mapped_goes_on(node: Node) -> None:
-    path = node.make("u-1_main") / "u-1_main.cache"
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        node.tidy()
-        assert node.names() == []
-        mapped[0:5] = b"alive"
-        assert mapped[0:5] == b"alive"
-
-
 @shows(
     "L9",
     fault="a container blows its cache file up to fill the node's disk",
@@ -165,20 +156,6 @@ def test_cache_file_that_fills_the_disk_is_cut(node: Node, tmp_path: Path) -> No
         assert cache.stat().st_size == 64 << 20
         assert mapped[:10] == b"x" * 10
     assert other.stat().st_size == 1 << 30
-
-
-@shows(
-    "L9",
-    fault="a container lets its cache file take disk behind its end, with its length as it was",
-    happens="the next pass frees that; what the file contains stays",
-)
-def test_disk_behind_the_end_of_a_cache_file_is_freed(node: Node) -> None:
-    node.held = {"u-1"}
-    cache = node.make("u-1_main") / "u-1_main.cache"
-    fill_behind_the_end(cache, MAX_CACHE_BYTES)
-    assert node.pass_().used_bytes < 20_000
-    assert on_the_disk(cache) < 20_000
-    assert cache.read_bytes() == b"x" * 10_000
 
 
 CLOSED = """
@@ -221,22 +198,6 @@ def test_closed_cache_file_is_opened_again_or_told(node: Node) -> None:
     assert (shut.stat().st_mode & 0o777, on_the_disk(shut) < 20_000) == (0o666, True)
     assert (given.stat().st_mode & 0o777, given.read_bytes()) == (0o600, b"x" * 10_000)
     assert small.stat().st_mode & 0o777 == 0o644
-
-
-def test_file_that_is_not_the_daemons_to_write_is_told_once_it_grows(node: Node) -> None:
-    node.held = {"u-1"}
-    cache = node.make("u-1_main") / "u-1_main.cache"
-    if subprocess.run(["chattr", "+i", str(cache)], check=False, capture_output=True).returncode:
-        pytest.skip("no immutable files here")
-    try:
-        assert node.pass_().closed == ()
-        subprocess.run(["chattr", "-i", str(cache)], check=True)
-        os.truncate(cache, MAX_CACHE_BYTES + 1)
-        subprocess.run(["chattr", "+i", str(cache)], check=True)
-        (closed,) = node.pass_().closed
-        assert (closed.folder, "can't be shortened" in closed.why) == ("u-1_main", True)
-    finally:
-        subprocess.run(["chattr", "-i", str(cache)], check=True)
 
 
 def fill_deep(folder: Path) -> None:

@@ -45,13 +45,6 @@ def test_nothing_there_is_told_with_the_cure(root: Path, files: LimiterFiles) ->
     assert "install" in found.hint
 
 
-def test_whole_files_serve(hook_path: Path, root: Path, files: LimiterFiles) -> None:
-    lay_limiter(hook_path)
-    found = files.find()
-    assert (found.library, found.preload) == (root / "libvgpu.so", root / "ld.so.preload")
-    assert (found.is_complete, found.problem, str(found.version)) == (True, "", "unknown")
-
-
 @shows(
     "N7",
     fault="the limiter's library is empty, half copied or no library",
@@ -128,16 +121,6 @@ def test_version_that_is_half_copied_leaves_the_older_one_in_service(
     assert chosen(files) == "libvgpu.so.v2.9.0"
     lay_limiter(hook_path, "v2.10.0")
     assert chosen(files) == "libvgpu.so.v2.10.0"
-
-
-def test_plain_name_comes_before_versions_unless_it_is_broken(
-    hook_path: Path, root: Path, files: LimiterFiles
-) -> None:
-    lay_limiter(hook_path, "v2.9.0")
-    lay_limiter(hook_path)
-    assert chosen(files) == "libvgpu.so"
-    (root / "libvgpu.so").write_bytes(b"")
-    assert chosen(files) == "libvgpu.so.v2.9.0"
 
 
 @pytest.mark.parametrize("name", ["libvgpu.so", "libvgpu.so.v2.9.0", "ld.so.preload"])

@@ -52,9 +52,3 @@ def test_version_is_what_follows_the_name_and_never_temporary(
 ) -> None:
     found = version_of(name, "libvgpu.so")
     assert (found.text if found else None) == version
-
-
-def test_unknown_version_is_told_as_such() -> None:
-    assert str(LimiterVersion()) == "unknown"
-    assert LimiterVersion("latest").numbers is None
-    assert LimiterVersion("latest").uses_lock

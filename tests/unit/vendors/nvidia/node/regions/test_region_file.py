@@ -16,7 +16,7 @@ from hami_node.vendors.nvidia.node.regions.region_file import RegionFile, open_r
 from hami_node.vendors.nvidia.regions.region import Region
 from hami_node.vendors.nvidia.regions.region_layouts import LAYOUTS, layout_of
 from tests.fakes.made_region import MadeRegion
-from tests.fakes.regions import RecordedRegion, lay_region, recorded_region, recorded_regions
+from tests.fakes.regions import RecordedRegion, lay_region, recorded_region
 from tests.reliability import shows
 
 FOLDER = "u-1_main"
@@ -55,7 +55,7 @@ def reason(hook_path: Path) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("recorded", recorded_regions(), ids=lambda recorded: recorded.name)
+@pytest.mark.parametrize("recorded", ONE_OF_EACH, ids=lambda recorded: recorded.name)
 def test_reads_what_a_limiter_wrote(hook_path: Path, recorded: RecordedRegion) -> None:
     lay_region(hook_path, FOLDER, recorded.content)
     with open_region(hook_path, FOLDER) as file:
@@ -199,12 +199,6 @@ def test_other_size_is_no_region(hook_path: Path, cache: Path, size: int) -> Non
     assert reason(hook_path) == "size"
 
 
-@pytest.mark.parametrize("content", [b"\xff" * 2008953, b"\x00\x01" * 600000])
-def test_random_bytes_are_no_region(hook_path: Path, content: bytes) -> None:
-    lay_region(hook_path, FOLDER, content)
-    assert reason(hook_path) in ("magic", "size")
-
-
 def test_truncated_and_restored_while_it_is_read(hook_path: Path, cache: Path) -> None:
     """Whatever is raced against, the answer is the truth or a RegionError."""
     stop = threading.Event()
@@ -240,24 +234,6 @@ def test_slot_that_stays_half_written_does_not_hide_the_file(hook_path: Path, ca
         file.seek(layout.slots + layout.seqlock * 8)
         file.write(struct.pack("<Q", 7))
     assert read(hook_path).used[0].total_bytes == 1256 * MIB
-
-
-def test_settled_reading_waits_for_the_notes_of_all_who_live(hook_path: Path) -> None:
-    layout = layout_of(len(TWO.content), TWO.content[:12])
-    made = MadeRegion(layout, 3).put(0, 10, 100).put(1, 11, 200, monitored=0)
-    cache = lay_region(hook_path, FOLDER, bytes(made.put(2, 12, 400, monitored=0).raw))
-    note_at = layout.slots + (layout.slot_words + layout.monitored) * 8
-
-    def note() -> None:
-        with cache.open("r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), struct.pack("<Q", 200 * MIB), note_at)
-
-    with open_region(hook_path, FOLDER) as file:
-        assert file.read().used[0].total_bytes == 100 * MIB
-        timer = threading.Timer(0.01, note)
-        timer.start()
-        assert file.read_settled().used[0].total_bytes == 300 * MIB, "the third was killed"
-        timer.join()
 
 
 class Overtaken(RegionFile):

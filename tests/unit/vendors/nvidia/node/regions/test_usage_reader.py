@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -311,33 +309,6 @@ def test_disk_behind_the_end_of_a_file_is_freed(
     assert on_the_disk(path) < 2 * len(TWO.content)
     assert path.read_bytes() == TWO.content
     assert [record.message for record in caplog.records].count("cache_file_cut") == 1
-
-
-CLOSED = """
-import sys
-from pathlib import Path
-from tests.unit.vendors.nvidia.node.regions.test_usage_reader import Node, holder
-found = Node(Path(sys.argv[1])).read(holder("own"), holder("given"))
-print({use.pod for use in found.uses}, [(lost.pod, lost.reason) for lost in found.unread])
-"""
-
-
-def test_file_that_its_container_has_closed_is_opened_again_if_it_is_the_daemons(
-    node: Node,
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("files of other users need root")
-    own, given = node.lay("own"), node.lay("given")
-    os.chown(given, 1234, 1234)
-    for path in (own, given):
-        path.chmod(0)
-    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", CLOSED)
-    done = subprocess.run(
-        [*command, str(node.hook_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.stdout == "{'own'} [('given', 'unreadable')]\n", done.stderr
-    assert [path.stat().st_mode & 0o777 for path in (own, given)] == [0o666, 0]
 
 
 class CountedReads(dict[Uuid, Collection[int]]):
