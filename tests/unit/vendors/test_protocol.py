@@ -10,7 +10,6 @@ import pytest
 from hami_node.engine.card_rules import CardRules
 from hami_node.errors import WireError
 from hami_node.model import (
-    NO_CARD_WISHES,
     Ask,
     Container,
     ContainerGrants,
@@ -21,7 +20,6 @@ from hami_node.model import (
     Pod,
     Uuid,
 )
-from hami_node.vendors.placement import own_grants
 from hami_node.vendors.protocol import NO_RESERVATION, VendorKeys, VendorProtocol
 from hami_node.wire import register
 from hami_node.wire.reservation import GrantKeys
@@ -101,24 +99,12 @@ def test_ask_of_a_vendor_with_a_count_alone() -> None:
     assert plain.ask_of(asked) == Ask(vendor=ACME, count=1, memory_percent=100)
 
 
-@pytest.mark.parametrize("resource", [COUNT, MEMORY, CORES])
-def test_ask_of_bad_value_names_the_resource(resource: str) -> None:
-    with pytest.raises(WireError, match="whole number") as caught:
-        PROTOCOL.ask_of(container(limits={COUNT: "1", resource: "1500m"}))
-    assert caught.value.key == resource
-
-
 @pytest.mark.parametrize("where", ["limits", "requests"])
 @pytest.mark.parametrize(("resource", "expected"), [(CORES, True), ("cpu", False)])
 def test_is_named_by_any_of_its_resources(where: str, resource: str, expected: bool) -> None:
     quantities: dict[str, dict[str, str]] = {"limits": {}, where: {resource: "1"}}
     named = container("main", **quantities)
     assert PROTOCOL.is_named(named) is expected
-
-
-def test_nothing_is_wished_and_nothing_is_linked() -> None:
-    assert PROTOCOL.wishes_of({REGISTER: "x"}) == NO_CARD_WISHES
-    assert PROTOCOL.pair_scores_of(node("[]")) == {}
 
 
 def test_counted_in_is_the_first_resource_that_the_pod_counts() -> None:
@@ -154,11 +140,6 @@ def test_offered_by_a_node_without_cards_is_nothing(text: str | None) -> None:
 def test_offered_by_refuses_what_can_not_be_scheduled(given: Node, why: str) -> None:
     with pytest.raises(WireError, match=why):
         PROTOCOL.offered_by(given)
-
-
-def test_marks_of_a_node_are_register_and_allocatable() -> None:
-    assert PROTOCOL.marks_of(node("x", "3")) == ("x", "3")
-    assert PROTOCOL.marks_of(node(None, None)) == (None, None)
 
 
 GRANT = "a-1,Acme,100,5:;"
@@ -240,9 +221,3 @@ def test_annotations_of_hold_the_grants(to_allocate: str, keys: list[str]) -> No
     texts = vendor.annotations_of(node("[]"), containers, given, {})
 
     assert texts == dict.fromkeys(keys, f";{GRANT}")
-
-
-def test_own_grants_leaves_other_vendors_out() -> None:
-    mixed = ((grant("a-1"), grant("b-1", "Beta")), (grant("b-2", "Beta"),))
-
-    assert own_grants(mixed, PROTOCOL) == [(grant("a-1"),), ()]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hami_node.errors import ConfigError, DriverUnavailable
 from hami_node.model import Vendor
-from hami_node.ports import Backend
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.node.sharing import offered_cards
@@ -45,11 +44,6 @@ class CardsFile:
 @pytest.fixture
 def rig(tmp_path: Path) -> CardsFile:
     return CardsFile(tmp_path)
-
-
-def test_backend_is_the_port_and_says_that_it_is_simulated(rig: CardsFile) -> None:
-    backend: Backend = rig.open()
-    assert (backend.name, backend.is_simulated) == ("simulated", True)
 
 
 def test_cards_have_every_fact_of_the_file(rig: CardsFile) -> None:
@@ -166,10 +160,6 @@ def test_file_removed_later_keeps_the_last_cards(rig: CardsFile) -> None:
     assert backend.scan() == before
 
 
-def test_slow_driver_answers_after_its_time(rig: CardsFile) -> None:
-    assert len(rig.open("answer_after_s: 0.05\n" + TWO).scan()) == 2
-
-
 def test_driver_that_is_too_slow_is_unavailable_and_close_ends_the_wait(rig: CardsFile) -> None:
     backend = rig.open("answer_after_s: 60\n" + TWO)
     backend.close()
@@ -216,11 +206,6 @@ def test_wrong_file_at_start_names_file_field_value_and_remedy(
     assert str(rig.file) in str(refused.value)
     assert field in refused.value.field
     assert part in str(refused.value)
-
-
-def test_missing_file_at_start_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        SimulatedBackend(tmp_path / "none.yaml", "node-a", SIMULATED)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ def _random_link(stream: random.Random) -> Link:
     return link
 
 
+def _nested(link: Link, split: int) -> Link:
+    """Two groups of such links, and one weak link between any two cards of both."""
+    return lambda a, b: link(a % 9, b % 9) if (a < split) == (b < split) else 17
+
+
 @pytest.mark.parametrize(
     ("order", "expected"),
     [((0, 1, 2, 3), 3), ((3, 2, 1, 0), 0), ((1, 2, 3), 0), ((2, 0), 0)],
@@ -158,31 +163,12 @@ def test_best_set_real_layout_equals_brute_force(name: str) -> None:
 def test_best_set_random_graphs_equals_brute_force(graphs: int) -> None:
     stream = random.Random(20260922)
     for _ in range(graphs):
-        size = stream.choice((2, 3, 4, 5, 6, 7, 8, 9, 9, 10))
-        cards, scores = scores_of(size, _random_link(stream))
+        size = stream.choice((2, 3, 4, 5, 6, 7, 8, 9, 9, 10, 11 + stream.randrange(4)))
+        link, split = _random_link(stream), stream.randrange(1, size)
+        if stream.random() < 0.1:
+            link = _nested(link, split)
+        cards, scores = scores_of(size, link)
         count = stream.randint(1, size)
-        assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores
-
-
-def test_best_set_larger_random_graphs_equals_brute_force() -> None:
-    stream = random.Random(5)
-    for _ in range(150):
-        size = stream.choice((11, 12, 13, 14))
-        cards, scores = scores_of(size, _random_link(stream))
-        count = stream.randint(2, size - 1)
-        assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores
-
-
-def test_best_set_nested_groups_equals_brute_force() -> None:
-    stream = random.Random(6)
-    for _ in range(60):
-        split = stream.randrange(3, 12)
-        inner = _random_link(stream)
-        cards, scores = scores_of(
-            14,
-            lambda a, b: inner(a % 9, b % 9) if (a < split) == (b < split) else 17,  # noqa: B023 - called at once
-        )
-        count = stream.randint(2, 13)
         assert best_set(cards, count, scores) == _brute_force(cards, count, scores), scores
 
 
@@ -227,16 +213,6 @@ def test_cut_search_gives_a_set_no_worse_than_the_first_cards_and_more_steps_a_b
     found = [total(best_set(cards, 12, scores, LinkSteps(left=left))) for left in (0, 100, 10**7)]
     assert found == sorted(found)
     assert found[0] > total(range(12))
-
-
-def test_search_within_its_steps_is_the_same_as_without_a_limit() -> None:
-    stream = random.Random(5)
-    for _ in range(40):
-        cards, scores = scores_of(stream.randrange(9, 17), _random_link(stream))
-        count = stream.randrange(1, len(cards))
-        few, many = LinkSteps(), LinkSteps(left=10**9)
-        assert best_set(cards, count, scores, few) == best_set(cards, count, scores, many)
-        assert few.is_exact
 
 
 class Counting(dict[Uuid, dict[Uuid, int]]):

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.errors import WireError
 from hami_node.model import Ask, Container
@@ -190,32 +188,3 @@ def test_ask_of_renamed_resources_reads_only_the_new_names() -> None:
 
     assert ask_of({"example.com/vgpu": "1", "example.com/mem": "5"}, settings=renamed) == gpu(1, 5)
     assert ask_of({GPU: "1"}, settings=renamed) is None
-
-
-QUANTITIES = st.dictionaries(
-    st.sampled_from([GPU, MEM, PCT, CORES]),
-    st.text(max_size=6) | st.integers(-9, 2**40).map(str) | st.sampled_from(["1Ki", "5m", "1e9"]),
-)
-DEFAULTS = st.builds(
-    NvidiaSettings,
-    default_memory_mib=st.integers(0, 9),
-    default_cores=st.integers(0, 9),
-    memory_factor=st.integers(1, 9),
-)
-
-
-@given(QUANTITIES, QUANTITIES, DEFAULTS)
-def test_ask_of_any_quantities_is_an_ask_that_can_be_served_or_a_wire_error(
-    limits: Quantities, requests: Quantities, settings: NvidiaSettings
-) -> None:
-    try:
-        ask = ask_of(limits, requests, settings=settings)
-    except WireError:
-        return
-    if ask is not None:
-        assert ask.vendor is NVIDIA
-        assert ask.count >= 1
-        assert ask.cores >= 0
-        assert ask.memory_mib is None or ask.memory_mib > 0
-        assert ask.memory_percent is None or 1 <= ask.memory_percent <= 100
-        assert ask.memory_mib or ask.memory_percent
