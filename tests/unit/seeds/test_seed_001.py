@@ -9,7 +9,6 @@ from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Node
 from hami_node.vendors.neuron import names
-from hami_node.vendors.neuron.placement import Family, family_of, is_valid_set
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.request import asks_of
 from hami_node.wire.objects import decode_node, decode_pod
@@ -92,54 +91,7 @@ def _placed(
     return [int(uuid.rpartition("-")[2]) for uuid in answer.split("+")]
 
 
-# -- Features ------------------------------------------------------------------------------------
-@COMPATS
-@pytest.mark.parametrize(
-    ("resource", "amount", "expected"), [(NEURON, 2, [0, 1]), (CORE, 1, [3]), (CORE, 2, [3])]
-)
-def test_seed_001_feature_1_devices_and_cores_can_be_requested(
-    compat: Compat, resource: str, amount: int, expected: list[int]
-) -> None:
-    assert _placed(_cards(4, "inf2.24xlarge"), resource, amount, compat) == expected
-
-
-@COMPATS
-def test_seed_001_feature_1_two_containers_share_one_device_by_cores(compat: Compat) -> None:
-    wanted = asks_in(pod_of({CORE: 1}, {CORE: 1}, {CORE: 1}))
-    cards = _cards(1, "inf2.xlarge")
-    assert place(cards, *wanted[:2], compat=compat) == "n-AWSNeuron-0 n-AWSNeuron-0"
-    assert "1/1" in place(cards, *wanted, compat=compat)
-
-
 # -- 1: instance type and the list of devices ----------------------------------------------------
-@pytest.mark.parametrize(
-    ("instance_type", "family"),
-    [
-        ("trn1.32xlarge", Family.TRAINIUM),
-        ("inf1.24xlarge", Family.INFERENTIA),
-        ("inf2.48xlarge", Family.INFERENTIA),
-        ("p4d.24xlarge", None),
-    ],
-)
-def test_seed_001_1_family_is_read_from_the_instance_type(
-    instance_type: str, family: Family | None
-) -> None:
-    assert family_of(instance_type) is family
-
-
-def test_seed_001_1_instance_type_of_the_label_decides() -> None:
-    inferentia, trainium = _cards(4, "inf2.24xlarge"), _cards(4, "trn1.32xlarge")
-    assert _placed(inferentia, NEURON, 2, V2_8) == [0, 1]
-    assert isinstance(_placed(trainium, NEURON, 2, V2_8), str)
-
-
-def test_seed_001_1_devices_are_a_list_numbered_from_0() -> None:
-    found = neuron_protocol().offered_by(_node(3, "inf2.24xlarge"))
-    assert [device.index for device in found] == [0, 1, 2]
-    assert [device.uuid for device in found] == [f"n-AWSNeuron-{at}" for at in range(3)]
-    assert {device.numa for device in found} == {0}
-    assert all(device.healthy for device in found)
-    assert {device.vendor.word for device in found} == {"AWSNeuron"}
 
 
 @COMPATS
@@ -152,31 +104,12 @@ def test_seed_001_1_enough_devices_that_are_no_neighbours_are_refused(
 
 
 # -- 2: strategies -------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("indexes", "is_valid"), [([0, 1], True), ([11, 12], True), ([0, 2], False)]
-)
-def test_seed_001_2_inferentia_example_of_two_devices(indexes: list[int], is_valid: bool) -> None:
-    assert is_valid_set(indexes, Family.INFERENTIA) is is_valid
-
-
-@COMPATS
-@pytest.mark.parametrize("count", range(1, 13))
-def test_seed_001_2_inferentia_takes_any_number_of_neighbours(compat: Compat, count: int) -> None:
-    """One device is the first visited, the one with the highest index."""
-    expected = [11] if count == 1 else list(range(count))
-    assert _placed(_cards(12, "inf2.48xlarge"), NEURON, count, compat) == expected
 
 
 @COMPATS
 def test_seed_001_2_inferentia_finds_the_last_neighbours(compat: Compat) -> None:
     cards = _cards(12, "inf2.48xlarge", *range(10))
     assert _placed(cards, NEURON, 2, compat) == [10, 11]
-
-
-@COMPATS
-@pytest.mark.parametrize("count", [2, 3, 5, 6, 7, 9, 12, 15])
-def test_seed_001_2_trainium_refuses_every_other_count(compat: Compat, count: int) -> None:
-    assert isinstance(_placed(_cards(16, "trn1.32xlarge"), NEURON, count, compat), str)
 
 
 @COMPATS
@@ -198,16 +131,6 @@ def test_seed_001_2_trainium_takes_the_blocks_of_the_document(
     assert isinstance(_placed(_cards(16, "trn1.32xlarge", *busy), NEURON, count, compat), str)
 
 
-@COMPATS
-def test_seed_001_2_trainium_gives_single_devices(compat: Compat) -> None:
-    assert _placed(_cards(16, "trn1.32xlarge", 15, 14), NEURON, 1, compat) == [13]
-
-
-@COMPATS
-def test_seed_001_2_device_in_use_breaks_the_run(compat: Compat) -> None:
-    assert _placed(_cards(6, "inf2.48xlarge", 1), NEURON, 3, compat) == [2, 3, 4]
-
-
 # -- 3: cores ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("cores", "devices", "each"),
@@ -216,24 +139,6 @@ def test_seed_001_2_device_in_use_breaks_the_run(compat: Compat) -> None:
 def test_seed_001_3_cores_become_devices_of_two(cores: int, devices: int, each: int) -> None:
     (wanted,) = asks_in(pod_of({CORE: cores}))
     assert (wanted.count, wanted.cores) == (devices, each)
-
-
-@pytest.mark.parametrize("devices", [1, 4, 16])
-def test_seed_001_3_devices_stay_devices(devices: int) -> None:
-    (wanted,) = asks_in(pod_of({NEURON: devices}))
-    assert wanted.count == devices
-
-
-@COMPATS
-def test_seed_001_3_core_comes_from_a_device_with_a_free_core(compat: Compat) -> None:
-    cards = _cards(2, "inf2.24xlarge", 1)
-    assert _placed(cards, CORE, 1, compat) == [1]
-    assert _placed(cards, CORE, 2, compat) == [0]
-
-
-@COMPATS
-def test_seed_001_3_more_than_two_cores_are_whole_devices_side_by_side(compat: Compat) -> None:
-    assert _placed(_cards(4, "inf2.24xlarge", 1), CORE, 4, compat) == [2, 3]
 
 
 # -- The examples --------------------------------------------------------------------------------

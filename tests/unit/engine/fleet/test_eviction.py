@@ -296,29 +296,3 @@ def test_search_for_victims_of_a_pod_with_many_containers_has_an_end() -> None:
     gone = frozenset(holder.key for holder in found.holders)
     assert trial.grants("n", Look(gone=gone)) is not None
     assert trial.count < 20
-
-
-def test_few_nodes_with_kept_room_are_tried_for_a_pod_with_many_containers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fleet = Fleet(Rules())
-    names = [f"n{number:02}" for number in range(30)]
-    for name in names:
-        fleet.set_node(name, [device(at, uuid=Uuid(f"{name}-{at}")) for at in range(8)])
-    kept = {
-        name: tuple(_held(f"{name}-{at}", 10_000 + number) for at in range(8))
-        for number, name in enumerate(names)
-    }
-    tried: list[str] = []
-    grants = Trial.grants
-
-    def counted(self: Trial, node: str, look: Look) -> PodGrants | None:
-        tried.append(node)
-        return grants(self, node, look)
-
-    monkeypatch.setattr(Trial, "grants", counted)
-    assert place_beside(fleet, _of_many(MIB), None, kept) == NoNode()
-    assert len(tried) < 5
-    tried.clear()
-    assert place_beside(fleet, _request(ask(memory_mib=MIB, cores=0)), None, kept) == NoNode()
-    assert len(tried) == len(names)

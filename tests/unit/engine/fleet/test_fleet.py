@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from hami_node.engine.compat import V2_8, V2_10, Compat
-from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
-from hami_node.engine.place import ContainerAsks, Plan, PodRequest, Refused, Rules, place_on, plan
+from hami_node.engine.place import ContainerAsks, PodRequest, Refused, Rules
 from hami_node.engine.quota import Limits, QuotaBook
-from hami_node.engine.ranking import node_score
 from hami_node.engine.usage import PodGrants
 from hami_node.model import (
     Ask,
@@ -25,7 +23,6 @@ from hami_node.model import (
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.nvidia.cards import NVIDIA
 from tests.unit.engine.cards import ask, device, grant, neuron_card, wishes_for
-from tests.unit.engine.draws import Draw
 
 
 def _request(*asks: Ask, wishes: PodWishes | None = None, namespace: str = "team") -> PodRequest:
@@ -229,72 +226,6 @@ def test_kinds_of_cards_that_come_and_go_are_told_apart(compat: Compat) -> None:
         assert isinstance(reasons, dict)
         assert ("n" in reasons) is ("H100" not in model)
         fleet.remove_node("n")
-
-
-# -- the shortcuts against looking at every node --------------------------------------------------
-def _slowly(fleet: Fleet, request: PodRequest, ready: Plan) -> tuple[str | None, dict[str, str]]:
-    """The same answers by looking at every node in full."""
-    fitting: list[tuple[float, str]] = []
-    reasons: dict[str, str] = {}
-    policy = request.wishes.node_policy or fleet.rules.node_policy
-    sign = 1 if policy == "spread" else -1
-    for name, node_state in fleet.nodes.items():
-        if not node_state.is_registered:
-            reasons[name] = "node unregistered"
-            continue
-        answer = place_on(node_state.offer(), ready)
-        if isinstance(answer, Rejection):
-            reasons[name] = answer.text()
-        else:
-            fitting.append((sign * node_score(node_state.usage.cards.values()), name))
-    return (min(fitting)[1] if fitting else None), reasons
-
-
-def _check_answers(fleet: Fleet, quotas: QuotaBook, request: PodRequest, key: str) -> None:
-    ready = plan(request, fleet.rules, quotas.quota(request.namespace))
-    assert isinstance(ready, Plan)
-    node, reasons = _slowly(fleet, request, ready)
-    answer = fleet.place(request)
-    assert _node(answer) == node
-    assert fleet.place(request, list(fleet.nodes)) == answer
-    found = fleet.explain(request)
-    assert isinstance(found, dict)
-    assert {name: why.text() for name, why in found.items()} == reasons
-    if isinstance(answer, Placed):
-        fleet.add_pod(key, request.namespace, answer.node, answer.grants)
-
-
-@pytest.mark.parametrize(
-    "seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str
-)
-def test_shortcuts_answer_like_looking_at_every_node(seeds: range, compat: Compat) -> None:
-    for seed in seeds:
-        draw = Draw(seed)
-        quotas = QuotaBook()
-        limit = draw.pick(None, 0, 20000, 100000)
-        quotas.set_limits("team", "q", Limits(memory_mib=limit, cores=draw.pick(None, 100)))
-        fleet = Fleet(Rules(compat=compat), quotas)
-        for number in range(6):
-            cordoned = frozenset({Uuid(f"{number}-1")}) if number % 3 == 2 else frozenset()
-            fleet.set_node(f"n{number}", draw.devices(number), cordoned=cordoned)
-        for number in range(25):
-            request = draw.request()
-            if not request.is_empty:
-                _check_answers(fleet, quotas, request, f"pod-{number}")
-            if number % 5 == 4:
-                fleet.remove_pod(f"pod-{draw.number(number)}")
-                fleet.add_pod(f"claim-{number}", "team", f"n{number % 6}", _claimed(draw, number))
-
-
-def _claimed(draw: Draw, number: int) -> PodGrants:
-    """What a pod may say that it holds, whoever wrote it: too much, or of another vendor."""
-    claim = grant(
-        f"{number % 6}-{draw.number(1)}",
-        draw.pick(0, 100, 30000),
-        draw.pick(0, 10, 150),
-        vendor=draw.pick(NVIDIA, NEURON),
-    )
-    return PodGrants(containers=((claim,),))
 
 
 @pytest.mark.parametrize("vendor", [NVIDIA, NEURON], ids=repr)
