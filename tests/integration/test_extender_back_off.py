@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from hami_node.extender.state.node_back_off import FIRST_S, LONGEST_S
+from hami_node.extender.state.node_back_off import LONGEST_S
 from hami_node.simulate.store import Json
 from hami_node.wire import names
 from tests.fakes.pods import Box
@@ -166,38 +164,3 @@ def test_a_tenant_blinds_no_node(rig: ExtenderRig) -> None:
         refuse(rig, f"bad-{number}", REFUSED)
         assert sent(rig, f"good-{number}", node) == node
     assert closed(rig) == 0
-
-
-@pytest.mark.parametrize("skew_s", [-86_400, 86_400])
-def test_times_that_others_wrote_wrongly_keep_no_node_for_long(
-    rig: ExtenderRig, skew_s: int
-) -> None:
-    assert sent(rig, "first", "n0") == "n0"
-    text = str(int(rig.clock.now()) + skew_s)
-    rig.api.annotate("pods", "first", {names.POD_BIND_TIME: text}, "default")
-    refuse(rig, "first")
-    rig.pass_time(FIRST_S)
-    assert sent(rig, "next", "n0") == "n0"
-
-
-def test_watches_that_break_count_nothing_twice(rig: ExtenderRig) -> None:
-    assert sent(rig, "first", "n0") == "n0"
-    refuse(rig, "first")
-    rig.pass_time(FIRST_S)
-    for _ in range(3):
-        rig.api.expire_watches()
-        rig.settle()
-    assert sent(rig, "next", "n0") == "n0"
-
-
-def test_whole_nodes_of_a_simulation_are_answered_over_http(rig: ExtenderRig) -> None:
-    close(rig, "n0")
-    whole: list[Any] = [rig.api.read("nodes", name) for name in ("n0", "n1")]
-    template = json.loads(json.dumps(whole[0]))
-    template["metadata"] |= {"name": "new", "uid": "uid-new"}
-    body = {"Pod": created(rig, "asks"), "Nodes": {"items": [whole[0], template]}}
-    status, answer = post(rig, "/filter", body)
-    assert status == 200
-    assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["new"]
-    assert "NodeBackedOff" in answer["FailedAndUnresolvableNodes"]["n0"]
-    eventually(lambda: rig.drift() == [], LIMIT_S)

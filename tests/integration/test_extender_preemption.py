@@ -286,14 +286,6 @@ def test_the_room_is_the_nominated_pods_until_it_is_bound(rig: ExtenderRig) -> N
     assert rig.wrongs() == []
 
 
-def test_a_pod_of_a_higher_priority_may_take_the_room(rig: ExtenderRig) -> None:
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", priority=HIGH)
-    _preempt(rig, urgent, {"n0": full[:1]})
-    _evict(rig, full[0])
-    assert _filter(rig, _create(rig, "more-urgent", priority=HIGH + 1), "n0") == ["n0"]
-
-
 def test_room_beside_what_is_kept_is_given(rig: ExtenderRig) -> None:
     full = _fill(rig)
     urgent = _create(rig, "urgent", Box(memory_mib=MEMORY_MIB // 2), priority=HIGH)
@@ -325,44 +317,6 @@ def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> N
     else:
         _nominate(rig, "urgent", "n7")
     assert _filter(rig, rival, "n0") == ["n0"]
-
-
-def test_the_room_is_kept_for_a_moment_after_the_nomination_was_cleared(rig: ExtenderRig) -> None:
-    """kube-scheduler clears it whenever a call for the pod fails."""
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", priority=HIGH)
-    _preempt(rig, urgent, {"n0": full[:1]})
-    _nominate(rig, "urgent", "n0")
-    _evict(rig, full[0])
-    rival = _create(rig, "rival")
-    _nominate(rig, "urgent", None)
-    assert _filter(rig, rival, "n0") == []
-    rig.clock.shift(11.0)
-    assert _filter(rig, rival, "n0") == ["n0"]
-
-
-def test_nobody_is_evicted_for_a_pod_that_is_gone(rig: ExtenderRig) -> None:
-    full = _fill(rig)
-    _create(rig, "urgent", priority=HIGH)
-    urgent = _nominate(rig, "urgent", "n0")
-    rig.delete("urgent")
-    rig.settle()
-    assert _preempt(rig, urgent, {"n0": full[:1]}) == {}
-    _evict(rig, full[0])
-    rig.clock.shift(31.0)
-    assert _filter(rig, _create(rig, "rival"), "n0") == ["n0"]
-    assert rig.state.books.kept._entries == {}
-
-
-def test_a_nomination_of_the_leader_before_keeps_its_room(rig: ExtenderRig) -> None:
-    """Only the pod's status tells of it: the answer was another replica's."""
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", priority=HIGH)
-    urgent = _nominate(rig, "urgent", "n0")
-    _evict(rig, full[0])
-    rival = _create(rig, "rival")
-    assert _filter(rig, rival, "n0") == []
-    assert _filter(rig, urgent, "n0") == ["n0"]
 
 
 def test_a_nomination_that_nobody_follows_blocks_nothing_for_ever(rig: ExtenderRig) -> None:

@@ -30,7 +30,7 @@ from tests.integration.extender_http.calls import (
 )
 from tests.integration.extender_rig import ExtenderRig, pod_manifest
 
-EXAMPLES: Final = 150
+EXAMPLES: Final = 50
 
 
 # -- anything at all -------------------------------------------------------------------------------

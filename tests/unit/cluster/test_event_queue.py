@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_node.cluster.event_queue import SUMMED_UP, Allowance, EventQueue
-from hami_node.cluster.events import EventLimits, EventWriter
+from hami_node.cluster.event_queue import SUMMED_UP, EventQueue
 from hami_node.extender.parts import EVENT_LIMITS
 from hami_node.ports import EventNote
 from tests.fakes.clock import FakeClock
@@ -36,19 +35,6 @@ def drained(queue: EventQueue, now_s: float) -> Iterator[EventNote]:
         yield note
 
 
-@pytest.mark.parametrize("per_minute", [2, 60, 240])
-def test_allowance_holds_in_every_minute(per_minute: int) -> None:
-    allowance, spent = Allowance(per_minute, 0.0), list[float]()
-    for tick in range(6000):
-        now_s = tick / 20
-        while not allowance.wait_s(now_s):
-            allowance.spend()
-            spent.append(now_s)
-    for start_s in spent:
-        assert sum(start_s <= at_s < start_s + 60 for at_s in spent) <= per_minute + 1
-    assert len(spent) >= per_minute * 2, "five minutes at half the rate"
-
-
 @shows(
     "E9",
     fault="9,000 pods that fit nowhere are tried again and again, 30 a second, for an hour",
@@ -73,13 +59,6 @@ def test_thousands_of_waiting_pods_are_summed_up() -> None:
     assert all(note.namespace == "a" for note in sums)
 
 
-def test_writer_counts_what_is_left_out() -> None:
-    clock = FakeClock()
-    writer = EventWriter(None, clock, EventLimits(queue_size=4))  # type: ignore[arg-type]
-    taken = [writer.emit(about(number)) for number in range(9)]
-    assert taken == [True] * 4 + [False] * 5
-
-
 def test_refusals_come_before_chatter_and_have_a_budget_of_their_own() -> None:
     queue = EventQueue(8, (20, 4), 0.0)
     for number in range(8):
@@ -90,14 +69,6 @@ def test_refusals_come_before_chatter_and_have_a_budget_of_their_own() -> None:
     assert queue.take(0.0) == about(10, REFUSAL), (
         "the budget of chatter is spent, not that of these"
     )
-
-
-def test_chatter_never_displaces_a_refusal() -> None:
-    queue = EventQueue(2, (20, 20), 0.0)
-    for number in range(2):
-        assert queue.put(about(number, REFUSAL), 0.0) is None
-    late = about(5, namespace="b")
-    assert queue.put(late, 0.0) == late
 
 
 @shows(
@@ -122,28 +93,6 @@ def test_flood_of_one_namespace_shuts_nobody_out(kind: EventNote) -> None:
     (total,) = [note for note in later if note.reason == SUMMED_UP]
     assert total.namespace == "loud"
     assert f"{kind.reason} of 4987 pods" in total.message
-
-
-def test_newer_chatter_about_a_pod_replaces_the_older() -> None:
-    queue = EventQueue(4, (4, 40), 0.0)
-    newer = replace(about(1), message="less full")
-    for note in (about(1), about(2), newer):
-        queue.put(note, 0.0)
-    assert list(drained(queue, 0.0)) == [newer, about(2)]
-
-
-def test_wait_is_until_something_may_be_written() -> None:
-    queue = EventQueue(4, (4, 2), 0.0)
-    assert queue.wait_s(0.0) is None
-    queue.put(about(1), 0.0)
-    assert queue.wait_s(0.0) == 0.0
-    assert queue.take(0.0)
-    queue.put(about(2), 0.0)
-    wait_s = queue.wait_s(0.0)
-    assert wait_s is not None
-    assert queue.take(wait_s * 0.9) is None
-    assert queue.take(wait_s * 1.01) == about(2)
-    assert queue.wait_s(wait_s * 1.01) is None
 
 
 def test_many_namespaces_cost_bounded_memory() -> None:

@@ -62,6 +62,7 @@ class Desk:
         vendors: Sequence[AnyVendor] = VENDORS,
         values: Mapping[str, object] | None = None,
         beside: Desk | None = None,
+        clock: FakeClock | None = None,
     ) -> None:
         """Nodes with `cards` each, under the settings with these values.
 
@@ -70,7 +71,7 @@ class Desk:
         of another replica in the same cluster.
         """
         self._labels = {names.POD_NODE: "earlier"} if is_patched else {}
-        self.clock: FakeClock = FakeClock() if beside is None else beside.clock
+        self.clock: FakeClock = clock or (FakeClock() if beside is None else beside.clock)
         self.kube: FakeExtenderKube = FakeExtenderKube() if beside is None else beside.kube
         self.results: list[str] = []
         self.notes: list[EventNote] = []

@@ -173,19 +173,3 @@ def test_replica_that_lost_the_lead_writes_no_pod() -> None:
     desk.lose_lead()
     look(desk)
     assert nvidia_names.POD_ALLOCATED in desk.notes_of("a")
-
-
-def test_nothing_is_remembered_of_pods_that_are_gone(desk: Desk) -> None:
-    for number in range(20):
-        name = f"p{number}"
-        desk.add_pod(name, memory_mib=100)
-        desk.sync()
-        desk.choose(name)
-        given_up(desk, name)
-        desk.sync()
-        if number % 2:
-            look(desk)
-        desk.delete_pod(name)
-        desk.sync()
-    failures = desk.state._pods.failures
-    assert [failures._known, failures._due_s] == [{}, {}]

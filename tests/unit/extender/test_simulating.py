@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from typing import Any
 
 import pytest
 
 from hami_node.engine.quota import Limits
-from hami_node.extender.simulating import AT_ONCE
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
-from hami_node.wire.objects import decode_node, decode_pod
 from tests.unit.extender.desk import Desk
 
 
@@ -136,22 +132,3 @@ def test_nothing_is_written_reserved_or_kept(desk: Desk) -> None:
     assert desk.state.latest("uid-a") is None
     assert desk.results[-1] == "simulated"
     assert not desk.notes
-
-
-@pytest.mark.bench
-def test_the_states_lock_is_held_for_moments(desk: Desk) -> None:
-    """How long a call about 5,000 nodes keeps the lock, some nodes at a time."""
-    sample = decode_node(node(desk, "n1"))
-    many: list[Any] = []
-    for number in range(5000):
-        body = copy_of(desk, "n1", f"m{number}")
-        del body["metadata"]["annotations"][names.NODE_IDENTITY]
-        many.append(decode_node(body))
-        desk.state.node_changed(None, many[-1])
-    assert sample.name == "n1"
-    pod = decode_pod(desk.kube.store.read("pods", "default", "a"))
-    all_names = tuple(item.name for item in many)
-    for _ in range(3):
-        began_s = time.perf_counter()
-        desk.state.snapshot(pod, all_names[:AT_ONCE])
-        print(f"\nsnapshot of {AT_ONCE} nodes: {1e3 * (time.perf_counter() - began_s):.1f} ms")

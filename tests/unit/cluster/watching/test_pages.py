@@ -47,12 +47,6 @@ class Listed:
         return min(got, len(self.sizes)), largest
 
 
-def test_usual_objects_come_500_at_a_time() -> None:
-    server = Listed([20_000] * 1_200)
-    assert server.fetched()[0] == 1_200
-    assert server.limits == [PAGE_LIMIT] * 3
-
-
 def test_pages_of_large_objects_have_fewer_and_later_ones_have_as_many_as_before() -> None:
     """500 pods of a MiB were one page, of which there are four copies at a time."""
     server = Listed([10_000] * 500 + [MIB] * 500 + [10_000] * 3_000)
@@ -61,11 +55,6 @@ def test_pages_of_large_objects_have_fewer_and_later_ones_have_as_many_as_before
     assert largest <= PAGE_BYTES
     assert server.limits[-1] == PAGE_LIMIT
     assert len(server.limits) < 80
-
-
-def test_single_object_comes_whatever_its_size() -> None:
-    server = Listed([10_000, 2 * PAGE_BYTES, 10_000])
-    assert server.fetched() == (3, 2 * PAGE_BYTES)
 
 
 def test_watch_of_large_objects_lists_them_all(

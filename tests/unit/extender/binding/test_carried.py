@@ -73,25 +73,6 @@ def test_filter_writes_nothing_and_the_binding_carries_all(desk: Desk) -> None:
     assert desk.held() == {"a": WANTS_ALL}
 
 
-def test_binding_and_its_echoes_charge_nothing_anew(desk: Desk) -> None:
-    def changes() -> int:
-        with desk.state.books.held() as books:
-            return books.fleet.nodes["n1"].version
-
-    before, charges = changes(), desk.state.charges()
-    assert desk.bind("a", "n1") == ""
-    desk.sync()
-    desk.edit_pod("a", status={"phase": "Running"})
-    desk.sync()
-    assert (changes(), desk.state.charges()) == (before, charges)
-    desk.edit_pod("a", annotations={nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,7000,0:;"})
-    desk.sync()
-    assert desk.held() == {"a": 7000}
-    desk.delete_pod("a")
-    desk.sync()
-    assert desk.held() == {}
-
-
 @pytest.mark.parametrize(
     ("edited", "held"),
     [
@@ -181,12 +162,6 @@ def test_binding_that_is_answered_with_no_frees_at_once(desk: Desk, error: KubeE
     assert "patch_pod_exactly" not in desk.kube.calls
 
 
-def test_binding_survives_a_write_that_changes_no_request(desk: Desk) -> None:
-    desk.edit_pod("a", annotations={"example.com/note": "x"})
-    assert desk.bind("a", "n1") == ""
-    assert desk.pod("a").node_name == "n1"
-
-
 # -- 1: a Binding that was not answered ------------------------------------------------------------
 @shows(
     "E2",
@@ -252,26 +227,12 @@ def test_binding_that_arrived_is_found_by_the_next_call(desk: Desk, *, is_readab
     assert desk.held() == {"a": WANTS_ALL}
 
 
-def test_answer_that_was_lost_is_a_binding(desk: Desk) -> None:
-    desk.kube.fail("bind_pod", LOST, is_served=True)
-    assert desk.bind("a", "n1") == ""
-    assert desk.held() == {"a": WANTS_ALL}
-    assert marks(desk, "a")
-
-
 def test_write_of_somebody_else_frees_the_cards_as_well(desk: Desk) -> None:
     lose(desk)
     desk.edit_pod("a", annotations={"example.com/note": "x"})
     desk.sync()
     assert desk.held() == {}
     assert desk.choose("c") == "n1"
-
-
-def test_deletion_frees_the_cards_as_well(desk: Desk) -> None:
-    lose(desk)
-    desk.delete_pod("a")
-    desk.sync()
-    assert desk.held() == {}
 
 
 def test_bind_again_after_a_lost_binding_places_the_pod_anew(desk: Desk) -> None:

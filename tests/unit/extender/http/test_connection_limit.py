@@ -6,9 +6,7 @@ import http.client
 import socket
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 
-from hami_node.extender.http.connection_limit import AcceptedConnection, ConnectionLimit, Stage
 from hami_node.extender.http.server import ExtenderServer
 from tests.reliability import shows
 from tests.unit.extender.http.test_server import ECHO, LIMITS, HeldCall, ask, serving
@@ -80,16 +78,3 @@ def received(connection: socket.socket) -> bytes:
         return connection.recv(1000)
     except ConnectionResetError:
         return b""
-
-
-def test_known_caller_at_work_makes_way_for_nobody() -> None:
-    gone: list[str] = []
-    limit = ConnectionLimit(2)
-    for name in ("filter", "bind"):
-        caller = AcceptedConnection(0.0, Stage.WORKING, partial(gone.append, name), "10.0.0.1")
-        caller.is_known = True
-        assert limit.admit(caller)
-    assert not limit.admit(
-        AcceptedConnection(1.0, Stage.HANDSHAKE, partial(gone.append, "late"), "10.0.0.2")
-    )
-    assert gone == []

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
+from hami_node.extender.caller_limits import MAX_NODES
 from hami_node.extender.http.messages import (
     FilterAnswer,
     decode_bind_args,
@@ -21,6 +22,7 @@ from tests.fakes.pods import Box, pod_body
 
 POD = pod_body("p", (Box(),), node="")
 BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n1"}
+NAMES = st.text('ab.-,"\\é \n[]{}', max_size=4)
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 VALUES = st.recursive(
     LEAVES,
@@ -89,24 +91,11 @@ def test_bind_call_is_read() -> None:
     assert (args.key, args.uid, args.node) == ("default/p", "u", "n1")
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_raise_only_wire_error(given_body: bytes) -> None:
-    for decode in (decode_filter_args, decode_bind_args):
-        with suppress(WireError):
-            decode(given_body)
-
-
 @given(st.dictionaries(st.sampled_from(["Pod", "Nodes", "NodeNames", "PodUID", "Node"]), VALUES))
 def test_any_json_raises_only_wire_error(members: dict[str, Any]) -> None:
     for decode in (decode_filter_args, decode_bind_args):
         with suppress(WireError):
             decode(body(**members))
-
-
-@given(VALUES)
-def test_any_pod_raises_only_wire_error(spec: object) -> None:
-    with suppress(WireError):
-        decode_filter_args(body(Pod=POD | {"spec": spec}, NodeNames=[]))
 
 
 def test_answer_has_the_keys_of_kube_scheduler() -> None:
@@ -122,3 +111,37 @@ def test_answer_has_the_keys_of_kube_scheduler() -> None:
 
 def test_bind_answer_is_an_error_or_none() -> None:
     assert msgspec.json.decode(encode_error("why")) == {"Error": "why"}
+
+
+# -- lists of names --------------------------------------------------------------------------------
+def named(names: object) -> bytes:
+    return body(Pod=POD, NodeNames=names)
+
+
+@given(names=st.lists(NAMES, max_size=6), asked=st.lists(NAMES, max_size=8))
+def test_names_are_those_of_the_list_however_often_asked(
+    names: list[str], asked: list[str]
+) -> None:
+    found = decode_filter_args(named(names)).node_names
+    assert found is not None
+    of_nodes = [name for name in [*asked, *names] if not set(name) & set(',"\\\n')]
+    assert [name in found for name in of_nodes] == [name in names for name in of_nodes]
+    assert list(found) == list(dict.fromkeys(names))
+    assert len(found) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["a"] * (MAX_NODES + 1), [1], ["a", 1], ["a", ["b"]], {"a": 1}, "a"],
+    ids=["many", "number", "mixed", "nested", "object", "text"],
+)
+def test_what_is_no_list_of_names_is_refused(wrong: object) -> None:
+    with pytest.raises(WireError):
+        decode_filter_args(named(wrong))
+
+
+def test_absent_names_stay_absent() -> None:
+    assert decode_filter_args(body(Pod=POD)).node_names is None
+    none = decode_filter_args(named([])).node_names
+    assert none is not None
+    assert not list(none)

@@ -283,18 +283,6 @@ def test_waiting_binds_hold_up_nothing_else() -> None:
         assert [bind.result(10)[0] for bind in binds] == [200] * 20
 
 
-def test_answers_are_not_held_back_for_acknowledgements() -> None:
-    with serving() as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        with closing(connection):
-            connection.request("GET", "/healthz")
-            connection.getresponse().read()
-            assert server._server is not None
-            (served,) = server._server.server_state.connections
-            raw = served.transport.get_extra_info("socket")
-            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-
-
 # -- start and stop --------------------------------------------------------------------------------
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from hami_node.errors import KubeError
 from hami_node.extender.leading.catching_up import (
-    PATIENCE_S,
     QUIET_S,
-    SMALL,
     CatchingUp,
     Following,
     Seen,
@@ -102,17 +100,6 @@ def test_the_echo_alone_proves_that_the_watch_is_current(clock: FakeClock) -> No
     assert watch.relists == 0
 
 
-def test_without_an_echo_a_version_that_was_asked_for_has_to_be_passed(clock: FakeClock) -> None:
-    watch, echo = Watch(stored=130), Echo(works=False)
-    following = Following(Source(watch, echo.touch), clock)
-    following.begin("m")
-    for watch.shown in (100, 129):
-        assert not following.is_current()
-    watch.shown = 131
-    assert following.is_current()
-    assert watch.relists == 0
-
-
 @pytest.mark.parametrize(
     "stored",
     [0, 99, KubeError("lost"), version_number("1" * 21), version_number("1" * 5000)],
@@ -131,12 +118,6 @@ def test_version_that_proves_nothing_is_replaced_by_a_list(
     assert following.is_current()
 
 
-def test_small_kinds_are_listed_at_once(clock: FakeClock) -> None:
-    watch = Watch(objects=SMALL)
-    Following(Source(watch), clock).begin("m")
-    assert watch.relists == 1
-
-
 @shows(
     "E10",
     fault="a new leader's watch hangs, so that what proves it current never comes",
@@ -152,42 +133,6 @@ def test_quiet_watch_is_listed_again(clock: FakeClock) -> None:
     assert watch.relists == 1
     wait(following, clock, 60.0)
     assert watch.relists == 1, "a list that runs is waited for"
-
-
-def test_busy_watch_is_waited_for_but_not_for_ever(clock: FakeClock) -> None:
-    watch, echo = Watch(), Echo()
-    following = Following(Source(watch, echo.touch), clock)
-    following.begin("m")
-    while clock.monotonic() < 1000.0 + PATIENCE_S - 0.5:
-        watch.shown += 1
-        wait(following, clock, 0.4)
-        assert watch.relists == 0
-    watch.shown += 1
-    wait(following, clock, 0.6)
-    assert watch.relists == 1
-
-
-def test_list_that_was_begun_before_proves_nothing(clock: FakeClock) -> None:
-    watch, echo = Watch(synced=False, begun=1, taken=0), Echo()
-    following = Following(Source(watch, echo.touch), clock)
-    following.begin("m")
-    wait(following, clock, 30.0)
-    watch.taken, watch.synced = 1, True
-    assert not following.is_current()
-    assert watch.relists == 0, "its time begins with the end of the list"
-    echo.shown += echo.marks
-    assert following.is_current()
-
-
-def test_list_that_was_begun_after_needs_no_echo(clock: FakeClock) -> None:
-    watch, echo = Watch(), Echo()
-    following = Following(Source(watch, echo.touch), clock)
-    following.begin("m")
-    watch.begun += 1  # it broke, and lists again by itself
-    wait(following, clock, 30.0)
-    assert (following.is_current(), watch.relists) == (False, 0)
-    watch.taken = watch.begun
-    assert following.is_current()
 
 
 def test_term_begins_once_all_are_current_and_never_after_its_end() -> None:
@@ -212,25 +157,3 @@ def test_term_begins_once_all_are_current_and_never_after_its_end() -> None:
     finally:
         stop.set()
         thread.join(5.0)
-
-
-def test_bug_in_a_touch_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    failures, stop, begun = [ValueError("bug")], threading.Event(), list[int]()
-    echo = Echo()
-
-    def touch(mark: str) -> Seen | None:
-        if failures:
-            raise failures.pop()
-        echo.shown.append(mark)
-        return echo.touch(mark)
-
-    catching_up = CatchingUp([Source(Watch(), touch)], RealClock(), begun.append)
-    thread = threading.Thread(target=catching_up.run, args=(stop,), daemon=True)
-    thread.start()
-    try:
-        catching_up.begin(1)
-        eventually(lambda: begun == [1])
-    finally:
-        stop.set()
-        thread.join(5.0)
-    assert [r.message for r in caplog.records if r.exc_info] == ["leader_not_caught_up"]

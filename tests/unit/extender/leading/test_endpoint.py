@@ -101,12 +101,6 @@ def assert_equal(found: object, wanted: object) -> None:
     assert found == wanted
 
 
-def test_replica_that_no_longer_leads_after_it_has_read_writes_nothing() -> None:
-    slices = Slices()
-    assert endpoint(slices, "192.0.2.1", lambda: False).step() == CHECK_S
-    assert slices.writes == 0
-
-
 @pytest.mark.parametrize(
     ("error", "hint"),
     [

@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hami_node.errors import Conflict, KubeError
-from hami_node.extender.state.decisions import Busy, Reserved
-from hami_node.model import ContainerKind, Pod, Uuid
+from hami_node.model import ContainerKind, Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.request import request_of
 from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.reliability import shows
@@ -26,17 +24,6 @@ def desk() -> Desk:
     return desk
 
 
-def reserve(desk: Desk, pod: Pod) -> Reserved:
-    answer = desk.state.reserve(pod, request_of(pod, desk.state.rules.vendors), None)
-    assert isinstance(answer, Reserved), answer
-    return answer
-
-
-def stored(desk: Desk, pod: Pod, reserved: Reserved) -> Pod:
-    annotations = desk.writer.annotations_of(pod, reserved)
-    return desk.writer.write(pod, annotations, lambda: True, desk.fence())
-
-
 def test_reservation_counts_before_watch_shows_it(desk: Desk) -> None:
     desk.choose("a")
     assert desk.held() == {"a": 6000}
@@ -47,36 +34,6 @@ def test_reservation_survives_watch_event_from_before(desk: Desk) -> None:
     desk.choose("a")
     desk.state.pod_changed(None, old)
     assert desk.held() == {"a": 6000}
-
-
-def test_reservation_counts_once_when_watch_comes_before_answer(desk: Desk) -> None:
-    pod = desk.pod("a")
-    reserved = reserve(desk, pod)
-    answer = stored(desk, pod, reserved)
-    desk.sync()
-    assert desk.held() == {"a": 6000}
-    assert desk.state.committed(pod.uid, reserved.token, answer)
-    assert desk.held() == {"a": 6000}
-
-
-def test_answer_after_a_later_state_leaves_the_later_one(desk: Desk) -> None:
-    pod = desk.pod("a")
-    reserved = reserve(desk, pod)
-    answer = stored(desk, pod, reserved)
-    desk.edit_pod("a", status={"phase": "Failed"})
-    desk.sync()
-    assert not desk.state.committed(pod.uid, reserved.token, answer)
-    assert desk.held() == {}
-
-
-def test_pod_deleted_in_flight_frees_its_reservation(desk: Desk) -> None:
-    pod = desk.pod("a")
-    reserved = reserve(desk, pod)
-    answer = stored(desk, pod, reserved)
-    desk.delete_pod("a")
-    desk.sync()
-    assert not desk.state.committed(pod.uid, reserved.token, answer)
-    assert desk.held() == {}
 
 
 @pytest.mark.parametrize("end", ["deleted", "ended"])
@@ -153,26 +110,6 @@ def test_filter_again_that_finds_nothing_leaves_nothing(desk: Desk) -> None:
     assert len(desk.state.leftovers()) == 1
 
 
-def test_abandoned_reservation_stays_void_when_the_watch_shows_it(desk: Desk) -> None:
-    pod = desk.pod("a")
-    reserved = reserve(desk, pod)
-    stored(desk, pod, reserved)
-    desk.state.undo(pod.uid, reserved.token)
-    desk.sync()
-    assert desk.held() == {}
-    assert [pod.name for pod in desk.state.leftovers()] == ["a"]
-
-
-def test_overtaken_reservation_counts_for_nothing_though_it_was_written(desk: Desk) -> None:
-    pod = desk.pod("a")
-    first = reserve(desk, pod)
-    answer = stored(desk, pod, first)
-    assert desk.choose("a", "unknown") == ""
-    assert not desk.state.committed(pod.uid, first.token, answer)
-    desk.sync()
-    assert desk.held() == {}
-
-
 def test_bound_pod_cant_be_filtered_again(desk: Desk) -> None:
     old = desk.kube.store.read("pods", "default", "a")
     desk.choose("a")
@@ -192,44 +129,12 @@ def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> N
     assert desk.held() == {"a": 6000}
 
 
-def test_pod_that_is_being_bound_cant_be_filtered(desk: Desk) -> None:
-    desk.choose("a")
-    pod = desk.pod("a")
-    with desk.state.binding(pod) as is_free:
-        assert is_free
-        answer = desk.state.reserve(pod, request_of(pod, desk.state.rules.vendors), None)
-    assert isinstance(answer, Busy)
-    assert desk.held() == {"a": 6000}
-
-
-def test_binding_is_not_free_for_a_second_call(desk: Desk) -> None:
-    desk.choose("a")
-    with desk.state.binding(desk.pod("a")), desk.state.binding(desk.pod("a")) as is_free:
-        assert not is_free
-    with desk.state.binding(desk.pod("a")) as is_free:
-        assert is_free
-
-
 def test_reservation_outlasts_its_time_while_it_is_being_bound(desk: Desk) -> None:
     desk.choose("a")
     with desk.state.binding(desk.pod("a")):
         desk.clock.advance(1000.0)
         desk.sweep()
         assert desk.held() == {"a": 6000}
-
-
-def test_overcommitted_names_the_card_that_shrank(desk: Desk) -> None:
-    desk.choose("a")
-    assert desk.state.overcommitted("uid-a") == ()
-    foreign = {
-        names.POD_NODE: "n1",
-        names.POD_TIME: str(int(desk.clock.now())),
-        nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,6000,0:;",
-    }
-    desk.add_pod("b", annotations=foreign)
-    desk.edit_pod("b", spec={"nodeName": "n1"})
-    desk.sync()
-    assert desk.state.overcommitted("uid-a") == ("GPU-n1-0",)
 
 
 def test_pod_that_came_and_went_unseen_is_dropped(desk: Desk) -> None:
@@ -301,19 +206,6 @@ def test_reservation_that_somebody_removed_frees_its_cards(desk: Desk) -> None:
     desk.kube.store.change("pods", "default", "a", _without_annotations)
     desk.sync()
     assert desk.held() == {}
-
-
-def test_reservation_that_the_sweeper_took_for_its_leftover_frees_its_cards(desk: Desk) -> None:
-    desk.kube.fail("patch_pod_exactly", KubeError("lost"), is_served=True)
-    assert desk.choose("a") == ""
-    desk.sync()
-    # in the same second the same cards: the patch changes nothing, not even the pod's version
-    desk.kube.before["json_patch_pod"] = lambda: desk.choose("a")
-    desk.clear_leftovers()
-    assert names.POD_NODE not in desk.notes_of("a")
-    assert desk.held() == {}
-    assert desk.bind("a", "n1") == ""
-    assert desk.held() == {"a": 6000}
 
 
 def _without_annotations(body: Json) -> Json:
