@@ -51,10 +51,10 @@ class Doors:
             return 0
 
 
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
     with FaultyApiServer() as api:
-        made = Doors(tmp_path_factory.mktemp("doors"), api)
+        made = Doors(tmp_path, api)
         try:
             yield made
         finally:

@@ -88,6 +88,15 @@ def test_decision_is_written_and_the_only_node_named(desk: Desk) -> None:
     assert desk.kube.calls == ["patch_pod_exactly"]
 
 
+def test_name_of_a_node_that_is_too_long_for_a_label_is_an_annotation_only(desk: Desk) -> None:
+    long = "n" * 64
+    desk.add_node(long)
+    desk.sync()
+    assert desk.choose("a", long) == long
+    assert desk.notes_of("a")[names.POD_NODE] == long
+    assert names.POD_NODE not in desk.pod("a").labels
+
+
 def test_pod_without_cards_passes_untouched(desk: Desk) -> None:
     desk.add_pod("plain", Box(cards=0))
     assert desk.ask("plain", "n1", "n3")["NodeNames"] == ["n1", "n3"]

@@ -182,7 +182,7 @@ def check_reasons(fleet: Fleet, request: PodRequest, reasons: dict[str, str]) ->
     assert {name: found[name].text() for name in fleet.nodes if name in found} == reasons
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(st.data(), COMPATS)
 def test_answers_are_exact_through_any_changes(data: st.DataObject, compat: Compat) -> None:
     fleet, quotas = data.draw(fleets(compat))
@@ -202,9 +202,7 @@ def test_answers_are_exact_through_any_changes(data: st.DataObject, compat: Comp
 
 
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
-@pytest.mark.parametrize(
-    "seeds", [range(start, start + 25) for start in range(0, 100, 25)], ids=str
-)
+@pytest.mark.parametrize("seeds", [range(20), range(20, 40)], ids=str)
 def test_mixed_vendors_and_divided_cards_are_answered_exactly(seeds: range, compat: Compat) -> None:
     for seed in seeds:
         draw, quotas = Draw(seed), QuotaBook()
