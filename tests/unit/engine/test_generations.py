@@ -22,13 +22,11 @@ from hami_node.engine.usage import DeviceUsage
 from hami_node.model import (
     NO_SCORES,
     Ask,
-    CardWishes,
     ContainerKind,
     PairScores,
     PodWishes,
     Uuid,
 )
-from hami_node.vendors.nvidia.cards import NVIDIA
 from tests.unit.engine.cards import ask, card
 
 INIT, APP = ContainerKind.INIT, ContainerKind.APP
@@ -204,12 +202,6 @@ def test_weights_change_the_order_of_later_containers(compat: Compat) -> None:
 
 
 # -- rules ---------------------------------------------------------------------------------------
-@BOTH
-def test_numa_bound_pod_stays_on_one_numa_node(compat: Compat) -> None:
-    bound = PodWishes(cards=((NVIDIA, CardWishes(is_numa_bound=True)),))
-    cards = [card(0, numa=0), card(1, numa=0), card(2, numa=1)]
-    assert _place(cards, compat, ask(2), wishes=bound) == "1+0"
-    assert _place(cards, compat, ask(2)) == "2+1"
 
 
 @BOTH

@@ -134,21 +134,6 @@ def test_quota_spans_containers_and_spares_neuron(compat: Compat) -> None:
     assert _place([neuron_card()], _request((APP, [cores])), compat, blocked) == [[("n-0", 0)]]
 
 
-def test_pods_policy_wins_over_the_default(compat: Compat) -> None:
-    cards = [card(0, (1, 1000, 10)), card(1)]
-    assert _place(cards, _request((APP, [ask()])), compat) == [[("GPU-1", 4096)]]
-    binpack = PodWishes(gpu_policy="binpack")
-    assert _place(cards, _request((APP, [ask()]), wishes=binpack), compat) == [[("GPU-0", 4096)]]
-
-
-def test_weights_change_the_order_of_cards(compat: Compat) -> None:
-    cards = [card(0, (1, 0, 50)), card(1, (1, 4000, 0))]
-    cores = PodWishes(scoring_weights="slot=0,core=1,memory=0")
-    memory = PodWishes(scoring_weights="slot=0,core=0,memory=1")
-    assert _place(cards, _request((APP, [ask()]), wishes=cores), compat) == [[("GPU-1", 4096)]]
-    assert _place(cards, _request((APP, [ask()]), wishes=memory), compat) == [[("GPU-0", 4096)]]
-
-
 def test_wrong_weights_refuse_the_pod(compat: Compat) -> None:
     wishes = PodWishes(scoring_weights="slot=1")
     refused = plan(_request((APP, [ask()]), wishes=wishes), Rules(compat=compat))

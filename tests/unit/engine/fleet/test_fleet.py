@@ -107,24 +107,11 @@ def test_candidates_limit_the_choice(compat: Compat) -> None:
     assert _node(fleet.place(_request(ask()), [])) is None
 
 
-def test_few_candidates_are_chosen_like_many(compat: Compat) -> None:
-    fleet = _three(compat)
-    for number in range(40):
-        fleet.set_node(f"x{number}", _devices(f"x{number}"))
-    assert _node(fleet.place(_request(ask()), ["a", "c", "nobody"])) == "c"
-    assert _node(fleet.place(_request(ask(memory_mib=16000)), ["c"])) == "c"
-    assert _node(fleet.place(_request(ask(2, 16000)), ["c"])) is None
-
-
 def test_uuid_wish_leads_to_its_node(compat: Compat) -> None:
     wishes = wishes_for(uuids=UuidWish(use=frozenset({"a-1", "gone"})))
     answer = _three(compat).place(_request(ask(), wishes=wishes))
     assert isinstance(answer, Placed)
     assert (answer.node, answer.grants.containers[0][0].uuid) == ("a", "a-1")
-
-
-def test_type_wish_of_no_node_fits_nowhere(compat: Compat) -> None:
-    assert _three(compat).place(_request(ask(), wishes=wishes_for(use_types=("h100",)))) == NoNode()
 
 
 def test_explain_tells_each_node_that_cannot(compat: Compat) -> None:
@@ -174,17 +161,6 @@ def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes(compat: Compat) 
     assert reasons["n"].text() == "1/1 CardInsufficientMemory"
 
 
-def test_node_that_changes_its_cards_answers_by_the_new_ones(compat: Compat) -> None:
-    fleet = _three(compat)
-    request = _request(ask(memory_mib=20000))
-    assert fleet.place(request) == NoNode()
-    fleet.set_node("c", _devices("c", memory_mib=24576))
-    assert _node(fleet.place(request)) == "c"
-    wishes = wishes_for(uuids=UuidWish(use=frozenset({"c-1"})))
-    fleet.set_node("c", _devices("c", 1))
-    assert fleet.place(_request(ask(), wishes=wishes)) == NoNode()
-
-
 def test_quota_of_the_namespace_counts_its_pods(compat: Compat) -> None:
     quotas = QuotaBook()
     quotas.set_limits("team", "q", Limits(memory_mib=10000))
@@ -194,38 +170,6 @@ def test_quota_of_the_namespace_counts_its_pods(compat: Compat) -> None:
     assert isinstance(fleet.place(_request(ask(memory_mib=1001), namespace="other")), Placed)
     fleet.remove_pod("p2")
     assert isinstance(fleet.place(_request(ask(memory_mib=2000))), Placed)
-
-
-def test_reasons_follow_every_change(compat: Compat) -> None:
-    """An explainer is kept between attempts; what it keeps must not outlive a change."""
-    fleet = _three(compat)
-    request = _request(ask(2, 16000))
-
-    def texts() -> dict[str, str]:
-        reasons = fleet.explain(request)
-        assert isinstance(reasons, dict)
-        return {name: why.text() for name, why in reasons.items()}
-
-    assert set(texts()) == {"b", "c"}
-    fleet.add_pod("p3", "team", "a", _held("a-0"))
-    assert set(texts()) == {"a", "b", "c"}
-    fleet.set_node("a", _devices("a"), cordoned=frozenset({Uuid("a-1")}))
-    assert "1/2 CardCordoned" in texts()["a"]
-    fleet.remove_node("c")
-    assert texts()["c"] == "node unregistered"
-    fleet.set_node("c", _devices("c", model="Tesla T4", memory_mib=99999))
-    assert set(texts()) == {"a", "b"}
-
-
-def test_kinds_of_cards_that_come_and_go_are_told_apart(compat: Compat) -> None:
-    fleet = Fleet(Rules(compat=compat))
-    request = _request(ask(), wishes=wishes_for(use_types=("h100",)))
-    for model in ("Tesla T4", "NVIDIA H100", "NVIDIA L40S"):
-        fleet.set_node("n", _devices("n", model=model))
-        reasons = fleet.explain(request)
-        assert isinstance(reasons, dict)
-        assert ("n" in reasons) is ("H100" not in model)
-        fleet.remove_node("n")
 
 
 @pytest.mark.parametrize("vendor", [NVIDIA, NEURON], ids=repr)
