@@ -15,7 +15,6 @@ from hami_node.cli.commands import HELP, Commands
 
 if TYPE_CHECKING:
     from hami_node.cluster.access import Access
-    from hami_node.cluster.watching.live_listing import LiveListing
     from hami_node.ports import Clock, ListingKube
 
 COMPLETE: Final = "__complete"
@@ -44,15 +43,6 @@ def _connect(access: Access) -> ListingKube:
     return connect(access, component="kubectl", clock=_clock()).with_retries()
 
 
-def _follow(access: Access) -> LiveListing:
-    from hami_node.cluster.client import connect
-    from hami_node.cluster.watching.live_listing import LiveListing
-
-    live = LiveListing(connect(access, component="kubectl", clock=_clock()), _clock())
-    live.start()
-    return live
-
-
 def _now() -> float:
     return _clock().now()
 
@@ -68,7 +58,6 @@ class KubectlParts:
     """What the commands call; tests pass their own as click's `obj`."""
 
     connect: Callable[[Access], ListingKube] = _connect
-    follow: Callable[[Access], LiveListing] = _follow
     clock: Callable[[], Clock] = _clock
     now: Callable[[], float] = _now
     env: Callable[[], Mapping[str, str]] = _env
@@ -156,7 +145,6 @@ _shown = _together(
         default="table",
         show_default=True,
     ),
-    click.option("-w", "--watch", "is_watching", is_flag=True, help="Show changes until Ctrl-C."),
 )
 _namespaced = _together(
     click.option(
@@ -214,7 +202,7 @@ def top(obj: KubectlParts, /, parts: tuple[str, ...], **given: Any) -> None:  # 
     \b
     kubectl hami top -A
     kubectl hami top cards -l node.kubernetes.io/instance-type=p4d.24xlarge
-    kubectl hami top pods -n ml --watch
+    kubectl hami top pods -n ml
     """
     from hami_node.cli.plugin.look import Look
     from hami_node.cli.plugin.views import show_top_of

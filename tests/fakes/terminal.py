@@ -46,10 +46,6 @@ class Terminal:
                 raise
         return self._seen.decode("utf-8", "replace")
 
-    def press(self, keys: bytes) -> None:
-        """What a person types."""
-        os.write(self._screen, keys)
-
     def exit_code(self, limit_s: float) -> int:
         """Wait for the program's end."""
         return self._process.wait(limit_s)

@@ -1,11 +1,9 @@
-"""What the commands of `kubectl hami` look at, and how it is shown: once, or with `--watch`."""
+"""What the commands of `kubectl hami` look at, and how it is shown."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -14,21 +12,17 @@ import click
 from hami_node.cli import snapshots
 from hami_node.cli.options import access_of
 from hami_node.cli.show.documents import text_of
-from hami_node.cli.show.screen import Screen, Styled, screen_of
+from hami_node.cli.show.screen import Screen, screen_of
 from hami_node.cli.snapshots import Snapshot
 from hami_node.cluster.transport.kubeconfig import read_kubeconfigs
 from hami_node.config.settings import Settings
 from hami_node.errors import Forbidden
-from hami_node.inspection.views import Problem
 
 if TYPE_CHECKING:
     from hami_node.cli.kubectl import KubectlParts
     from hami_node.cluster.access import Access
-    from hami_node.cluster.watching.live_listing import LiveListing
     from hami_node.ports import ListingKube
 
-STALE_S: Final = 150.0
-"""A watch hears of the API server every two minutes at least."""
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Shows = Callable[[Snapshot, "ListingKube | None", Screen], object]
@@ -46,7 +40,6 @@ class Look:
     selector: str
     files: Sequence[IO[bytes]]
     output: str
-    is_watching: bool
     config_file: Path | None
     daemon_namespace: str
     has_own_namespace: bool
@@ -70,10 +63,7 @@ class Look:
         """
         access = access_of(parts.env(), kubeconfig, context)
         access = replace(access, as_user=as_user, as_groups=as_groups)
-        files, is_watching = given["files"], given["is_watching"]
-        is_all = given.get("is_all", False)
-        if files and is_watching:
-            raise click.UsageError("a file does not change: leave out --watch")
+        files, is_all = given["files"], given.get("is_all", False)
         if is_all and given.get("namespace"):
             raise click.UsageError("use either -n or -A")
         namespace = given.get("namespace", "")
@@ -89,7 +79,6 @@ class Look:
             selector=given.get("selector", ""),
             files=files,
             output=given["output"],
-            is_watching=is_watching,
             config_file=given["config_file"],
             daemon_namespace=given.get("daemon_namespace", ""),
             has_own_namespace=bool(given.get("namespace")),
@@ -118,78 +107,35 @@ class Look:
         return self.is_all or namespace == self.namespace
 
     def show(self, shows: Shows, *, is_partial_enough: bool = False) -> None:
-        """Show once, or again and again.
+        """Show it.
 
         Args:
             shows: prints a snapshot.
             is_partial_enough: one namespace's pods are of use, where we may see no more.
         """
         settings, problems = snapshots.settings_of(self.parts.env(), self.config_file)
-        listed = partial(self._listed, settings, problems, is_partial_enough=is_partial_enough)
-        if self.is_watching:
-            self._show_changes(shows, listed)
-            return
         kube = None if self.files else self.parts.connect(self.access)
         if kube is None:
             snapshot = snapshots.saved(self.files, None, settings, self.parts.now())
-            snapshot = replace(snapshot, problems=(*problems, *snapshot.problems))
         else:
-            snapshot = listed(kube)
+            snapshot = self._listed(settings, kube, is_partial_enough=is_partial_enough)
+        snapshot = replace(snapshot, problems=(*problems, *snapshot.problems))
         screen = screen_of(env=self.parts.env(), is_wide=self.is_wide)
         document = shows(snapshot, kube, screen)
         if self.is_document:
             click.echo(text_of(document, self.output), nl=False)
 
     def _listed(
-        self,
-        settings: Settings,
-        problems: tuple[Problem, ...],
-        kube: ListingKube,
-        *,
-        is_partial_enough: bool,
+        self, settings: Settings, kube: ListingKube, *, is_partial_enough: bool
     ) -> Snapshot:
         """Everything; of a cluster whose other namespaces we may not see, what we may."""
         now_s = self.parts.now()
         try:
-            snapshot = snapshots.listed(kube, settings, now_s)
+            return snapshots.listed(kube, settings, now_s)
         except Forbidden as error:
             if self.is_all or not is_partial_enough or error.status == 401:
                 raise
-            snapshot = snapshots.listed_in(kube, self.namespace, settings, now_s, error)
-        return replace(snapshot, problems=(*problems, *snapshot.problems))
-
-    def _show_changes(self, shows: Shows, listed: Callable[[ListingKube], Snapshot]) -> None:
-        from hami_node.cli.plugin.redraw import follow
-
-        log = logging.getLogger("hami_node")
-        log.addHandler(logging.NullHandler())  # a lost watch is said on the screen
-        log.propagate = False
-        asked = self.parts.connect(self.access)
-        live = self.parts.follow(self.access)
-
-        def picture(screen: Screen) -> None:
-            document = shows(listed(_Joined(live, asked)), asked, screen)
-            if self.is_document:
-                screen.raw(text_of(document, self.output))
-            elif live.silent_s() > STALE_S:
-                ago = f"the API server was last heard of {live.silent_s():.0f} s ago"
-                screen.line(Styled(ago, "red"))
-
-        try:
-            follow(picture, live.changed, self.parts, is_wide=self.is_wide)
-        finally:
-            live.close()
-
-
-class _Joined:
-    """Lists from memory; everything else is asked for."""
-
-    def __init__(self, live: LiveListing, asked: ListingKube) -> None:
-        self.list_nodes, self.list_pods = live.list_nodes, live.list_pods
-        self.list_resource_quotas = live.list_resource_quotas
-        self.read_node, self.list_pods_in = asked.read_node, asked.list_pods_in
-        self.read_plain_pod, self.list_events = asked.read_plain_pod, asked.list_events
-        self.read_pod_metrics = asked.read_pod_metrics
+            return snapshots.listed_in(kube, self.namespace, settings, now_s, error)
 
 
 def namespace_of(access: Access) -> str:

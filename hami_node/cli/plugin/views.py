@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 USE_S: Final = 8.0
 """For all daemons' pages together."""
-USE_AGAIN_S: Final = 15.0
-"""What is used is measured so often by a daemon's own default."""
 _OF_NODES: Final = ("nodes", "cards", "divided", "parts", "problems", "totals")
 _NO_PODS: Final = "the file has no pods: who holds what is not known"
 
@@ -132,14 +129,13 @@ def _only_key(snapshot: Snapshot, name: str) -> str:
 def show_top_of(look: Look, parts: Collection[str]) -> None:
     """Cards and pods, by granted and used."""
     selects = selector_of(look.selector)
-    use = _UseReader(look)
 
     def shows(snapshot: Snapshot, kube: ListingKube | None, screen: Screen) -> object:
         wanted = frozenset(
             node.name for node in snapshot.listed.nodes if selects(dict(node.labels))
         )
         view = of_nodes(cluster_view(snapshot, has_totals=False), wanted.__contains__)
-        usage = use.read(snapshot, kube, frozenset(node.name for node in view.nodes))
+        usage = _usage_of(look, snapshot, kube, frozenset(node.name for node in view.nodes))
         view = of_pods(view, lambda namespace, _: look.has_namespace(namespace))
         top = top_of(view, usage)
         if look.is_document:
@@ -157,37 +153,24 @@ def _document(top: TopView, parts: Collection[str]) -> dict[str, object]:
     return {part: found[part] for part in found if part in parts} | {"note": top.note}
 
 
-class _UseReader:
-    """Reads what is used; while somebody watches, not with every picture."""
-
-    def __init__(self, look: Look) -> None:
-        """Read nothing yet."""
-        self._look, self._clock = look, look.parts.clock()
-        self._usage, self._read_s = Usage(), -USE_AGAIN_S
-
-    def read(self, snapshot: Snapshot, kube: ListingKube | None, nodes: frozenset[str]) -> Usage:
-        """What containers and cards of these nodes use."""
-        if kube is None:
-            return Usage(note="a file does not say what is used")
-        now_s = self._clock.monotonic()
-        if now_s - self._read_s < USE_AGAIN_S:
-            return self._usage
-        daemons = daemons_in(snapshot.listed.pods, self._look.daemon_namespace, nodes)
-        pages = read_pages(
-            partial(kube.read_pod_metrics),
-            daemons,
-            Deadline.after(USE_S, self._clock.monotonic),
-        )
-        usage = Usage(note=pages.note)
-        for node, page in pages.by_node.items():
-            usage.add_page(node, page)
-        if pages.unread:
-            node, why = min(pages.unread.items())
-            more = f" and {len(pages.unread) - 1} more" if len(pages.unread) > 1 else ""
-            said = f"what is used on {node}{more} can't be read: {why}"
-            usage.note = "; ".join(filter(None, (usage.note, said)))
-        self._usage, self._read_s = usage, now_s
-        return usage
+def _usage_of(
+    look: Look, snapshot: Snapshot, kube: ListingKube | None, nodes: frozenset[str]
+) -> Usage:
+    """What containers and cards of these nodes use."""
+    if kube is None:
+        return Usage(note="a file does not say what is used")
+    daemons = daemons_in(snapshot.listed.pods, look.daemon_namespace, nodes)
+    deadline = Deadline.after(USE_S, look.parts.clock().monotonic)
+    pages = read_pages(kube.read_pod_metrics, daemons, deadline)
+    usage = Usage(note=pages.note)
+    for node, page in pages.by_node.items():
+        usage.add_page(node, page)
+    if pages.unread:
+        node, why = min(pages.unread.items())
+        more = f" and {len(pages.unread) - 1} more" if len(pages.unread) > 1 else ""
+        said = f"what is used on {node}{more} can't be read: {why}"
+        usage.note = "; ".join(filter(None, (usage.note, said)))
+    return usage
 
 
 def _refuse_absent(

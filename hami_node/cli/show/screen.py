@@ -90,20 +90,6 @@ class Screen:
         self._stream, self.width, self._is_pipe = stream, width, is_pipe
         self._has_colours, self._is_ascii = has_colours, is_ascii
 
-    def to(self, stream: TextIO) -> Screen:
-        """The same screen, writing to another stream."""
-        return Screen(
-            stream,
-            self.width,
-            has_colours=self._has_colours,
-            is_ascii=self._is_ascii,
-            is_pipe=self._is_pipe,
-        )
-
-    def raw(self, text: str) -> None:
-        """A text as it is: a document."""
-        self._stream.write(text)
-
     def line(self, cell: Cell = "", hang: int = 0) -> None:
         """A text, wrapped at words; further lines are indented by `hang`."""
         text, style = safe(cell)
