@@ -26,7 +26,7 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in under 15 seconds
 	$(RUN)/hami-node demo
 
-test: $(VENV)/.ready ## unit, property, conformance and integration tests, four processes a core; needs gcc for the tests of NVML, which are skipped without it
+test: $(VENV)/.ready ## unit, property, conformance and integration tests, four processes a core; needs gcc for what stands in for the driver; without it those tests are skipped
 	$(RUN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-long: $(VENV)/.ready ## what takes too long for test: more seeds of what is tested by chance
@@ -61,7 +61,7 @@ hooks: $(VENV)/.ready ## let git run the checks of `make check` before each comm
 
 e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.26 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
-	$(RUN)/python -m pytest -n auto tests/unit/chart tests/unit/daemonset tests/unit/monitoring  # helm, kubectl and promtool are there now
+	$(RUN)/python -m pytest -n auto -m programs tests/checks tests/integration tests/unit  # helm, kubectl and promtool are there now
 	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/browser tests/e2e --timeout 900
 
 # What depends on the version of Kubernetes: kubelet's lists and calls, rights, policies, the scheduler.

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parent.parent
 ALIVE: Final = "ALIVE"
 NOT_JUDGED: Final = "not judged"
@@ -184,7 +186,8 @@ class Trial:
             process.communicate()
             return f"no end within {self._limit_s:g} s"
         found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", shown, re.MULTILINE)
-        return None if process.returncode == 0 else found[1] if found else shown[-300:]
+        nothing = pytest.ExitCode.NO_TESTS_COLLECTED
+        return None if process.returncode in (0, nothing) else found[1] if found else shown[-300:]
 
 
 def main() -> None:

@@ -114,7 +114,7 @@ def test_chart_names_the_image_by_its_digest(name: str, registry: str, repositor
     assert len(before.splitlines()) == len(after.splitlines()), "comments stay"
 
 
-@pytest.mark.skipif(HELM is None, reason="helm is not installed")
+@pytest.mark.programs
 def test_packed_chart_names_no_image_of_ours_by_its_tag(tmp_path: Path) -> None:
     write_chart(tmp_path, __version__, Image("example.org/hami-node", DIGEST))
     with tarfile.open(tmp_path / f"hami-node-{__version__}.tgz") as chart:
@@ -126,7 +126,7 @@ def test_packed_chart_names_no_image_of_ours_by_its_tag(tmp_path: Path) -> None:
             assert f"hami-node:{__version__}" not in text
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.programs
 def test_manifests_name_the_image_by_its_digest(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     write_manifests(path, Image("example.org/hami-node", DIGEST))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 from hami_node.vendors.nvidia.demo import limiter_files
-from tests.nvml_stub.build import NoCompiler
+from tests.nvml_stub.build import gcc
 
 LIBRARY_NAME = "libvgpu.so"
 
@@ -29,18 +28,12 @@ def build_library(target: Path, mark: str = "") -> None:
     """Link a library that does nothing, for containers whose linker really loads it.
 
     Another `mark` makes another build of it.
-
-    Raises:
-        NoCompiler: there is no gcc.
     """
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        raise NoCompiler("gcc is not installed: the limiter's stand-in can't be linked")
     target.parent.mkdir(parents=True, exist_ok=True)
     new = target.with_name(f"{target.name}.new")
     flags = ("-shared", "-nostdlib", "-x", "c", "-", "-o", str(new))
     source = f'const char mark[] = "{mark}";'
-    subprocess.run([compiler, *flags], input=source, text=True, check=True, timeout=60)
+    subprocess.run([gcc(), *flags], input=source, text=True, check=True, timeout=60)
     new.chmod(0o644)
     new.replace(target)
 

@@ -28,7 +28,7 @@ HELD: Final = {
     nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,4096,30:;",
     nvidia_names.POD_TO_ALLOCATE: ";",
 }
-needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here; make e2e brings one")
+needs_kubectl = pytest.mark.programs
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def _can_mount() -> bool:
-    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("gcc"):
+    if os.geteuid() != 0 or not shutil.which("unshare"):
         return False
     return (
         subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode == 0
     )
 
 
-pytestmark = pytest.mark.skipif(not _can_mount(), reason="needs root, gcc and a mount namespace")
+pytestmark = pytest.mark.skipif(not _can_mount(), reason="needs root and a mount namespace")
 
 VICTIM = """
 import json, os, stat

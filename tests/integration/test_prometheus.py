@@ -18,15 +18,15 @@ from tests.monitoring.prometheus import (
     Prometheus,
     alerts_in_error,
     firing,
-    is_installed,
     running_prometheus,
     target,
     without_series,
 )
-from tests.nvml_stub.build import NoCompiler, build
 from tests.nvml_stub.control import UUIDS, card
 from tests.unit.extender.test_legacy_pages import WANTED as OF_SCHEDULER
 from tests.unit.metrics.test_legacy import WANTED as OF_MONITOR
+
+pytestmark = pytest.mark.programs
 
 LIMIT_S: Final = 40.0
 NOT_HERE: Final = {
@@ -58,12 +58,6 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    if not is_installed():
-        pytest.skip("prometheus is not installed (apt install prometheus)")
-    try:
-        build(tmp_path_factory.getbasetemp() / "nvml-probe")
-    except NoCompiler as error:
-        pytest.skip(str(error))
     flags = ("--usage-interval-s", "0.2", "--usage-metrics", "both", "--legacy-metrics", "true")
     folder = tmp_path_factory.mktemp("prometheus")
     with running_daemon(*flags) as rig:

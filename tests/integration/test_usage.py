@@ -13,7 +13,6 @@ from tests.bench.daemon_rig import CARDS, RESOURCE, SLOTS, DaemonRig, running_da
 from tests.fakes.regions import recorded_region
 from tests.fakes.waiting import eventually
 from tests.faults.process import page, port_of
-from tests.nvml_stub.build import NoCompiler, build
 from tests.nvml_stub.control import MEMORY_MIB, UUIDS, card
 from tests.reliability import shows
 
@@ -23,12 +22,8 @@ TWO_OF_THREE = recorded_region("v1.2-8f3a89c-2000-of-3000")
 
 
 @pytest.fixture
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonRig]:
+def process() -> Iterator[DaemonRig]:
     """The daemon with quick passes, under both names."""
-    try:
-        build(tmp_path_factory.getbasetemp() / "nvml-probe")
-    except NoCompiler as error:
-        pytest.skip(str(error))
     with running_daemon("--usage-interval-s", "0.1", "--usage-metrics", "both") as running:
         eventually(lambda: running.kubelet.allocatable(RESOURCE) == CARDS * SLOTS, LIMIT_S)
         eventually(lambda: "event=serving" in running.log, LIMIT_S)

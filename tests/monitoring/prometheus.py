@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import time
@@ -103,11 +102,6 @@ def running_prometheus(
         one.close()
         process.terminate()
         process.wait(LIMIT_S)
-
-
-def is_installed() -> bool:
-    """Debian's package `prometheus` is there."""
-    return shutil.which(PROGRAM) is not None
 
 
 def target(job: str, address: str, **labels: str) -> dict[str, Any]:

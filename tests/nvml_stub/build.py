@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parent
 SOURCES = (
     "libnvidia-ml.c",
@@ -29,8 +31,15 @@ FLAGS = (
 )
 
 
-class NoCompiler(RuntimeError):
-    """gcc is not installed: tests that need the library are skipped."""
+NO_COMPILER = "gcc is not installed: what stands in for the driver can't be built"
+
+
+def gcc() -> str:
+    """The compiler's path; a test that needs it where there is none is skipped."""
+    path = shutil.which("gcc")
+    if path is None:
+        pytest.skip(NO_COMPILER)
+    return path
 
 
 def build(folder: Path, *defines: str) -> Path:
@@ -39,19 +48,15 @@ def build(folder: Path, *defines: str) -> Path:
     `WITHOUT_MEMORY_LIMITS` among the defines makes it a driver that can't limit memory itself.
 
     Raises:
-        NoCompiler: there is no gcc.
         RuntimeError: gcc refuses; the text is its own.
     """
     target = folder / LIBRARY_NAME
     changed = max((FOLDER / name).stat().st_mtime for name in READ)
     if target.exists() and target.stat().st_mtime >= changed:
         return target
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        raise NoCompiler("gcc is not installed: the NVML stand-in can't be built")
     folder.mkdir(parents=True, exist_ok=True)
     command = [
-        compiler,
+        gcc(),
         *FLAGS,
         *(f"-D{name}" for name in defines),
         "-o",

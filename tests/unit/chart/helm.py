@@ -21,12 +21,12 @@ NOT_REFUSED: Final = ("hami-node.io/serve", "NotIn", ("false",))
 """What every term of the node affinity has, and every one but that of our own label."""
 HELM: Final = program("helm")
 """Found on PATH, or where `make e2e` builds it."""
-needs_helm: Final = pytest.mark.skipif(HELM is None, reason="no helm: `make e2e` builds one")
+needs_helm: Final = pytest.mark.programs
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run helm; its output is kept apart from its errors."""
-    assert HELM is not None
+    assert HELM is not None, "no helm: `make e2e` builds one"
     command = [HELM, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -66,7 +66,7 @@ def objects_of(text: str) -> Iterator[Object]:
 def _template(
     values: Object | None, kube_version: str, name: str, space: str = "gpus"
 ) -> subprocess.CompletedProcess[str]:
-    assert HELM is not None
+    assert HELM is not None, "no helm: `make e2e` builds one"
     return subprocess.run(
         [
             HELM,

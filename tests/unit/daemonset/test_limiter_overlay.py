@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from hami_node.cli.main import Programs, main
 from hami_node.vendors.nvidia.demo import empty_library
+from tests.e2e.assets import program
 from tests.unit.daemonset.manifests import FOLDER, Object, documents
 
 PART: Final = FOLDER / "components" / "limiter-image"
@@ -92,9 +93,8 @@ def test_our_container_installs_what_the_foreign_one_fetched(spec: Object, tmp_p
 
 def rendered(folder: Path, tmp_path: Path) -> Object:
     """The pod of an overlay with the component; the overlay is somewhere else, as an operator's."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed: overlays can't be rendered")
+    kubectl = program("kubectl")
+    assert kubectl is not None, "no kubectl: `make e2e` brings one"
     copy = tmp_path / "daemonset"
     shutil.copytree(FOLDER, copy)
     parts = {"resources": [f"../{folder}"], "components": ["../components/limiter-image"]}
@@ -112,6 +112,7 @@ def rendered(folder: Path, tmp_path: Path) -> Object:
     return pod
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("folder", "hook_path"),
     [

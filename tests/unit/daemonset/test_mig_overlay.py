@@ -13,6 +13,8 @@ from hami_node.vendors.nvidia.node.handover.mig.caps import FOLDER as CAPS
 from tests.unit.daemonset.manifests import FOLDER, Object, starts_on
 from tests.unit.daemonset.test_overlays import container_of, env_of, mounts_of, pod_of, rendered
 
+pytestmark = pytest.mark.programs
+
 VARIABLES = {"NVIDIA_MIG_CONFIG_DEVICES": "all", "NVIDIA_MIG_MONITOR_DEVICES": "all"}
 
 

@@ -47,17 +47,20 @@ def test_does_not_start_on_other_nodes(base: Object, labels: dict[str, str]) -> 
     assert not starts_on(base, labels)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("name", WITH_DAEMON)
 def test_own_label_keeps_every_overlay_off(name: str) -> None:
     every = OPERATOR | DISCOVERY | NEVER | {"neuron": "on", "hami-node.io/simulated": "true"}
     assert not starts_on(pod_of(name)["spec"], every)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("name", sorted(set(WITH_DAEMON) - ELSEWHERE))
 def test_own_label_starts_every_overlay_for_nvidia_cards(name: str) -> None:
     assert starts_on(pod_of(name)["spec"], SERVE)
 
 
+@pytest.mark.programs
 def test_overlays_with_nodes_of_their_own_start_there_alone() -> None:
     for name, own in (
         ("neuron", {"neuron": "on"}),

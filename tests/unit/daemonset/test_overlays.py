@@ -19,6 +19,8 @@ from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.e2e.assets import program
 from tests.unit.daemonset.manifests import FOLDER, Object
 
+pytestmark = pytest.mark.programs
+
 OVERLAYS = sorted(path.parent.name for path in FOLDER.glob("overlays/*/kustomization.yaml"))
 WITH_DAEMON = [
     name
@@ -32,8 +34,7 @@ MORE_CAPABILITIES = {"mig": ["SYS_ADMIN", "MKNOD"]}
 @cache
 def rendered(path: Path) -> tuple[Object, ...]:
     kubectl = program("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed: overlays can't be rendered")
+    assert kubectl is not None, "no kubectl: `make e2e` brings one"
     done = subprocess.run(
         [kubectl, "kustomize", str(path)], capture_output=True, text=True, timeout=60, check=False
     )

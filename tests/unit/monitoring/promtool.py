@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed (apt install prometheus)"
-)
+needs_promtool = pytest.mark.programs
 
 
 def promtool(*arguments: object) -> None:
