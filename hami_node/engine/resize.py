@@ -43,13 +43,15 @@ def growth_objection(
 ) -> Objection | None:
     """Why a pod that runs can't hold more; None if it can, or nothing of it grows.
 
+    It counts with its peak: an init container may run again beside the sidecars before it.
+
     Args:
         cards: the node's cards with what other pods hold, this pod left out.
         before: what the pod holds.
         after: what it would hold.
     """
-    held = {charge.uuid: charge for charge in collapse(replace(before, are_inits_over=True))}
-    for charge in collapse(replace(after, are_inits_over=True)):
+    held = {charge.uuid: charge for charge in collapse(before)}
+    for charge in collapse(after):
         objection = _objection(cards, held.get(charge.uuid), charge)
         if objection is not None:
             return objection

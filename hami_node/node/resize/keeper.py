@@ -27,7 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hami_node.engine.resize import growth_objection
+from hami_node.engine.resize import growth_objection, with_container
+from hami_node.engine.usage import PodGrants
 from hami_node.errors import HamiError, WireError
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, Device, Pod
@@ -35,7 +36,7 @@ from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.recorded import answer_of, answer_text, grants_of
 from hami_node.node.resize.enforcer import SETTLE_S, Enforcer, NotYet, ResizeVendor
 from hami_node.node.resize.pod_notes import PodNotes
-from hami_node.node.resize.step import Step, pod_grants, step_of
+from hami_node.node.resize.step import Step, step_of
 from hami_node.node.resize.words import words_of
 from hami_node.ports import Clock, Watched
 from hami_node.record.ledger import Entry, Key, Ledger
@@ -261,15 +262,15 @@ class ResizeKeeper:
             RecordError: they can't be written.
         """
         begun = [step.begun(approval.id) for step in steps]
-        keys = {step.entry.key for step in steps}
         over = [step.over(approval.id, step.target) for step in steps]
         with self._turn():
-            own = self._ledger.of_pod(pod.uid)
-            others = [(item.kind, self._held(item)) for item in own if item.key not in keys]
+            before = self._live.holders().get(pod.uid)
+            if before is None:
+                raise _NotPossibleError("the pod has ended")
             objection = growth_objection(
                 self._live.cards(self._parts.devices(), leave_out=pod.uid),
-                pod_grants(steps, others),
-                pod_grants(begun, others),
+                before,
+                _with_steps(pod, before, begun),
             )
             if objection is not None:
                 raise _NotPossibleError(no_room(objection))
@@ -380,6 +381,14 @@ def _covers(held: ContainerGrants, wanted: ContainerGrants) -> bool:
         and grant.cores <= have.get(grant.uuid, (-1, -1))[1]
         for grant in wanted
     )
+
+
+def _with_steps(pod: Pod, held: PodGrants, steps: Sequence[Step]) -> PodGrants:
+    """What the pod holds with these steps; both are in the order of its containers."""
+    places = [container.name for container in pod.containers]
+    for step in steps:
+        held = with_container(held, places.index(step.container.name), step.held)
+    return held
 
 
 def _replaced(entries: Sequence[Entry], steps: Sequence[Step]) -> list[Entry]:

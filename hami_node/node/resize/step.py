@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hami_node.engine.usage import PodGrants, larger_of
+from hami_node.engine.usage import larger_of
 from hami_node.errors import WireError
 from hami_node.model import Container, ContainerGrants, ContainerKind, Uuid
 from hami_node.node.holdings.recorded import grants_of, grants_text
@@ -114,10 +114,3 @@ def step_of(vendor: VendorProtocol, container: Container, entry: Entry, text: st
         if not (is_memory_ok and is_cores_ok):
             return f"the approval would lift a limit of container {name}"
     return Step(vendor=vendor, container=container, entry=entry, before=before, target=target)
-
-
-def pod_grants(steps: Sequence[Step], others: Sequence[tuple[str, ContainerGrants]]) -> PodGrants:
-    """What the pod holds with these steps; `others` are its other entries by kind."""
-    kinds = [step.container.kind for step in steps] + [ContainerKind(kind) for kind, _ in others]
-    held = [step.held for step in steps] + [grants for _, grants in others]
-    return PodGrants(containers=tuple(held), kinds=tuple(kinds))

@@ -71,6 +71,26 @@ def test_other_containers_of_the_pod_count_too() -> None:
     assert whole.reason is Reason.NOT_EXCLUSIVE
 
 
+INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+@pytest.mark.parametrize(
+    ("kinds", "has_room"),
+    [((SIDECAR, INIT, APP), False), ((INIT, SIDECAR, APP), True)],
+    ids=["beside the init container", "after it"],
+)
+@pytest.mark.parametrize("are_inits_over", [False, True])
+def test_init_containers_that_count_need_their_room_beside_what_grows(
+    kinds: tuple[ContainerKind, ...], has_room: bool, are_inits_over: bool
+) -> None:
+    sizes = {INIT: 600, SIDECAR: 100, APP: 100}
+    slots = tuple((grant(sizes[kind]),) for kind in kinds)
+    before = PodGrants(containers=slots, kinds=kinds, are_inits_over=are_inits_over)
+    after = with_container(before, kinds.index(SIDECAR), (grant(200),))
+    objection = growth_objection(usage(memory_used_mib=250), before, after)
+    assert (objection is None) == (has_room or are_inits_over)
+
+
 def test_card_that_is_gone_or_ill_takes_no_more_and_gives_back() -> None:
     before, more, less = (pod((grant(size),)) for size in (100, 200, 50))
     gone = growth_objection({}, before, more)

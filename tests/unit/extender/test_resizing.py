@@ -11,7 +11,7 @@ import pytest
 from hami_node.engine.quota import Limits
 from hami_node.errors import KubeError
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.model import Uuid
+from hami_node.model import ContainerKind, Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -129,6 +129,23 @@ def test_more_than_the_card_has_is_refused_with_the_numbers(
     assert (desk.notes[-1].reason, why in desk.notes[-1].message) == ("ResizeRefused", True)
     assert (desk.held()["a"], cores_used(desk), desk.results[-1]) == (4000, 50, "refused")
     assert desk.notes_of("a")[ALLOCATED] == f"{CARD},NVIDIA,4000,20:;"
+
+
+@shows(
+    "E14",
+    fault="a sidecar grows beside an init container that has ended, for which nothing is left",
+    happens="refused with the numbers: kubelet may run the init container again at any time",
+)
+def test_sidecar_grows_only_beside_the_init_containers_that_may_run_again(desk: Desk) -> None:
+    sidecar = Box(name="proxy", memory_mib=500, cores=10, kind=ContainerKind.SIDECAR)
+    init = Box(name="prepare", memory_mib=2000, cores=10, kind=ContainerKind.INIT)
+    run(desk, "c", sidecar, init, Box(memory_mib=500, cores=10))
+    desk.edit_pod("c", annotations={nvidia_names.POD_TO_ALLOCATE: ";;;"})
+    assert desk.held()["c"] == 2500
+    ask_text(desk, "c", json.dumps({"proxy": {"gpumem": 1001}}))
+    assert "3000 MiB are left for this pod, it would hold 3001 MiB" in state(desk, "c")["why"]
+    ask_text(desk, "c", json.dumps({"proxy": {"gpumem": 1000}}))
+    assert (desk.results[-1], desk.held()["c"]) == ("approved", 3000)
 
 
 @pytest.mark.parametrize(

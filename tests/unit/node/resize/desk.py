@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hami_node.engine.usage import collapse
-from hami_node.model import Node, Pod
+from hami_node.model import ContainerKind, Node, Pod
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.recorded import answer_text, grants_of
 from hami_node.node.resize.enforcer import ResizeVendor
@@ -169,15 +169,19 @@ class NodeDesk:
         if is_started:
             box_.start(dict(given.envs), tuple(item.uuid for item in self.cards))
 
-    def run_two(self, name: str, memory_mib: int) -> None:
+    def run_two(
+        self, name: str, memory_mib: int, kinds: Sequence[ContainerKind] = (ContainerKind.APP,) * 2
+    ) -> None:
         """A pod with containers x and y, which hold as much of card 0 each."""
         text = f"{part(memory_mib)};"
-        boxes = [Box(name=each, memory_mib=memory_mib, cores=20) for each in "xy"]
+        pairs = list(zip("xy", kinds, strict=True))
+        boxes = [Box(name=each, memory_mib=memory_mib, cores=20, kind=kind) for each, kind in pairs]
         notes = reservation(text * 2, to_allocate=";;")
         self.kube.store.create("pods", "default", pod_body(name, boxes, notes, phase="Running"))
-        for each in "xy":
+        for each, kind in pairs:
             given = answer(memory_mib)
-            self.ledger.put(an_entry(name, each, grants=text, answer=answer_text(given)))
+            fields = {"kind": kind.value, "grants": text, "answer": answer_text(given)}
+            self.ledger.put(an_entry(name, each, **fields))
             box = self.containers[name + each] = LimitedContainer(self.hook, f"uid-{name}", each)
             box.start(dict(given.envs), (uuid(0),))
 

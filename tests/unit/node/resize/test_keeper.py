@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from hami_node.errors import KubeError, RecordError
+from hami_node.model import ContainerKind
 from hami_node.node.holdings.recorded import answer_of, answer_text
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
+from hami_node.wire.handshake import encode_read_by
 from tests.fakes.cards import uuid
 from tests.fakes.limited import LimitedContainer
+from tests.fakes.pods import NODE
 from tests.reliability import shows
 from tests.unit.node.resize.desk import CARD_MIB, KilledError, NodeDesk, answer, part
 
@@ -606,3 +609,24 @@ def test_container_that_the_next_approval_leaves_out_goes_back(two: NodeDesk) ->
     entry = two.ledger.find("uid-t", "x", "NVIDIA")
     assert entry is not None
     assert entry.grants == f"{part(1000)};"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "grown", "state"),
+    [
+        ((ContainerKind.SIDECAR, ContainerKind.INIT), "x", "refused"),
+        ((ContainerKind.INIT, ContainerKind.SIDECAR), "y", "done"),
+    ],
+    ids=["beside the init container", "after it"],
+)
+def test_sidecar_grows_beside_what_its_init_containers_may_take_again(
+    desk: NodeDesk, kinds: tuple[ContainerKind, ...], grown: str, state: str
+) -> None:
+    mark = {names.NODE_READ_BY: encode_read_by("?", counts_inits=True)}
+    desk.kube.merge_patch_node(NODE, mark | {nvidia_names.NODE_HANDSHAKE: "?"})
+    desk.run_two("t", 1400, kinds)
+    slots = {"x": part(1400), "y": part(1400)} | {grown: part(1700)}
+    reserved = "".join(f"{slot};" for slot in slots.values())
+    desk.approve("t", "", reserved=reserved, grants={grown: f"{part(1700)};"})
+    pass_(desk)
+    assert desk.state("t")["state"] == state
