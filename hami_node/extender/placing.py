@@ -169,7 +169,7 @@ class PodPlacer:
         except BaseException:
             state.undo(pod.uid, reserved.token)
             raise
-        if not state.carried.keep(pod.uid, reserved.token, carried):
+        if not state.keep_carried(pod.uid, reserved.token, carried):
             return Busy(f"pod {pod.key} was deleted, or a later call decides")
         return _said(pod, reserved)
 

@@ -44,7 +44,7 @@ class Releaser:
 
     def look(self) -> None:
         """Release what is due; then remove it from the pods that carry it."""
-        if released := self._state.released.take():
+        if released := self._state.take_given_up():
             with suppress(NotLeading):
                 self._clear(released, self._require_lead())
 

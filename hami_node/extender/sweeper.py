@@ -99,7 +99,7 @@ class Sweeper:
         tried = self._tried & {pod.uid for pod in pods}
         self._tried = tried
         for pod in sorted(pods, key=lambda pod: pod.uid in tried):
-            is_late = self._state.carried.is_late(pod.uid)
+            is_late = self._state.is_late(pod.uid)
             if not is_late and pod.scheduler_name != self._scheduler_name:
                 continue  # its own scheduler may still bind it, and its plugin reads this
             if self._clock.monotonic() > end_s:

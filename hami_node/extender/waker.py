@@ -55,6 +55,6 @@ class Waker:
                 continue
             except KubeError as e:
                 log.warning("node_not_opened", extra=kv(node=node, error=str(e)))
-                self._state.missed(node)
+                self._state.not_opened(node)
                 is_done = False
         return is_done

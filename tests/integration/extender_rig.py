@@ -303,7 +303,7 @@ class ExtenderRig:
     def carried(self, pod: Pod) -> Mapping[str, str]:
         """The reservation of an unbound pod that stands in memory alone."""
         held_on = "" if pod.node_name else self.state.reservation_of(pod.uid)
-        found = self.state.carried.find(pod.uid, held_on) if held_on else None
+        found = self.state.carried(pod.uid, held_on) if held_on else None
         return {} if found is None else found.annotations
 
     def _nodes(self) -> list[Node]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.engine.filters import Rejection
 from hami_node.engine.fleet.effort import steps_to_try
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.fleet.node_state import NodeState
+from hami_node.engine.fleet.node_state import NodeState, what_is_used
 from hami_node.engine.place import NodeOffer, PodRequest, Refused, place_on, plan
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import Charge, DeviceUsage, PodGrants, charged, collapse
@@ -26,10 +25,6 @@ MAX_STEPS: Final = 16_000
 """The same in steps of effort: a trial of a pod with many containers takes thousands."""
 MAX_STEPS_TO_SPARE: Final = 2 * MAX_STEPS
 """Beyond that nobody else is spared: the search holds the lock of all decisions."""
-
-_what_is_used: Final = attrgetter(
-    *(item.name for item in fields(DeviceUsage) if item.name not in ("device", "contradiction"))
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +135,7 @@ def _alike(
                 card.device.index - position,
                 card.device.healthy and not card.contradiction,
                 uuid in state.cordoned,
-                *_what_is_used(card),
+                *what_is_used(card),
             )
             for position, (uuid, card) in enumerate(cards.items())
         ),

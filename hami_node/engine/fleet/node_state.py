@@ -86,7 +86,7 @@ A UUID may be compared with cordons and with a pod's lists only, an index with o
 node, a contradiction with "". Code that reads another field has to add it to `Catalogue._state`.
 """
 
-_what_is_used: Final = attrgetter(
+what_is_used: Final = attrgetter(
     *(item.name for item in fields(DeviceUsage) if item.name not in ("device", "contradiction"))
 )
 """All that is recorded of a card's use: a field added there distinguishes states at once."""
@@ -214,7 +214,7 @@ class Catalogue:
                 device.index - position,
                 is_healthy,
                 is_cordoned,
-                *_what_is_used(card),
+                *what_is_used(card),
             )
         )
         if number not in self._cards:

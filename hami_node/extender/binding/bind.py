@@ -167,7 +167,7 @@ class PodBinder:
         state = self._parts.state
         if state.may_arrive(pod.uid):
             settle_late(state, self._parts.writer, pod, fence)
-            if state.carried.is_gone(pod.uid):
+            if state.is_gone(pod.uid):
                 raise BindRefusedError(f"pod {pod.key} was deleted, or has ended")
         state.learned(pod)
 
@@ -185,7 +185,7 @@ class PodBinder:
     def _pod(self, args: BindArgs) -> Pod:
         """The pod: from our own patch's response, from the watch, or a read if need be."""
         watched = self._parts.find_pod(args.namespace, args.name)
-        is_carried = self._parts.state.carried.find(args.uid, args.node) is not None
+        is_carried = self._parts.state.carried(args.uid, args.node) is not None
         # of two in the same version the state's comes first: it may already be marked as bound
         reserved = [
             pod
@@ -211,7 +211,7 @@ class PodBinder:
 
     def _request(self, pod: Pod, node: str = "") -> PodRequest:
         """What the pod asks for; a reservation on the node that its Binding carries knows it."""
-        carried = self._parts.state.carried.find(pod.uid, node)
+        carried = self._parts.state.carried(pod.uid, node)
         if carried is not None and carried.is_alike(pod):
             return carried.request
         try:
@@ -238,7 +238,7 @@ class PodBinder:
         after a change of the leader, cards are chosen again on this node.
         """
         state = self._parts.state
-        carried = state.carried.find(args.uid, args.node)
+        carried = state.carried(args.uid, args.node)
         if carried is not None and carried.request != request:
             why = "it does not ask for what was reserved for it any more"
             raise self._refused(pod, args, fence, why)
@@ -265,7 +265,7 @@ class PodBinder:
         """Whether this process has reserved the node, and the pod or its Binding says just that."""
         state = self._parts.state
         node = state.node(name)
-        if state.carried.find(pod.uid, name) is None:
+        if state.carried(pod.uid, name) is None:
             return state.is_own(pod, name)
         return node is not None and can_carry(node, pod, state.rules.vendors)
 
@@ -281,7 +281,7 @@ class PodBinder:
         """
         kube, state = self._parts.kube.fenced(fence), self._parts.state
         sending = self._parts.sending
-        carried = state.carried.find(args.uid, args.node)
+        carried = state.carried(args.uid, args.node)
         reservation = {} if carried is None else carried.annotations
         announced = {**reservation, **self._announcement()}
         for is_last in (False, False, True):
@@ -290,7 +290,7 @@ class PodBinder:
                 break
             except KubeError as e:
                 if e.is_transient and e.status != 429:
-                    state.carried.doubt(args.uid, pod.resource_version)
+                    state.doubt_carried(args.uid, pod.resource_version)
                 now = self._now(args, pod, e) or pod
                 if (now.uid, now.node_name) == (args.uid, args.node):
                     break  # only the response was lost
@@ -298,7 +298,7 @@ class PodBinder:
                     raise BindRefusedError(f"pod {args.key} {why}") from e
                 if is_last or now.resource_version == pod.resource_version:
                     raise
-                if state.carried.find(args.uid, args.node) is not carried:
+                if state.carried(args.uid, args.node) is not carried:
                     raise  # released as soon as the pod was seen in another version
                 pod = now
         state.bound(args.uid, args.node, announced)
@@ -344,7 +344,7 @@ class PodBinder:
         may still arrive, but not in another version of the pod.
         """
         parts = self._parts
-        if parts.state.carried.is_late(pod.uid):
+        if parts.state.is_late(pod.uid):
             self._undo_late(pod, fence)
             return
         parts.state.void(pod.uid)

@@ -6,6 +6,8 @@ may show the pod without it, and its cards must not be granted again meanwhile.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,28 +20,32 @@ from hami_node.engine.fleet.effort import Effort
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
+from hami_node.engine.usage import Charge, DeviceUsage
 from hami_node.extender.preemption.books import Books
 from hami_node.extender.preemption.kept_rooms import KeptRooms
 from hami_node.extender.rules import ExtenderRules
-from hami_node.extender.state.counted_pod import reservation_marks
+from hami_node.extender.state.counted_pod import Counted, is_overfull, reservation_marks
 from hami_node.extender.state.decisions import Busy, NoRoom, Reserved, unfinished
-from hami_node.extender.state.node_back_off import NodeBackOff
+from hami_node.extender.state.node_back_off import FORGET_S, NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
 from hami_node.extender.state.pod_book import PodBook
-from hami_node.extender.state.queries import StateQueries
 from hami_node.extender.state.slices import Slice, Slices, explain_steps, pause
 from hami_node.extender.state.snapshot import Snapshot, snapshot_of
-from hami_node.extender.state.unbound.carried_book import CarriedBook
-from hami_node.extender.state.unbound.release_book import ReleaseBook
+from hami_node.extender.state.unbound.carried import Carried
+from hami_node.logs import kv
+from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor
 from hami_node.ports import Clock
+from hami_node.vendors.offer import registered_cards
 from hami_node.vendors.resizing import Resizing
+
+log = logging.getLogger(__name__)
 
 SWEPT_AT_ONCE: Final = 2_000
 """Pods that a sweep looks at while a decision waits: about a millisecond."""
 
 
-class ClusterState(StateQueries):
+class ClusterState:
     """Thread-safe; one decision at a time."""
 
     def __init__(self, rules: ExtenderRules, clock: Clock) -> None:
@@ -54,10 +60,10 @@ class ClusterState(StateQueries):
         self._back_off = NodeBackOff(rules.vendors, clock)
         kept = KeptRooms(self._fleet, clock, rules.vendors, self._pods)
         self.books = Books(lock=self._lock, fleet=self._fleet, pods=self._pods, kept=kept)
-        self.released = ReleaseBook(self._lock, self._pods)
         self._slices = Slices(clock)
-        self.carried = CarriedBook(self._lock, self._pods)
         self._last_token = 0
+        self._missed_s = -math.inf
+        """When a pod last found no node."""
 
     # -- changes from the watches ------------------------------------------------------------------
     def node_changed(self, before: Node | None, after: Node | None) -> None:
@@ -188,6 +194,7 @@ class ClusterState(StateQueries):
                 return Refused(why=why)
             if (counted.is_binding and not is_binding) or counted.void_version:
                 return Busy(f"pod {pod.key} is being bound to node {counted.node}")
+            freed, held_on = self._pods.freed, counted.node
             self._pods.forget(counted)
             closed = self._back_off.closed_of(candidates)
             every = self._fleet.nodes if candidates is None else candidates
@@ -195,16 +202,25 @@ class ClusterState(StateQueries):
             answer = self.books.place(pod, request, is_open, turn)
             if not isinstance(answer, Placed):
                 if not isinstance(answer, Refused):
-                    self._back_off.missed(closed)
-                    self.released.missed()
+                    self._missed(closed)
                 self._pods.call_ended(counted)
                 return None if isinstance(answer, Unfinished) else answer
+            if answer.node == held_on:
+                self._pods.freed = freed
             self._last_token += 1
             self._pods.reserve(counted, answer.node, answer.grants, self._last_token)
             self._pods.failures.reserved(pod, counted.pod)
             return Reserved(
                 token=counted.token, placed=answer, devices=self._devices_of(answer.node)
             )
+
+    def _missed(self, closed: Collection[str]) -> None:
+        """A pod waits, and might have gone to one of these nodes."""
+        now_s = self._clock.monotonic()
+        if now_s - self._missed_s > FORGET_S:
+            self._pods.freed = ""  # nobody waited for that
+        self._missed_s = now_s
+        self._back_off.missed(closed)
 
     def is_current(self, uid: str, token: int) -> bool:
         """True while this reservation is the pod's latest."""
@@ -245,7 +261,8 @@ class ClusterState(StateQueries):
         was sent before may still arrive.
         """
         with self._lock:
-            self._pods.begin_term(scheduler_name)
+            if self._pods.begin_term(scheduler_name):  # pods may have been refused for that
+                self._missed_s = self._clock.monotonic()
             self.books.kept.begin_term()
             self._back_off.begin_term()
 
@@ -303,6 +320,41 @@ class ClusterState(StateQueries):
             if counted is not None and not counted.pod.node_name:
                 self._pods.doubt(counted, version)
 
+    def keep_carried(self, uid: str, token: int, carried: Carried) -> bool:
+        """This reservation stands in memory until it is bound; False if it no longer counts."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is None or counted.token != token:
+                return False
+            self._pods.carry(counted, carried)
+            return True
+
+    def carried(self, uid: str, node: str) -> Carried | None:
+        """What the pod's Binding to this node has to carry; None if nothing, or in doubt."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is None or counted.node != node or counted.is_doubtful:
+                return None
+            return counted.carried
+
+    def doubt_carried(self, uid: str, version: str) -> None:
+        """A Binding for this version of the pod was not answered: it may still arrive."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            if counted is not None and counted.carried is not None:
+                self._pods.doubt(counted, version)
+
+    def is_late(self, uid: str) -> bool:
+        """True while such a Binding may still arrive."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            return counted is not None and counted.is_late
+
+    def is_gone(self, uid: str) -> bool:
+        """True if the pod was deleted or has ended."""
+        with self._lock:
+            return self._pods.is_gone(uid)
+
     def may_arrive(self, uid: str) -> bool:
         """True while a Binding may still be stored that was sent before, by us or a former leader.
 
@@ -318,6 +370,25 @@ class ClusterState(StateQueries):
             counted = self._pods.find(uid)
             if counted is not None and not (counted.pod.node_name or counted.is_late):
                 self._pods.forget(counted)
+
+    def take_given_up(self) -> tuple[Pod, ...]:
+        """Release what pods hold that their scheduler has given up since; those pods.
+
+        One that is being bound, or may have been, keeps its cards until that is known.
+        """
+        with self._lock:
+            due = [(uid, self._pods.find(uid)) for uid in self._pods.failures.due()]
+            return tuple(item.pod for uid, item in due if item and self._is_given_up(item))
+
+    def _is_given_up(self, counted: Counted) -> bool:
+        if counted.since_s is None:
+            self._pods.failures.ended(counted.pod.uid)
+            return False
+        if counted.token or counted.is_binding or counted.is_doubtful or counted.void_version:
+            return False
+        log.info("reservation_released", extra=kv(pod=counted.pod.key, node=counted.node))
+        self._pods.forget(counted)
+        return True
 
     def void(self, uid: str) -> None:
         """The pod's reservation no longer counts, but keeps its cards until the pod is written."""
@@ -362,19 +433,127 @@ class ClusterState(StateQueries):
             return self._back_off.counts()
 
     def take_opened(self, most: int) -> list[str]:
-        """Some nodes that pods have missed, and that are open by now or have cards free again."""
-        with self._lock:
-            return self._back_off.take_opened(most) or self.released.take_freed(most)
+        """Some nodes that pods have missed, and that are open by now or have cards free again.
 
-    def missed(self, node: str) -> None:
-        """Pods wait for this node, if it is backed off or was."""
+        Of what an unbound pod gives back kube-scheduler hears nothing, or too early.
+        """
         with self._lock:
-            self._back_off.missed((node,))
+            if opened := self._back_off.take_opened(most):
+                return opened
+            node, self._pods.freed = self._pods.freed, ""
+            is_missed = self._clock.monotonic() - self._missed_s <= FORGET_S
+            return [node] if node and is_missed else []
+
+    def not_opened(self, node: str) -> None:
+        """Pods still wait for this node, which `take_opened` gave."""
+        with self._lock:
+            if not self._back_off.missed((node,)):
+                self._pods.freed = node
 
     def snapshot(self, pod: Pod, nodes: Collection[str]) -> Snapshot:
         """What a decision about the pod would look at, of these nodes."""
         with self._lock:
             return snapshot_of(self._fleet, self._nodes.nodes, pod, nodes)
+
+    # -- queries: each answer is of one moment
+    def latest(self, uid: str) -> Pod | None:
+        """The newest known state of a pod that holds cards or was filtered."""
+        with self._lock:
+            counted = self._pods.find(uid)
+            return None if counted is None else counted.pod
+
+    def node(self, name: str) -> Node | None:
+        """A node as the watch shows it."""
+        with self._lock:
+            return self._nodes.nodes.get(name)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes as the watch shows them."""
+        with self._lock:
+            return tuple(self._nodes.nodes.values())
+
+    def why_not_offered(self, node: str) -> str:
+        """Why a node offers no card, for messages."""
+        with self._lock:
+            offer = self._nodes.offers.get(node)
+            return "the node is not known" if offer is None else offer.why_empty
+
+    def reservation_of(self, uid: str) -> str:
+        """The node that holds a pod's reservation; "" without one."""
+        with self._lock:
+            return self._fleet.node_of(uid) or ""
+
+    def overcommitted(self, uid: str) -> tuple[str, ...]:
+        """The cards of a pod's grants that are overcommitted, gone or unhealthy."""
+        with self._lock:
+            name = self._fleet.node_of(uid)
+            node = self._fleet.nodes.get(name) if name is not None else None
+            if node is None:
+                return ()
+            cards, held = node.usage.cards, [charge.uuid for charge in node.usage.charges(uid)]
+            return tuple(sorted(uuid for uuid in held if is_overfull(cards.get(uuid))))
+
+    def catch_up(self) -> None:
+        """Do now what the next decision would do first; after a list that is a lot."""
+        with self._lock:
+            self._fleet.catch_up()
+
+    def sizes(self) -> tuple[int, int]:
+        """(nodes that offer cards, pods that hold cards)."""
+        with self._lock:
+            return self._nodes.offering, self._fleet.pod_count
+
+    def silent_nodes(self) -> int:
+        """Nodes of which a daemon has gone silent."""
+        with self._lock:
+            return self._nodes.silent
+
+    def usage(self) -> dict[str, Mapping[Uuid, DeviceUsage]]:
+        """Every card of every node with its usage."""
+        with self._lock:
+            return {name: node.usage.cards for name, node in sorted(self._fleet.nodes.items())}
+
+    def in_use(self, nodes: Collection[str] | None = None) -> ClusterUse:
+        """All cards of these nodes and what each container holds; None for all nodes."""
+        wanted = None if nodes is None else frozenset(nodes)
+        with self._lock:
+            states = self._fleet.nodes
+            known = states.keys() if wanted is None else states.keys() & wanted
+            open_names = known - self._nodes.cordoned()
+            offered = {name: states[name].usage.cards for name in open_names}
+            pods = self._pods.in_use(wanted)
+            quotas = self._fleet.quotas.snapshot() if wanted is None else {}
+            withheld = self._nodes.withheld(wanted)
+        return ClusterUse(
+            offered=offered,
+            pods=pods,
+            withheld={
+                node.name: cards
+                for node, vendors in withheld
+                if (cards := registered_cards(node, vendors))
+            },
+            quotas=quotas,
+        )
+
+    def cards_of(self, node: str) -> Mapping[Uuid, DeviceUsage]:
+        """The cards of a node with their usage; none for an unknown node."""
+        with self._lock:
+            state = self._fleet.nodes.get(node)
+            return {} if state is None else state.usage.cards
+
+    def largest_mib(self, nodes: Iterable[str]) -> dict[str, int]:
+        """All memory of the largest card of each of these nodes, MiB; 0 without cards."""
+        with self._lock:
+            return self._nodes.largest_mib(nodes)
+
+    def charges(self) -> dict[str, tuple[str, tuple[Charge, ...]]]:
+        """Node and charges of every pod that holds something, by uid."""
+        with self._lock:
+            return {
+                uid: (name, node.usage.charges(uid))
+                for name, node in self._fleet.nodes.items()
+                for uid in node.usage.pods
+            }
 
     def _devices_of(self, node: str) -> dict[Uuid, Device]:
         cards = self._fleet.nodes[node].usage.cards

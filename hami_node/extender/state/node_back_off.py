@@ -140,11 +140,15 @@ class NodeBackOff:
         closed = frozenset(name for name, wait in self._waits.items() if wait.is_on(now_s))
         return closed if candidates is None or not closed else closed.intersection(candidates)
 
-    def missed(self, nodes: Iterable[str]) -> None:
-        """A pod waits, and might have gone to one of these: it shall be tried when one opens."""
-        for node in nodes:
-            if (wait := self._waits.get(node)) is not None:
-                wait.is_missed = True
+    def missed(self, nodes: Iterable[str]) -> bool:
+        """A pod waits, and might have gone to one of these: it shall be tried when one opens.
+
+        False if none of them is known here.
+        """
+        waits = [wait for node in nodes if (wait := self._waits.get(node)) is not None]
+        for wait in waits:
+            wait.is_missed = True
+        return bool(waits)
 
     def take_opened(self, most: int) -> list[str]:
         """Some nodes that are open by now and that pods have missed; each is given once."""

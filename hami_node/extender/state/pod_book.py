@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.usage import PodGrants, united
+from hami_node.engine.resize import growth_objection, quota_objection
+from hami_node.engine.usage import PodGrants, collapse, united
 from hami_node.errors import WireError
 from hami_node.extender.state.counted_pod import (
     NOTHING,
@@ -20,7 +21,6 @@ from hami_node.extender.state.counted_pod import (
 )
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.extender.state.node_words import NodeWords
-from hami_node.extender.state.resize_room import room_objection
 from hami_node.extender.state.unbound.carried import Carried, Reading
 from hami_node.extender.state.unbound.later_failures import LaterFailures
 from hami_node.logs import kv
@@ -29,7 +29,14 @@ from hami_node.model import Node, Pod, version_number
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
 from hami_node.vendors.protocol import VendorProtocol
-from hami_node.vendors.resizing import Resizing, is_ready, limits_of, resizing_of
+from hami_node.vendors.resizing import (
+    Resizing,
+    in_numbers,
+    is_ready,
+    limits_of,
+    no_room,
+    resizing_of,
+)
 from hami_node.wire import names
 from hami_node.wire.resize import decode_request
 
@@ -53,6 +60,8 @@ class PodBook:
         self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
         self.failures = LaterFailures(clock)
+        self.freed = ""
+        """A node on which a pod that was never bound has given cards back; "" for none."""
 
     def find(self, uid: str) -> Counted | None:
         """What is recorded about a pod; None if it never held cards nor was filtered."""
@@ -190,6 +199,7 @@ class PodBook:
 
     def forget(self, counted: Counted) -> None:
         """Release what an unbound pod holds; a reservation that it carries no longer counts."""
+        self.freed = counted.node or self.freed
         self._fleet.remove_pod(counted.pod.uid)
         self.failures.ended(counted.pod.uid)
         counted.node, counted.grants, counted.since_s = "", NOTHING, None
@@ -205,12 +215,13 @@ class PodBook:
         counted.token, counted.own, counted.is_doubtful = 0, (), False
         counted.void_version, counted.carried = counted.pod.resource_version, None
 
-    def begin_term(self, scheduler_name: str) -> None:
+    def begin_term(self, scheduler_name: str) -> bool:
         """Void every reservation: another replica may have decided about the same pods.
 
-        So does each that another replica has made for this scheduler: what it sent may still
-        arrive.
+        What another replica has reserved for this scheduler keeps its cards: what it sent may still
+        arrive. True if there is any; who was refused for want of it is not known.
         """
+        is_any = False
         for counted in self._pods.values():
             pod = counted.pod
             if pod.node_name or counted.is_doubtful:
@@ -225,7 +236,9 @@ class PodBook:
             counted.since_s = self._clock.monotonic()
             self._fleet.add_pod(pod.uid, pod.namespace, holding.node, holding.grants)
             self.void(counted)
+            is_any = True
         self._hold_resizes()
+        return is_any
 
     def in_service(self, node: str, but: str, vendors: Container[object], for_s: float) -> str:
         """Another pod of the node that its plugin has still to serve; "" for none.
@@ -274,11 +287,18 @@ class PodBook:
         after = wanted.beside(pod, counted.grants)
         if after is None:
             return NoRoom("its reservation does not match its containers")
-        objection = room_objection(
-            self._fleet, pod, (counted.grants, after), self._vendors, zero_is_limit=zero_is_limit
+        usage, quotas = self._fleet.nodes[pod.node_name].usage, self._fleet.quotas
+        objection = growth_objection(usage.without(pod.uid), counted.grants, after)
+        if objection is not None:
+            return NoRoom(no_room(objection))
+        over = quota_objection(
+            quotas.quota(pod.namespace),
+            self._fleet.quota_charges(pod.uid),
+            collapse(self._limited(pod, after)),
+            zero_is_limit=zero_is_limit,
         )
-        if objection:
-            return NoRoom(objection)
+        if over is not None:
+            return NoRoom(f"the quota of namespace {pod.namespace}: {in_numbers(over)}")
         self._charge_resize(counted, after)
         return None
 
@@ -391,7 +411,9 @@ class PodBook:
             self.forget(counted)
 
     def _drop(self, uid: str) -> None:
-        self._pods.pop(uid, None)
+        counted = self._pods.pop(uid, None)
+        if counted is not None and not counted.pod.node_name:
+            self.freed = counted.node or self.freed
         self.failures.ended(uid)
         self._fleet.remove_pod(uid)
 

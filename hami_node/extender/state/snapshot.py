@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.place import NodeOffer
 from hami_node.engine.quota import Quota
@@ -42,17 +41,5 @@ def snapshot_of(
     return Snapshot(
         uids={name: nodes[name].uid for name in names if name in nodes},
         offers=offers,
-        quota=_quota(fleet, pod),
-    )
-
-
-def _quota(fleet: Fleet, pod: Pod) -> Quota | None:
-    quota = fleet.quotas.quota(pod.namespace)
-    if quota is None:
-        return None
-    own = [item for item in fleet.quota_charges(pod.uid) if rules_of(item.vendor).has_quota]
-    return replace(
-        quota,
-        memory_used_mib=quota.memory_used_mib - sum(item.memory_mib for item in own),
-        cores_used=quota.cores_used - sum(item.cores for item in own),
+        quota=fleet.quota_without(pod.namespace, (pod.uid,)),
     )

@@ -17,17 +17,17 @@ TRUE_WORDS: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE_WORDS: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
-def parse_whole(text: str, key: str, *, minimum: int = 0) -> int:
+def parse_whole(text: str, key: str) -> int:
     """Read a whole decimal number of at most 32 bits: no blanks, underscores or other bases.
 
     Raises:
-        WireError: `text` is anything else, or below `minimum`; it names `key`.
+        WireError: `text` is anything else, or below 0; it names `key`.
     """
     value = _number_in(text) if len(text) <= _MOST_DIGITS else None
     if value is None:
         raise WireError(key, text, "not a whole decimal number")
-    if not minimum <= value <= MAX_INT32:
-        raise WireError(key, text, f"not between {minimum} and {MAX_INT32}")
+    if not 0 <= value <= MAX_INT32:
+        raise WireError(key, text, f"not between 0 and {MAX_INT32}")
     return value
 
 

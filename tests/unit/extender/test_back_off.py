@@ -14,7 +14,7 @@ from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.reliability import shows
-from tests.unit.extender.desk import SCHEDULER, Desk
+from tests.unit.extender.desk import MEMORY_MIB, SCHEDULER, Desk
 
 UNAVAILABLE = (
     "Allocate failed due to rpc error: code = Unavailable desc = no driver, which is unexpected"
@@ -25,8 +25,8 @@ REFUSED = UNAVAILABLE.replace("Unavailable", "FailedPrecondition")
 class Scene(Desk):
     """A desk with what writes nodes that are open again."""
 
-    def __init__(self, *nodes: str, cards: int = 1) -> None:
-        super().__init__(*nodes, cards=cards)
+    def __init__(self, *nodes: str, cards: int = 1, is_patched: bool = False) -> None:
+        super().__init__(*nodes, cards=cards, is_patched=is_patched)
         self.waker = Waker(self.state, self.kube, self.clock, lambda: self.is_leading)
 
     def add(self, name: str) -> str:
@@ -393,3 +393,82 @@ def test_a_simulation_misses_nothing(desk: Scene) -> None:
     desk.clock.advance(FIRST_S)
     desk.waker.look()
     assert not desk.writes()
+
+
+# -- cards that are free without an event of kube-scheduler's -------------------------------------
+@pytest.fixture
+def full() -> Scene:
+    """`a` is reserved on `n0`, and `b` finds no room there."""
+    full = Scene("n0")
+    full.add_pod("a", memory_mib=MEMORY_MIB)
+    full.sync()
+    assert full.choose("a") == "n0"
+    full.add_pod("b", memory_mib=MEMORY_MIB)
+    full.sync()
+    assert not full.choose("b")
+    assert full.waker.look()
+    assert not full.writes()
+    return full
+
+
+@shows(
+    "E13",
+    fault="a pod with a reservation is deleted, and another is tried before the cards are free",
+    happens="the node is written once they are, upon which kube-scheduler takes up who waits",
+)
+def test_pods_that_came_before_a_deletion_was_seen_are_taken_up(full: Scene) -> None:
+    full.delete_pod("a")
+    full.sync()
+    for _ in range(2):
+        assert full.waker.look()
+    assert full.writes() == 1
+    assert full.choose("b") == "n0"
+
+
+def test_write_for_cards_that_are_free_is_tried_again(full: Scene) -> None:
+    full.delete_pod("a")
+    full.sync()
+    full.kube.fail("label_node", KubeError("no", 500))
+    assert not full.waker.look()
+    for _ in range(2):
+        assert full.waker.look()
+    assert full.writes() == 2
+    assert full.mark_of("n0")
+
+
+def test_reservation_that_is_made_again_frees_nothing(full: Scene) -> None:
+    assert full.choose("a") == "n0"
+    assert full.waker.look()
+    assert not full.writes()
+
+
+def test_cards_that_nobody_has_missed_lately_write_nothing(full: Scene) -> None:
+    full.clock.advance(FORGET_S + 1)
+    full.delete_pod("a")
+    full.sync()
+    assert full.waker.look()
+    assert not full.writes()
+    full.add_pod("c", memory_mib=2 * MEMORY_MIB)
+    full.sync()
+    assert not full.choose("c")
+    assert full.waker.look()
+    assert not full.writes(), "they were free before it came"
+
+
+@shows(
+    "E13",
+    fault="a new leader keeps cards for a binding of the former one that never arrives",
+    happens="pods that were refused meanwhile, by either leader, are taken up once they are free",
+)
+def test_pods_are_taken_up_once_the_reservations_of_a_former_leader_are_cleared() -> None:
+    desk = Scene("n0", is_patched=True)
+    desk.add_pod("a", memory_mib=MEMORY_MIB)
+    desk.sync()
+    assert desk.choose("a") == "n0"
+    desk.sync()
+    desk.restarted()
+    assert desk.held() == {"a": MEMORY_MIB}
+    desk.clear_leftovers()
+    assert desk.held() == {}
+    assert desk.waker.look()
+    assert desk.writes() == 1
