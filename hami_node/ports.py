@@ -216,6 +216,18 @@ class EventNote:
     is_warning: bool = True
     is_routine: bool = False
 
+    @classmethod
+    def about(cls, what: Pod | Node, reason: str, message: str) -> Self:
+        """A warning about a pod or a node."""
+        return cls(
+            kind="Pod" if isinstance(what, Pod) else "Node",
+            namespace=what.namespace if isinstance(what, Pod) else "",
+            name=what.name,
+            uid=what.uid,
+            reason=reason,
+            message=message,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.engine.fleet.fleet import NoNode
@@ -191,17 +191,8 @@ class PodFilter:
         return FilterAnswer(unresolvable=dict.fromkeys(args.candidates, why))
 
     def _notify(self, pod: Pod, reason: str, message: str) -> None:
-        note = EventNote(
-            kind="Pod",
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            reason=reason,
-            message=message,
-            is_warning=reason == FAILED,
-            is_routine=message != INTERNAL_FAILURE,
-        )
-        self._out.notify(note)
+        note, is_routine = EventNote.about(pod, reason, message), message != INTERNAL_FAILURE
+        self._out.notify(replace(note, is_warning=reason == FAILED, is_routine=is_routine))
 
 
 def _as_given(args: FilterArgs) -> FilterAnswer:

@@ -47,7 +47,6 @@ from hami_node.node.usage.passes import UsagePasses
 from hami_node.ports import EventNote
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import NAME as LEDGER
-from hami_node.record.ledger import VERSION as LEDGER_VERSION
 from hami_node.record.ledger import Found, Ledger
 from hami_node.vendors.on_node.publication import CardSources, Publication
 from hami_node.vendors.spec import AnyVendor, protocol_of, protocols_of
@@ -111,7 +110,7 @@ class ClusterServices:
         # Names of resources can't change while the daemon runs.
         self._served = tuple(protocol_of(owner.vendor, settings) for owner in parts.vendor_cards)
         self.ledger = Ledger(
-            RecordFile(settings.record_dir, LEDGER, version=LEDGER_VERSION),
+            RecordFile(settings.record_dir, LEDGER),
             on_failure=self.metrics.count_record_failure,
         )
         self._loaded = threading.Event()

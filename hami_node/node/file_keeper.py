@@ -89,17 +89,11 @@ class FileKeeper:
             return
         shown = "; ".join(stuck[:MAX_SHOWN])
         log.warning("container_files_left", extra=kv(count=len(stuck), files=shown))
-        self._cluster.notify(
-            EventNote(
-                kind="Node",
-                namespace="",
-                name=node.name,
-                uid=node.uid,
-                reason=STUCK_EVENT,
-                message=f"{len(stuck)} files of ended containers can't be removed without rights "
-                f"that hami-node does not have; remove them as an administrator: {shown}",
-            )
+        why = (
+            f"{len(stuck)} files of ended containers can't be removed without rights that "
+            f"hami-node does not have; remove them as an administrator: {shown}"
         )
+        self._cluster.notify(EventNote.about(node, STUCK_EVENT, why))
 
     def _tell_pods(self, closed: frozenset[ClosedFile]) -> None:
         """Say once whose file is out of our hands: such a pod can fill the node's disk."""

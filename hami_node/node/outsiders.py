@@ -11,7 +11,7 @@ from hami_node.model import Node, Uuid
 from hami_node.node.holdings.foreign import ForeignHolders, WatchedCards
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.observed import ObservedHoldings
-from hami_node.node.kubelet.rivals import Contested, Rivals, taken_note
+from hami_node.node.kubelet.rivals import TAKEN_EVENT, Contested, Rivals
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.ledger import Ledger
@@ -144,7 +144,7 @@ def build_rivals(
         cluster.metrics.set_resource_taken(resource, is_taken=bool(why))
         node = cluster.view.node()
         if why and node is not None:
-            cluster.notify(taken_note(node, why))
+            cluster.notify(EventNote.about(node, TAKEN_EVENT, why))
 
     return Rivals(
         [

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ class State(StrEnum):
     DAMAGED = "damaged"
     """Or unreadable, for any reason."""
     NEWER = "newer"
-    """Of a format that this program does not know; its own last record is taken, if it is there."""
+    """Of a format that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +65,13 @@ class RecordFile:
     def load(self) -> Loaded:
         """Read the record. Never raises: what can't be read is set aside and reported.
 
-        A record of a newer format is set aside too, and the last record in our own format is taken:
-        the newer program has kept it.
+        So is a record of a newer format, for the newer program that may come back.
         """
-        found, version = self._read(self.path)
+        found, version = self._read()
         if found.state is State.DAMAGED:
             self._set_aside("damaged")
         elif found.state is State.NEWER:
             self._set_aside(f"v{version}.newer")
-            older, _ = self._read(self._folder / f"{self._name}.v{self._version}.record")
-            return replace(found, payload=older.payload)
-        elif found.state is State.WHOLE and version < self._version:
-            self._keep_copy(f"v{version}.record")
         return found
 
     def save(self, payload: bytes) -> None:
@@ -122,8 +117,9 @@ class RecordFile:
         except OSError as e:
             raise RecordError(f"{self.path} can't be synced: {e.strerror or e}") from e
 
-    def _read(self, path: Path) -> tuple[Loaded, int]:
-        """The record at `path` and its format's version, 0 where that is unknown."""
+    def _read(self) -> tuple[Loaded, int]:
+        """The record and its format's version, 0 where that is unknown."""
+        path = self.path
         try:
             raw = _read_regular(path)
         except FileNotFoundError:
@@ -141,17 +137,6 @@ class RecordFile:
         if len(payload) != size or _digest(self._name, version, payload) != header[4].decode():
             return _damaged(f"{path} is damaged: size or checksum differ"), version
         return Loaded(state=State.WHOLE, payload=payload), version
-
-    def _keep_copy(self, ending: str) -> None:
-        """Keep the record for the older program that wrote it, which may come back."""
-        copy, new = (self._folder / f"{self._name}.{end}" for end in (ending, "copy"))
-        try:
-            new.unlink(missing_ok=True)
-            os.link(self.path, new, follow_symlinks=False)
-            new.replace(copy)
-            new.unlink(missing_ok=True)  # it is left where both are the same file already
-        except OSError as e:
-            log.warning("record_not_copied", extra=kv(record=self.path, error=str(e)))
 
     def _set_aside(self, ending: str) -> None:
         """Keep the record under another name, in place of what was kept there before."""

@@ -24,7 +24,6 @@ from hami_node.record.writer import RecordWriter
 log = logging.getLogger(__name__)
 
 NAME: Final = "grants"
-VERSION: Final = 1
 MAX_POD_BYTES: Final = 512 * 1024
 """The most that one pod may have on record: more than 300 containers. What pods have together is
 bounded by how many kubelet runs."""

@@ -301,12 +301,9 @@ def test_killed_between_record_and_answer_the_slice_is_free_again(
 )
 def test_newer_record_is_kept_aside_and_rebuilt(rig: Rig) -> None:
     rig.stop()
-    newer = RecordFile(rig.record, "grants", version=2)
-    assert newer.load().state is State.WHOLE
-    newer.save(b"of the future")
+    RecordFile(rig.record, "grants", version=2).save(b"of the future")
     rig.start()
     eventually(lambda: rig.metric("record_rebuilt_total", reason="newer") == 1, LIMIT_S)
-    assert (rig.record / "grants.v1.record").exists(), "its own last record was kept"
     assert (rig.record / "grants.v2.newer").exists()
     assert_old_keeps_its_card(rig)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hami_node.record.file import RecordFile
-from hami_node.record.ledger import NAME, VERSION, Entry, Ledger
+from hami_node.record.ledger import NAME, Entry, Ledger
 from hami_node.simulate.kubelet import _RefusedError
 from hami_node.vendors.nvidia.regions.region_layouts import LAYOUTS
 from hami_node.wire.objects import decode_pod
@@ -174,7 +174,7 @@ class BusyNode:
 
     def entries(self) -> dict[str, Entry]:
         """The ledger's entries by pod, read from its file."""
-        ledger = Ledger(RecordFile(self.rig.root / "record", NAME, version=VERSION))
+        ledger = Ledger(RecordFile(self.rig.root / "record", NAME))
         found = ledger.load()
         assert not found.problem, found
         return {entry.pod: entry for entry in ledger.entries()}

@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.errors import Conflict, KubeError, NotFound, NotLeading, WireError
@@ -219,17 +219,8 @@ class Resizer:
         self._write(pod, {names.POD_RESIZE_STATE: state}, fence)
         log.info("resize_refused", extra=kv(pod=pod.key, why=why))
         self._out.on_result("refused")
-        self._out.notify(
-            EventNote(
-                kind="Pod",
-                namespace=pod.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                reason=REFUSED_EVENT,
-                message=f"the pod is not resized: {why}",
-                is_routine=True,
-            )
-        )
+        note = EventNote.about(pod, REFUSED_EVENT, f"the pod is not resized: {why}")
+        self._out.notify(replace(note, is_routine=True))
 
     def _write(self, pod: Pod, annotations: Annotations, fence: Fence) -> None:
         """Write exactly this version of the pod: whatever else changes it comes first."""

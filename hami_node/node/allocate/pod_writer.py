@@ -200,7 +200,7 @@ class PodWriter:
 
     def notify(self, pod: Pod, reason: str, message: str) -> None:
         """Write an Event about the pod."""
-        self._emit(event_about(pod, reason, message))
+        self._emit(EventNote.about(pod, reason, message))
 
 
 def _served_text(candidate: Candidate) -> str:
@@ -234,15 +234,3 @@ def _same_phase(pod: Pod) -> JsonPatch:
     phase = pod.annotations.get(names.POD_BIND_PHASE)
     path = annotation_pointer(names.POD_BIND_PHASE)
     return [] if phase is None else [{"op": "test", "path": path, "value": phase}]
-
-
-def event_about(pod: Pod, reason: str, message: str) -> EventNote:
-    """A warning Event about a pod."""
-    return EventNote(
-        kind="Pod",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        reason=reason,
-        message=message,
-    )

@@ -15,9 +15,9 @@ from typing import Final
 
 from hami_node.errors import KubeletError
 from hami_node.logs import kv
-from hami_node.model import Node, uuid_of
+from hami_node.model import uuid_of
 from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, Lifecycle, own_sockets
-from hami_node.ports import EventNote, HeldContainer
+from hami_node.ports import HeldContainer
 from hami_node.text import cut
 
 log = logging.getLogger(__name__)
@@ -170,18 +170,6 @@ class Rivals:
             f"sockets of other plugins in {self._dir}: {others}; remove that plugin from this "
             "node, then this daemon registers again"
         )
-
-
-def taken_note(node: Node, why: str) -> EventNote:
-    """The Event on the node about a resource that was taken."""
-    return EventNote(
-        kind="Node",
-        namespace="",
-        name=node.name,
-        uid=node.uid,
-        reason=TAKEN_EVENT,
-        message=why,
-    )
 
 
 def _foreign(held: Sequence[HeldContainer], resource: str, seen: _Seen) -> Iterator[_Holder]:

@@ -133,11 +133,5 @@ def _reading(
 
 def _note(error: PartError, part: PartView, divided: DividedCards, pod: Pod) -> EventNote:
     index = next(card.index for card in divided.cards if card.uuid == part.card)
-    return EventNote(
-        kind="Pod",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        reason=EVENT,
-        message=f"container {part.container}, {part.kind} {part.uuid} of card {index}: {error.why}",
-    )
+    of = f"container {part.container}, {part.kind} {part.uuid} of card {index}"
+    return EventNote.about(pod, EVENT, f"{of}: {error.why}")

@@ -38,15 +38,6 @@ class Reruns:
         for uid in found.keys() - self._told:
             pod, why = found[uid]
             log.error("init_containers_run_again", extra=kv(pod=pod.key, why=why))
-            self._notify(
-                EventNote(
-                    kind="Pod",
-                    namespace=pod.namespace,
-                    name=pod.name,
-                    uid=uid,
-                    reason=EVENT,
-                    message=why,
-                )
-            )
+            self._notify(EventNote.about(pod, EVENT, why))
         self._told = frozenset(found)
         return len(found)

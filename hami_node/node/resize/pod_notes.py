@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.errors import Conflict, KubeError, NotFound
@@ -76,14 +76,5 @@ class PodNotes:
         self.on_result("resized" if is_done else "refused")
         message = state.why if is_done else f"the pod is not resized: {state.why}"
         log.info("resize_over", extra=kv(pod=pod.key, state=state.state, why=state.why))
-        self.notify(
-            EventNote(
-                kind="Pod",
-                namespace=pod.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                reason=RESIZED_EVENT if is_done else REFUSED_EVENT,
-                message=message,
-                is_warning=not is_done,
-            )
-        )
+        note = EventNote.about(pod, RESIZED_EVENT if is_done else REFUSED_EVENT, message)
+        self.notify(replace(note, is_warning=not is_done))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.errors import RecordError
-from hami_node.record.file import MAX_BYTES, RecordFile
+from hami_node.record.file import MAX_BYTES, RecordFile, State
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
@@ -31,19 +31,6 @@ def test_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> N
     (tmp_path / "r").chmod(mode)
     with pytest.raises(RecordError, match="others may write its folder"):
         RecordFile(tmp_path / "r", "grants").save(b"x")
-
-
-def test_older_record_is_kept_for_the_older_program(tmp_path: Path) -> None:
-    RecordFile(tmp_path, "grants").save(b"old")
-    newer = RecordFile(tmp_path, "grants", version=2)
-    assert newer.load().payload == b"old"
-    assert newer.load().payload == b"old", "killed before its first save, it finds it again"
-    newer.save(b"new")
-    assert newer.load().payload == b"new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "grants.record",
-        "grants.v1.record",
-    ]
 
 
 def test_missing_record_is_said(tmp_path: Path) -> None:
@@ -74,13 +61,10 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
         assert record.load().payload is None, f"byte {i}"
 
 
-def test_newer_format_is_set_aside_and_the_older_record_is_read(tmp_path: Path) -> None:
-    newer = RecordFile(tmp_path, "grants", version=2)
-    RecordFile(tmp_path, "grants").save(b"old")
-    assert newer.load().payload == b"old"
-    newer.save(b"new")
+def test_newer_format_is_set_aside(tmp_path: Path) -> None:
+    RecordFile(tmp_path, "grants", version=2).save(b"new")
     loaded = RecordFile(tmp_path, "grants").load()
-    assert loaded.payload == b"old"
+    assert (loaded.state, loaded.payload) == (State.NEWER, None)
     assert "newer format 2" in loaded.problem
     assert (tmp_path / "grants.v2.newer").exists()
 

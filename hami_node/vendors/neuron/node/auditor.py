@@ -155,16 +155,7 @@ class NeuronAuditor:
                 "neuron_grant_invalid",
                 extra=kv(pod=pod.key, rule=finding.fault, detail=finding.detail),
             )
-            self._notify(
-                EventNote(
-                    kind="Pod",
-                    namespace=pod.namespace,
-                    name=pod.name,
-                    uid=pod.uid,
-                    reason=EVENT,
-                    message=f"{finding.fault}: {finding.detail}",
-                )
-            )
+            self._notify(EventNote.about(pod, EVENT, f"{finding.fault}: {finding.detail}"))
 
     # -- what can't be given -----------------------------------------------------------------------
     def _closed_by(
