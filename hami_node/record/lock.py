@@ -22,8 +22,9 @@ ANOTHER: Final = (
 class RecordLock:
     """The lock on the folder of the records, until this process ends, however it ends.
 
-    A thread waits for it, so that a folder that hangs holds nobody up. A folder that can't be
-    opened has no records that could be overwritten: nobody waits for it, and it is tried again.
+    A thread waits for it, so that probes are answered meanwhile: a folder that hangs may be
+    another's. One that can't be opened has no records that could be overwritten: nobody waits for
+    it, and it is tried again.
     """
 
     def __init__(self, folder: Path) -> None:

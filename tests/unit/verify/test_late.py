@@ -12,11 +12,17 @@ from hami_node.cli.show.screen import Styled
 from hami_node.view.rows import is_late
 from hami_node.wire.values.timestamps import format_rfc3339
 from tests.fakes.installed import Installed
+from tests.reliability import shows
 from tests.unit.cli.test_tables import node_view
 from tests.unit.verify.calling import findings, states
 from tests.unit.verify.faults import annotated
 
 
+@shows(
+    "E6",
+    fault="a node's daemon has not reported for a while, and people ask several commands",
+    happens="`top`, `nodes`, `inspect`, `verify` and the view call it late after the same 90 s",
+)
 @pytest.mark.parametrize(("silent_s", "late"), [(60, False), (80, False), (100, True), (170, True)])
 def test_every_command_calls_a_node_late_after_the_same_silence(
     cluster: Installed, silent_s: int, late: bool
