@@ -9,10 +9,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 SHORTEST_S: Final = 0.01
 """With less left there is no time for another try."""
+
+
+class Waitable(Protocol):
+    """A `threading.Event`, or a `threading.Condition` that is held."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait; False if the timeout expires first."""
 
 
 class SystemClock:
@@ -25,6 +32,14 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds on a clock that never jumps."""
         return time.monotonic()
+
+    def wait(self, event: Waitable, seconds: float | None) -> bool:
+        """Wait so many seconds at most."""
+        return event.wait(seconds)
+
+    def deadline(self, seconds: float, stop: threading.Event | None = None) -> Deadline:
+        """On the clock that never jumps."""
+        return Deadline.after(seconds, time.monotonic, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from hami_node.clock import Deadline
+from hami_node.clock import Deadline, Waitable
 from hami_node.model import Device, Node, PairScores, Pod, Uuid
 
 JsonPatch = Sequence[Mapping[str, object]]
@@ -198,6 +199,15 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds on a clock that never jumps."""
+
+    def wait(self, event: Waitable, seconds: float | None) -> bool:
+        """Wait for an event, or a condition that is held; False if the time expires first.
+
+        Without a time (None) it waits until the event is set.
+        """
+
+    def deadline(self, seconds: float, stop: threading.Event | None = None) -> Deadline:
+        """The deadline that many seconds from now, for an answer from or to another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

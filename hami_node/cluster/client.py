@@ -214,7 +214,7 @@ class KubeClient:
         subject = f"pods/{pod.namespace}/{pod.name}/binding"
         sender, query = self.sender, dict[str, object]()
         if within_s is not None:
-            sender = sender.within(Deadline.after(within_s, self._clock.monotonic))
+            sender = sender.within(self._clock.deadline(within_s))
             query["query"] = (("timeout", f"{max(int(within_s * 1000), 1)}ms"),)
         sender.send(_call("POST", "create", path, "pods/binding", subject, body=body, **query))
 
@@ -361,7 +361,7 @@ def connect(
         user_agent=f"hami-node/{__version__} ({component})",
         timeouts=timeouts,
         on_request=on_request,
-        monotonic=clock.monotonic,
+        clock=clock,
     )
     sender = Sender(connection, stop=stop)
     return KubeClient(sender, component=component, clock=clock, host_name=host_name)

@@ -148,7 +148,7 @@ class EventWriter:
                     fields = kv(about=about, reason=note.reason, error=str(error))
                     log.warning("event_not_written", extra=fields)
                     return False
-                stop.wait(wait_s)
+                self._clock.wait(stop, wait_s)
             else:
                 return True
         return False

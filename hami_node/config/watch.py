@@ -14,6 +14,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
 from hami_node.logs import kv
+from hami_node.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,15 @@ class ConfigWatch:
         paths: Sequence[Path],
         on_change: Callable[[], None],
         on_request: Callable[[], None] = lambda: None,
+        *,
+        clock: Clock,
     ) -> None:
         """Compare with the files as they are now, whether they exist yet or not.
 
         `on_change` runs in the watching thread after each change, and before `on_request` for each
         `request`.
         """
-        self._paths = tuple(paths)
+        self._paths, self._clock = tuple(paths), clock
         self._seen = self._digests()
         self._on_change, self._on_request = on_change, on_request
         self._wake, self._requested = threading.Event(), threading.Event()
@@ -52,10 +55,10 @@ class ConfigWatch:
         observer = self._watch_folders()
         self._wake.set()  # a file may have changed since it was read for the first time
         while not stop.is_set():
-            if self._wake.wait(CHECK_INTERVAL_S):
+            if self._clock.wait(self._wake, CHECK_INTERVAL_S):
                 self._wake.clear()
                 if not self._requested.is_set():
-                    stop.wait(SETTLE_S)
+                    self._clock.wait(stop, SETTLE_S)
             if not stop.is_set():
                 self._compare()
         if observer is not None:

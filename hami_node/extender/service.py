@@ -59,17 +59,18 @@ class Extender:
         self.is_outdated = False
         self._metrics = ExtenderMetrics(CollectorRegistry())
         self._end_of_lead = threading.Event()
+        clock = clock or SystemClock()
         self._leaving = threading.Lock()
         self._threads = GuardedThreads(self.stop)
         self.parts = Parts(
             settings,
             vendors,
-            clock=clock or SystemClock(),
+            clock=clock,
             stop=self.stop,
             metrics=self._metrics,
             died=self._died,
         )
-        self._config = ConfigWatch(sources.files(), self._configuration_changed)
+        self._config = ConfigWatch(sources.files(), self._configuration_changed, clock=clock)
 
     def start(self) -> None:
         """Listen and start the watches; ready once nodes, pods and quotas have been listed.

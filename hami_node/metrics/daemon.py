@@ -49,7 +49,7 @@ class DaemonMetrics:
         self.registry = registry
         self.families = CollectorRegistry()  # all; `registry` shows those that have series
         registry.register(_WithSeries(self.families))
-        self._node, self._clock = node, clock
+        self._node, self.clock = node, clock
         self._sets: defaultdict[Counter, LabelSets] = defaultdict(LabelSets)
         build = self._gauge("build_info", "1, with the version of this daemon.", "version")
         build.labels(node, __version__).set(1)
@@ -71,7 +71,7 @@ class DaemonMetrics:
         ).labels(self._node)
         self._cards = CardCollector(self._node)
         self.families.register(self._cards)
-        self._usage = UsageCollector(self._node, self._clock, lambda: self._cards.cards)
+        self._usage = UsageCollector(self._node, self.clock, lambda: self._cards.cards)
         self.families.register(self._usage)
         self._parts = PartCollector(self._node)
         self.families.register(self._parts)
@@ -256,9 +256,9 @@ class DaemonMetrics:
 
     def mark_reported(self) -> None:
         """Note that the node's annotations are correct now."""
-        self._reported_at_s = self._clock.monotonic()
+        self._reported_at_s = self.clock.monotonic()
         self._report_age.labels(self._node).set_function(
-            lambda: self._clock.monotonic() - self._reported_at_s
+            lambda: self.clock.monotonic() - self._reported_at_s
         )
 
     def set_handshake_unanswered(self, is_unanswered: bool) -> None:

@@ -26,6 +26,7 @@ def build_locks(parts: NodeParts, cluster: ClusterParts) -> LockKeeper:
         live=cluster.live,
         vendors=cluster.served,
         node_name=parts.settings().node_name,
+        clock=parts.clock,
         on_removed=cluster.metrics.count_lock_removed,
     )
 

@@ -142,7 +142,10 @@ class ClusterServices:
         parts, settings = self._parts, self._parts.settings()
         self._locks = build_locks(parts, self._cluster)
         self.owed = OwedWrites(
-            kube=self._kube, locks=self._locks, file=RecordFile(settings.record_dir, OWED)
+            kube=self._kube,
+            locks=self._locks,
+            file=RecordFile(settings.record_dir, OWED),
+            clock=parts.clock,
         )
         self._divided = DividedReport(
             parts.vendor_cards,
@@ -161,6 +164,7 @@ class ClusterServices:
             node=self.view.node,
             ledger=self.ledger,
             on_change=self._reporter.wake,
+            clock=parts.clock,
         )
 
     def _serve(self) -> None:
@@ -175,7 +179,11 @@ class ClusterServices:
         )
         self._gauges = self._build_gauges()
         self._settler = Settler(
-            live=self.live, kube=self._kube, resources=self._kubelet, on_settled=self._settled
+            live=self.live,
+            kube=self._kube,
+            resources=self._kubelet,
+            clock=parts.clock,
+            on_settled=self._settled,
         )
         self._rivals = build_rivals(parts, self._cluster, self._outsiders.listed)
         self._files = FileKeeper(parts, self._cluster, self._outsiders.recorded)
@@ -364,7 +372,7 @@ class ClusterServices:
             try:
                 found = self.ledger.load()
             except RecordError:  # which was logged
-                stop.wait(RECORD_CHECK_S)
+                self._parts.clock.wait(stop, RECORD_CHECK_S)
             else:
                 self._await("the API server")
                 self._loaded.set()

@@ -81,7 +81,9 @@ class Daemon:
             for vendor in self.vendors
             if vendor.served is not None
         )
-        self.config_watch = ConfigWatch(sources.files(), self.reload, self._register_again)
+        self.config_watch = ConfigWatch(
+            sources.files(), self.reload, self._register_again, clock=self.clock
+        )
         self.cluster: ClusterServices | None = None
 
     @property
@@ -199,7 +201,7 @@ class Daemon:
 
     def wait(self) -> int:
         """Wait for the end; the process's exit code."""
-        while not self.stop.wait(1.0):
+        while not self.clock.wait(self.stop, 1.0):
             for owner in self.vendor_cards:
                 if why := owner.why_restart():
                     log.error("restart_needed", extra=kv(why=why))

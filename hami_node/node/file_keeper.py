@@ -46,7 +46,7 @@ class FileKeeper:
             if not self._recorded.wait(START_CHECK_S):
                 continue
             wait_s = self.tidy()
-            if self._wake.wait(wait_s):
+            if self._clock.wait(self._wake, wait_s):
                 self._wake.clear()
 
     def tidy(self) -> float:

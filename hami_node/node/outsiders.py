@@ -159,5 +159,6 @@ def build_rivals(
         plugin_dir=parts.settings().plugin_dir,
         held=cluster.kubelet.list,
         on_taken=tell,
+        clock=parts.clock,
         on_listed=on_listed,
     )

@@ -53,8 +53,8 @@ class PartKeeper:
             if stop.is_set():
                 return
         while not stop.is_set():
-            if self._wake.wait(self.keep()):
-                stop.wait(SETTLE_S)
+            if self._parts.clock.wait(self._wake, self.keep()):
+                self._parts.clock.wait(stop, SETTLE_S)
                 self._wake.clear()
 
     def keep(self) -> float | None:

@@ -20,7 +20,7 @@ NETWORK = "k8s.ovn.org/pod-networks"
     happens="both survive: the pods are served, and every foreign annotation is there",
 )
 def test_foreign_annotations_survive_every_write(node: Rig) -> None:
-    node.start(report_interval_s="0.2")
+    node.start(report_interval_s="2")
     pods = [f"p{number}" for number in range(10)]
     stop = threading.Event()
 

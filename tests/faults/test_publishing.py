@@ -23,7 +23,7 @@ def test_first_writes_fail_the_node_is_registered_all_the_same(
     node: Rig, outcome: int | str
 ) -> None:
     node.api.fail_next("patch", "nodes", outcome)
-    node.start(report_interval_s="1")
+    node.start(report_interval_s="10")
     eventually(lambda: node.register_text, LIMIT_S)
     assert node.register_text.count("GPU-") == node.card_count
 
@@ -34,7 +34,7 @@ def test_first_writes_fail_the_node_is_registered_all_the_same(
     happens="it is written again as it should be; foreign annotations stay",
 )
 def test_edited_registration_is_written_again(node: Rig) -> None:
-    node.start(report_interval_s="1")
+    node.start(report_interval_s="10")
     right = node.register_text
     node.api.fail_next("patch", "nodes", 500)
     for wrong in (None, right.replace("GPU-", "GPX-"), "{" * 5000):
@@ -49,7 +49,7 @@ def test_edited_registration_is_written_again(node: Rig) -> None:
     happens="the API server gets no write and no list",
 )
 def test_quiet_node_sends_no_write_and_no_list(node: Rig) -> None:
-    node.start(handshake="on-request", report_interval_s="0.2")
+    node.start(handshake="on-request", report_interval_s="2")
     node.wait_node_seen()
 
     def asked_within(seconds: float) -> list[str]:

@@ -182,11 +182,13 @@ class AllocatingDaemon:
             live=self.live,
             vendors=[vendor],
             node_name=NODE,
+            clock=clock,
         )
         self.owed = OwedWrites(
             kube=kube,
             locks=self.keeper,
             file=MortalRecord(world, "owed", fate),
+            clock=clock,
         )
         cards = world.cards
         rules = AllocateRules(vendor=vendor, vendors=(vendor,), compat=COMPATS["2.8"])

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from hami_node.clock import SystemClock
 from hami_node.config.sources import ConfigSources
 from hami_node.model import Pod
 from hami_node.simulate.kubelet import Admission
@@ -88,6 +89,7 @@ class MigRig(Rig):
 
     def __init__(self, driver: Stub) -> None:
         super().__init__(cards=3)
+        self.clock = SystemClock()  # the driver's calls take as long as ever
         self.stub, self.hardware = driver, driver.mig
         self.hardware.reset()
         self.show()

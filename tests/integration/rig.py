@@ -20,6 +20,7 @@ from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import cards_file
+from tests.fakes.clock import PacedClock
 from tests.fakes.faulty_kubelet import FaultyKubelet
 from tests.fakes.limiter import lay_limiter, take_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
@@ -28,8 +29,10 @@ from tests.fakes.waiting import eventually
 
 GPU: Final = nvidia_names.RESOURCE_GPU
 SLOTS: Final = 10
+PACE: Final = 10.0
+"""How much faster the daemon's intervals and back-off pass."""
 LIMIT_S: Final = 60.0
-"""Longer than a watch may pause after several failures in a row (3, then 9, then 15 s)."""
+"""For hopeless cases: at this pace the longest pauses of a watch or a registration are 3 s."""
 
 
 class Rig:
@@ -63,7 +66,7 @@ class Rig:
         self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
         self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
         self.daemon: Daemon | None = None
-        self.clock: Clock | None = None
+        self.clock: Clock = PacedClock(PACE)
 
     # -- the machine -------------------------------------------------------------------------------
     def write_cards(self, **faults: Any) -> None:

@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,23 +22,25 @@ from hami_node.vendors.nvidia.regions.region_layouts import MAGIC
 from hami_node.wire import names
 from hami_node.wire.limiters import limiters_of
 from tests.fakes.cards import uuid
+from tests.fakes.clock import PacedClock
 from tests.fakes.pods import NODE, Box, Part
 from tests.fakes.waiting import eventually
-from tests.integration.rig import LIMIT_S, Rig
+from tests.integration.rig import LIMIT_S, PACE, Rig
 from tests.reliability import shows
 
 
-class LateClock:
-    """The machine's own time, moved ahead by hand."""
+class LateClock(PacedClock):
+    """The rig's time, moved ahead by hand."""
 
     def __init__(self) -> None:
+        super().__init__(PACE)
         self.ahead_s = 0.0
 
     def now(self) -> float:
-        return time.time() + self.ahead_s
+        return super().now() + self.ahead_s
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_s
+        return super().monotonic() + self.ahead_s
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The whole daemon under a scheduler of HAMi 2.5 to 2.7, on a clock that the test moves."""
+"""The whole daemon under a scheduler of HAMi 2.5 to 2.7, in a fraction of the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_node.vendors.nvidia.choices import RegisterFormat
 from hami_node.vendors.nvidia.node.register_form import form_of
 from hami_node.wire.values.timestamps import format_dashed
 from tests.fakes.cards import uuid
-from tests.fakes.clock import FakeClock
+from tests.fakes.clock import PacedClock
 from tests.fakes.pods import NODE, Box, Generation, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
@@ -27,7 +27,7 @@ class Minutes:
 
     def __init__(self, rig: Rig, reads: RegisterFormat) -> None:
         self.rig, self.reads = rig, reads
-        self.clock = FakeClock()
+        self.clock = PacedClock(HURRY)
         self.is_away = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -35,7 +35,6 @@ class Minutes:
 
     def _run(self) -> None:
         while not self._stop.wait(0.02):
-            self.clock.advance(0.02 * HURRY)
             notes = self.rig.notes
             is_question = notes.get(nvidia_names.NODE_HANDSHAKE, "").startswith("Reported")
             is_read = form_of(notes.get(nvidia_names.NODE_REGISTER)) is self.reads

@@ -14,7 +14,7 @@ from tests.fakes.pods import NODE, Box, Part, pod_body
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
 
-OFTEN = "0.2"
+OFTEN = "2"
 FOREIGN = {
     "example.com/owner": "someone",
     "hami.io/node-handshake-dcu": "Requesting_2024.01.02 03:04:05",
@@ -52,7 +52,7 @@ def test_nothing_changes_only_the_handshake_is_written(node: Rig) -> None:
 
 
 def test_on_request_and_nothing_asked_no_write_at_all(node: Rig) -> None:
-    node.start(handshake="on-request", report_interval_s="0.05")
+    node.start(handshake="on-request", report_interval_s="0.5")
     assert nvidia_names.NODE_HANDSHAKE not in node.notes
     node.wait_node_seen()
     before = node.api.read("nodes", NODE)["metadata"]["resourceVersion"]

@@ -22,7 +22,7 @@ def rig(driver: Stub) -> Iterator[Rig]:
     driver.show()
     made = Rig(cards=3)
     try:
-        made.start(backend="nvml", report_interval_s="0.2")
+        made.start(backend="nvml", report_interval_s="2")
         yield made
     finally:
         made.close()
@@ -53,7 +53,7 @@ def test_card_that_needs_a_reset_is_out_until_an_operator_clears_it(rig: Rig, dr
     eventually(lambda: sick(rig) == {UUIDS[1]}, LIMIT_S)
     rig.stop()
     rig.card_count = 2  # healthy ones
-    rig.start(backend="nvml", report_interval_s="0.2")
+    rig.start(backend="nvml", report_interval_s="2")
     eventually(lambda: sick(rig) == {UUIDS[1]}, LIMIT_S)
     reason = rig.cards[1].unhealthy_reason
     assert f"{names.NODE_CLEAR_ERRORS}={UUIDS[1]}" in reason

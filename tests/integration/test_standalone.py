@@ -126,7 +126,7 @@ def test_schedulers_see_no_card_and_people_see_the_shares(rig: ShareRig) -> None
 
 
 def test_what_is_taken_is_shown_once_an_interval(bare: ShareRig) -> None:
-    bare.start_shares(report_interval_s="0.3")
+    bare.start_shares(report_interval_s="3")
     assert bare.run("p", Shares(count=3)).is_admitted
 
     def taken() -> list[tuple[int, int]]:

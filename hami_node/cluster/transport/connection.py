@@ -24,6 +24,7 @@ from hami_node.cluster.transport.failures import decode_status, failure_of, fore
 from hami_node.cluster.transport.light_import import import_light
 from hami_node.errors import AnswerTooLarge, ConfigError, KubeError
 from hami_node.logs import kv
+from hami_node.ports import Clock
 
 (_rest, _keepalive) = import_light("kubernetes.client.rest", "kubernetes.utils.keepalive")
 
@@ -103,7 +104,7 @@ class Connection:
         load: Callable[[], Any],
         *,
         user_agent: str,
-        monotonic: Callable[[], float],
+        clock: Clock,
         timeouts: Timeouts | None = None,
         on_request: OnRequest | None = None,
     ) -> None:
@@ -113,7 +114,7 @@ class Connection:
             load: returns the `kubernetes` Configuration; called again when the API server no longer
                 accepts our credentials, which may have been rotated.
             user_agent: sent with each request.
-            monotonic: seconds, for time limits.
+            clock: for time limits.
             timeouts: of each call.
             on_request: called after each request.
 
@@ -137,7 +138,7 @@ class Connection:
         self._user_agent = user_agent
         self._timeouts = timeouts or Timeouts()
         self._on_request = on_request or (lambda _verb, _resource, _status: None)
-        self._monotonic = monotonic
+        self._clock = clock
 
     @property
     def host(self) -> str:
@@ -154,7 +155,7 @@ class Connection:
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        limit = Deadline.after(self._timeouts.total_s, self._monotonic)
+        limit = self._clock.deadline(self._timeouts.total_s)
         if deadline is not None:
             limit = limit.at_most(deadline.left_s())
         with all_reads_by(limit):
@@ -170,7 +171,7 @@ class Connection:
         Raises:
             KubeError: or one of its kinds, by HTTP status.
         """
-        limit = Deadline.after(self._timeouts.total_s, self._monotonic)
+        limit = self._clock.deadline(self._timeouts.total_s)
         with all_reads_by(limit):
             response = self._open(call, self._timeouts.read_s, limit)
         stream = Stream(response, call, self.host)

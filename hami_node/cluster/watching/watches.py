@@ -176,7 +176,9 @@ class ResourceWatch(Generic[T]):
 
     def _pause(self, stop: threading.Event, wait_s: float) -> None:
         """Wait until stopped; a `relist` ends the wait, because a caller waits for it."""
-        while wait_s > 0 and not self._relist.is_set() and not stop.wait(min(wait_s, _WAKE_S)):
+        while wait_s > 0 and not self._relist.is_set():
+            if self._clock.wait(stop, min(wait_s, _WAKE_S)):
+                return
             wait_s -= _WAKE_S
 
     def _failed(self, error: KubeError) -> float:

@@ -13,7 +13,7 @@ from hami_node.errors import KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.ports import DaemonKube, Watched
+from hami_node.ports import Clock, DaemonKube, Watched
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
@@ -38,8 +38,8 @@ class LockKeeper:
         live: LiveUse,
         vendors: Sequence[VendorProtocol],
         node_name: str,
+        clock: Clock,
         on_removed: Callable[[str], None] = lambda _: None,
-        settle_s: float = SETTLE_S,
     ) -> None:
         """Wire the parts. `on_removed` is called with the reason why a lock was removed."""
         self._lock, self._node_name = lock, node_name
@@ -47,8 +47,7 @@ class LockKeeper:
         self._watched = watched
         self._live = live
         self._vendors = tuple(vendors)
-        self._on_removed = on_removed
-        self._settle_s = settle_s
+        self._clock, self._on_removed = clock, on_removed
         self._wake = threading.Event()
 
     def owner_now(self, deadline: Deadline) -> str:
@@ -87,7 +86,7 @@ class LockKeeper:
         """Check after every change and periodically until stopped."""
         wait_s = INTERVAL_S
         while not stop.is_set():
-            self._wake.wait(wait_s)
+            self._clock.wait(self._wake, wait_s)
             self._wake.clear()
             if not self._is_settled(stop):
                 continue
@@ -97,12 +96,14 @@ class LockKeeper:
             except KubeError as e:
                 log.warning("lock_not_checked", extra=kv(error=str(e)))
                 wait_s = RETRY_S
-                stop.wait(RETRY_S)
+                self._clock.wait(stop, RETRY_S)
 
     def _is_settled(self, stop: threading.Event) -> bool:
         """True if the lock stays the same for the settling time; a new lock wakes us again."""
         before = self._text()
-        return before is not None and not stop.wait(self._settle_s) and self._text() == before
+        if before is None or self._clock.wait(stop, SETTLE_S):
+            return False
+        return self._text() == before
 
     def _text(self) -> str | None:
         node = self._watched.node()

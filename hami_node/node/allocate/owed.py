@@ -19,7 +19,7 @@ from hami_node.errors import Conflict, KubeError, NotFound, RecordError
 from hami_node.logs import kv
 from hami_node.node.allocate.debt import Debt, phase_patch
 from hami_node.node.allocate.lock_keeper import LockKeeper
-from hami_node.ports import Kube
+from hami_node.ports import Clock, Kube
 from hami_node.record.file import Loaded, RecordFile, State
 from hami_node.record.writer import RecordWriter
 
@@ -44,9 +44,9 @@ _DECODER: Final = msgspec.json.Decoder(_Payload)
 class OwedWrites:
     """Debts by pod uid. Thread-safe; `run` pays them in its own thread."""
 
-    def __init__(self, *, kube: Kube, locks: LockKeeper, file: RecordFile) -> None:
+    def __init__(self, *, kube: Kube, locks: LockKeeper, file: RecordFile, clock: Clock) -> None:
         """Take over the debts on record, or when its disk answers."""
-        self._kube, self._locks = kube, locks
+        self._kube, self._locks, self._clock = kube, locks, clock
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._record = RecordWriter(file, is_synced_later=True)
@@ -83,7 +83,7 @@ class OwedWrites:
         """Pay whenever something is owed, until stopped and woken; failures are tried again."""
         while not stop.is_set():
             wait_s = self.pay(stop)
-            self._wake.wait(wait_s)
+            self._clock.wait(self._wake, wait_s)
             self._wake.clear()
 
     def pay(self, stop: threading.Event) -> float | None:

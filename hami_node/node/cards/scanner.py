@@ -138,7 +138,8 @@ class Scanner:
             self._wait(wait_s, stop)
             if self.state.error:
                 # A backend that fails at once must not be queried in a busy loop.
-                stop.wait(max(RETRY_S[0] - (self._clock.monotonic() - began_s), 0.0))
+                passed_s = self._clock.monotonic() - began_s
+                self._clock.wait(stop, max(RETRY_S[0] - passed_s, 0.0))
             if not stop.is_set():
                 self.scan_once()
         self._backend.close()
@@ -148,7 +149,7 @@ class Scanner:
             self._backend.wait_for_event(wait_s)
         except Exception:
             log.warning("wait_for_cards_failed", exc_info=True)
-            stop.wait(RETRY_S[0])
+            self._clock.wait(stop, RETRY_S[0])
 
     def _fail(self, error: str) -> None:
         self._failures += 1

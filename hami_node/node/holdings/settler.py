@@ -11,7 +11,7 @@ from hami_node.errors import KubeError, KubeletError, NotFound
 from hami_node.logs import kv
 from hami_node.node.holdings.endings import Holder
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.ports import Kube, PodResources
+from hami_node.ports import Clock, Kube, PodResources
 from hami_node.record.ledger import Found, Ledger
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,12 @@ class Settler:
         live: LiveUse,
         kube: Kube,
         resources: PodResources,
+        clock: Clock,
         on_settled: Callable[[], None] = lambda: None,
     ) -> None:
         """Wire the parts. `on_settled` is called after each pass that changed the ledger."""
         self._live, self._kube, self._resources = live, kube, resources
-        self._on_settled = on_settled
+        self._clock, self._on_settled = clock, on_settled
         self._wake = threading.Event()
 
     def wake(self) -> None:
@@ -57,8 +58,8 @@ class Settler:
         while not stop.is_set():
             if self.settle():
                 self._on_settled()
-            if self._wake.wait(INTERVAL_S):
-                stop.wait(SETTLE_S)
+            if self._clock.wait(self._wake, INTERVAL_S):
+                self._clock.wait(stop, SETTLE_S)
                 self._wake.clear()
 
     def settle(self) -> bool:

@@ -129,7 +129,7 @@ class Lifecycle:
         self._check_s = CHECK_INTERVAL_S
         self._retiring: list[threading.Thread] = []
         self._unheeded = 0
-        self._retired_s = -RETIREMENT_S
+        self._retirement = clock.deadline(0.0)
         self.registered = threading.Event()
         """Set while kubelet has accepted the current socket and keeps its stream open."""
         self.problem = ""
@@ -218,13 +218,13 @@ class Lifecycle:
 
     def _retire_after(self, old: _Serving, new: _Serving) -> None:
         """Let the old server answer until kubelet has switched to the new server."""
-        deadline = self._clock.monotonic() + LIST_TIMEOUTS_S[-1]
-        while not new.plugin.listed.wait(LIST_CHECK_S) and self._clock.monotonic() < deadline:
+        limit = self._clock.deadline(LIST_TIMEOUTS_S[-1])
+        while not new.plugin.listed.wait(LIST_CHECK_S) and limit.left_s():
             if self._stop.is_set():
                 break
         self._await_quiet((old.plugin, new.plugin))
         if old.plugin.has_stream():
-            self._retired_s = self._clock.monotonic()
+            self._retirement = self._clock.deadline(RETIREMENT_S)
         _retire(old, 0)
 
     def _await_quiet(self, plugins: Sequence[DevicePlugin]) -> None:
@@ -232,8 +232,8 @@ class Lifecycle:
 
         It makes several for one pod, with short pauses.
         """
-        deadline = self._clock.monotonic() + QUIET_LIMIT_S
-        while self._clock.monotonic() < deadline and not self._stop.is_set():
+        limit = self._clock.deadline(QUIET_LIMIT_S)
+        while limit.left_s() and not self._stop.is_set():
             before = [plugin.calls for plugin in plugins]
             is_idle = all(plugin.wait_idle(LIST_CHECK_S) for plugin in plugins)
             self._stop.wait(SWITCH_S)
@@ -295,9 +295,9 @@ class Lifecycle:
     def _hold(self, serving: _Serving) -> None:
         """Return when the registration has to be repeated."""
         began_s = self._clock.monotonic()
-        patience_s = LIST_TIMEOUTS_S[min(self._unheeded, len(LIST_TIMEOUTS_S) - 1)]
+        limit_s = LIST_TIMEOUTS_S[min(self._unheeded, len(LIST_TIMEOUTS_S) - 1)]
+        patience = self._clock.deadline(limit_s)
         while not self._stop.is_set():
-            age_s = self._clock.monotonic() - began_s
             # in this order: a stream that opens between the two has not ended
             was_open, is_open = serving.plugin.listed.is_set(), serving.plugin.has_stream()
             why = self._lost(serving)
@@ -308,12 +308,12 @@ class Lifecycle:
             if is_open:
                 self.problem = ""
                 self.registered.set()
-                if age_s > STEADY_S:
+                if self._clock.monotonic() - began_s > STEADY_S:
                     self._unheeded = 0
-            elif was_open or age_s > patience_s:
+            elif was_open or not patience.left_s():
                 verb = "has ended" if was_open else "never opened"
                 self._lose(f"kubelet {verb} the ListAndWatch stream of {self._resource}")
-                if self._clock.monotonic() - self._retired_s <= RETIREMENT_S:
+                if self._retirement.left_s():
                     return
                 self._unheeded += 1
                 if not self._hold_back(serving):
@@ -355,7 +355,7 @@ class Lifecycle:
 
     def _pause(self, timeout_s: float) -> None:
         """Wait for a folder event, the end of a stream, a request, stop or the timeout."""
-        self._wake.wait(timeout_s)
+        self._clock.wait(self._wake, timeout_s)
         self._wake.clear()
 
 

@@ -69,7 +69,7 @@ class AllocatorSlot:
 
     def deadline(self) -> Deadline:
         """The deadline of a call that begins now."""
-        return Deadline.after(self._budget_s, self._clock.monotonic, self._stop)
+        return self._clock.deadline(self._budget_s, self._stop)
 
     def take(self, wait_s: float) -> Allocator:
         """The allocator; a call right after the start waits for it.

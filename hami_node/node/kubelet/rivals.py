@@ -17,7 +17,7 @@ from hami_node.errors import KubeletError
 from hami_node.logs import kv
 from hami_node.model import uuid_of
 from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, Lifecycle, own_sockets
-from hami_node.ports import HeldContainer
+from hami_node.ports import Clock, HeldContainer
 from hami_node.text import cut
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class Rivals:
         plugin_dir: Path,
         held: Callable[[], tuple[HeldContainer, ...]],
         on_taken: Callable[[str, str], None],
+        clock: Clock,
         on_listed: Callable[[Sequence[HeldContainer]], None] = lambda _: None,
     ) -> None:
         """Wire the sources.
@@ -96,7 +97,7 @@ class Rivals:
         `on_taken` is called with a resource's name and why it is another plugin's; "" once it is
         ours. `on_listed` gets each list, for those who need not read it again.
         """
-        self._on_listed = on_listed
+        self._on_listed, self._clock = on_listed, clock
         self._resources, self._dir = tuple(resources), plugin_dir
         self._held, self._on_taken = held, on_taken
         self._states: dict[str, _State] = {}
@@ -111,7 +112,7 @@ class Rivals:
         """Check until stopped."""
         while not stop.is_set():
             self.check()
-            stop.wait(INTERVAL_S)
+            self._clock.wait(stop, INTERVAL_S)
 
     def check(self) -> None:
         """One look at kubelet's list; a list that can't be read changes nothing."""

@@ -52,7 +52,7 @@ class Gauges:
         `foreign_pods`: how many pods hold cards from another plugin; `audit`: checks what other
         plugins serve by right, and returns how many pods hold other cards than were reserved.
         """
-        self._foreign_pods = foreign_pods
+        self._foreign_pods, self._clock = foreign_pods, metrics.clock
         self._metrics = metrics
         self._vendor_cards = tuple(vendor_cards)
         self._live, self._node = live, node
@@ -74,8 +74,8 @@ class Gauges:
         """Copy after changes and periodically until stopped."""
         while not stop.is_set():
             self.copy(self._audit())
-            if self._wake.wait(INTERVAL_S):
-                stop.wait(SETTLE_S)
+            if self._clock.wait(self._wake, INTERVAL_S):
+                self._clock.wait(stop, SETTLE_S)
                 self._wake.clear()
 
     def copy(self, drifted: int = 0) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from hami_node.model import Node
 from hami_node.node.holdings.recorded import answer_of
 from hami_node.node.vendor_cards import VendorCards
+from hami_node.ports import Clock
 from hami_node.record.ledger import Ledger
 from hami_node.vendors.on_node.answer import ContainerResponse, HandOverState, NodeSituation
 
@@ -29,11 +30,12 @@ class HandOvers:
         node: Callable[[], Node | None],
         ledger: Ledger,
         on_change: Callable[[], None],
+        clock: Clock,
     ) -> None:
         """Wire the sources. `on_change`: how containers get their cards has changed."""
         self._owners, self._node = tuple(owners), node
         self._ledger, self._on_change = ledger, on_change
-        self._is_read = False
+        self._is_read, self._clock = False, clock
         self._wake = threading.Event()
 
     def record_read(self) -> None:
@@ -49,7 +51,7 @@ class HandOvers:
         """Look after changes and now and then until stopped; then close the responders."""
         while not stop.is_set():
             self.look()
-            self._wake.wait(INTERVAL_S)
+            self._clock.wait(self._wake, INTERVAL_S)
             self._wake.clear()
         self.look()
         for owner in self._owners:

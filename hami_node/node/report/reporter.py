@@ -75,7 +75,7 @@ class Reporter:
                 log.warning("report_failed", extra=kv(error=str(e), retry_s=RETRY_S))
                 wrote, wait_s = False, RETRY_S
             self._gap_s = min(self._gap_s * 2, MAX_GAP_S) if wrote else MIN_GAP_S
-            stop.wait(min(self._gap_s if wrote else 0.0, wait_s))
+            self._clock.wait(stop, min(self._gap_s if wrote else 0.0, wait_s))
             self._wait(stop, wait_s)
         self._sign_off()
 
@@ -83,7 +83,7 @@ class Reporter:
         deadline = self._clock.monotonic() + wait_s
         while not stop.is_set():
             left_s = deadline - self._clock.monotonic()
-            if left_s <= 0 or self._wake.wait(min(left_s, 1.0)):
+            if left_s <= 0 or self._clock.wait(self._wake, min(left_s, 1.0)):
                 return
 
     def report(self) -> bool:

@@ -13,6 +13,7 @@ from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, Device, Uuid
 from hami_node.node.holdings.recorded import answer_of
 from hami_node.node.resize.step import Step
+from hami_node.ports import Clock
 from hami_node.record.ledger import Entry
 from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.on_node.limits import CardLimit, LimitWriter
@@ -43,10 +44,12 @@ class Enforcer:
         self,
         vendors: Mapping[str, ResizeVendor],
         devices: Callable[[], tuple[Device, ...]],
+        clock: Clock,
         settle_s: float = SETTLE_S,
     ) -> None:
         """Write through the vendors, by their words; `devices` are all cards of this node."""
-        self._vendors, self._devices, self._settle_s = vendors, devices, settle_s
+        self._vendors, self._devices = vendors, devices
+        self._clock, self._settle_s = clock, settle_s
 
     def problem(self, steps: Sequence[Step]) -> str:
         """Why the limits of these containers can't be changed at all; "" if they can."""
@@ -65,7 +68,8 @@ class Enforcer:
         """
         for step in steps:
             self.write(step, step.target)
-        if any(step.is_less for step in steps) and stop.wait(self._settle_s):
+        is_less = any(step.is_less for step in steps)
+        if is_less and self._clock.wait(stop, self._settle_s):
             raise NotYet("hami-node is being restarted")
         found = [self._in_force(step) for step in steps]
         reasons = (step.overused(limits) for step, limits in zip(steps, found, strict=True))

@@ -100,7 +100,7 @@ class ResizeKeeper:
         """Use these parts."""
         self._parts = parts
         self._live, self._ledger, self._notes = parts.live, parts.ledger, parts.notes
-        self._limits = Enforcer(parts.vendors, parts.devices, parts.settle_s)
+        self._limits = Enforcer(parts.vendors, parts.devices, parts.clock, parts.settle_s)
         self._wake, self._stop = threading.Event(), threading.Event()
         self._is_busy = True
         self._suspects: Collection[Key] = ()
@@ -125,8 +125,8 @@ class ResizeKeeper:
             if self._parts.is_loaded():
                 self.look(compares=is_due)
             left_s = compared_s + INTERVAL_S - clock.monotonic()
-            self._wake.wait(max(left_s, 0.0) if self._is_busy else None)
-            stop.wait(0.05)  # pod and node often change together
+            clock.wait(self._wake, max(left_s, 0.0) if self._is_busy else None)
+            clock.wait(stop, 0.05)  # pod and node often change together
             self._wake.clear()
 
     def look(self, *, compares: bool = True) -> None:

@@ -116,7 +116,7 @@ class UsagePasses:
                 self.look()
             is_on = bool(interval_s)
             left_s = last_s + interval_s - self._clock.monotonic() if interval_s else CHECK_S
-            self._wake.wait(min(max(left_s, 0.01), CHECK_S))
+            self._clock.wait(self._wake, min(max(left_s, 0.01), CHECK_S))
             self._wake.clear()
         if self._settings().usage_interval_s:
             self.look(is_last=True)

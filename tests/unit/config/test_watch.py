@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.config.watch import ConfigWatch
+from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
 from tests.reliability import shows
 
@@ -31,7 +32,7 @@ def running(watch: ConfigWatch) -> Iterator[None]:
 def watching(*paths: Path) -> Iterator[Callable[[], int]]:
     """Runs a watch; yields how often it reported a change."""
     calls: list[int] = []
-    with running(ConfigWatch(paths, lambda: calls.append(1))):
+    with running(ConfigWatch(paths, lambda: calls.append(1), clock=RealClock())):
         yield lambda: len(calls)
 
 
@@ -83,7 +84,7 @@ def test_file_changed_before_the_thread_runs_is_told(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("old", encoding="utf-8")
     changes, stop = threading.Event(), threading.Event()
-    watch = ConfigWatch((path,), changes.set)
+    watch = ConfigWatch((path,), changes.set, clock=RealClock())
     rewrite(path)
     thread = threading.Thread(target=watch.run, args=(stop,))
     thread.start()
@@ -105,7 +106,9 @@ def test_same_content_and_other_files_are_no_change(tmp_path: Path) -> None:
 
 def test_request_without_files_is_answered_and_then_followed_up() -> None:
     calls: list[str] = []
-    watch = ConfigWatch((), lambda: calls.append("reload"), lambda: calls.append("then"))
+    watch = ConfigWatch(
+        (), lambda: calls.append("reload"), lambda: calls.append("then"), clock=RealClock()
+    )
     with running(watch):
         watch.request()
         eventually(lambda: calls == ["reload", "then"])
@@ -132,7 +135,7 @@ def test_request_and_change_at_once_end_in_the_last_content(tmp_path: Path) -> N
         in_force.append(found)
         running_now.clear()
 
-    watch = ConfigWatch((path,), reload)
+    watch = ConfigWatch((path,), reload, clock=RealClock())
     with running(watch):
         watch.request()
         assert at_work.wait(10.0)

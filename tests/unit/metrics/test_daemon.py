@@ -31,7 +31,7 @@ from tests.fakes.waiting import eventually
 from tests.reliability import shows
 
 
-class HandClock:
+class HandClock(RealClock):
     def __init__(self) -> None:
         self.at = 100.0
 

@@ -28,6 +28,7 @@ from hami_node.vendors.on_node.parts import (
     PartsState,
 )
 from tests.fakes.cards import uuid
+from tests.fakes.clock import RealClock
 from tests.fakes.ledgers import an_entry
 from tests.fakes.parts import FakeParts
 from tests.fakes.waiting import eventually
@@ -89,7 +90,7 @@ class Desk:
             notify=self.events.append,
         )
         settings = settings_of(self.folder)
-        parts = SimpleNamespace(settings=lambda: settings, vendor_cards=(owner,))
+        parts = SimpleNamespace(settings=lambda: settings, vendor_cards=(owner,), clock=RealClock())
         return PartKeeper(cast(NodeParts, parts), cast(ClusterParts, cluster), self.recorded)
 
     def situation(self) -> PartsSituation:

@@ -218,7 +218,7 @@ def test_rotated_service_account_token_is_used_when_the_old_one_is_refused(accou
             configuration.refresh_api_key_hook = None  # reads the file once a minute at most
             return configuration
 
-        connection = Connection(load, user_agent="test", monotonic=RealClock().monotonic)
+        connection = Connection(load, user_agent="test", clock=RealClock())
         kube = KubeClient(Sender(connection), component="daemon", clock=RealClock())
         assert kube.read_node("n1").name == "n1"
         server.state.token = "second"

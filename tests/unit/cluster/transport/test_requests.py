@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +14,7 @@ from kubernetes.client import Configuration
 from hami_node.cluster.calls import ApiCall
 from hami_node.cluster.transport.connection import Connection
 from hami_node.errors import KubeError
+from tests.fakes.clock import RealClock
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 AT_ONCE = 32
@@ -66,7 +66,7 @@ def connection(server: Server, base: str = "", proxy: str = "") -> Connection:
     configuration = Configuration()
     configuration.host = f"http://{server.address}{base}" if not proxy else "http://api.test"
     configuration.proxy = proxy or None
-    return Connection(lambda: configuration, user_agent="test", monotonic=time.monotonic)
+    return Connection(lambda: configuration, user_agent="test", clock=RealClock())
 
 
 def patch(body: object = None) -> ApiCall:

@@ -456,7 +456,7 @@ class TrueTime:
 
 
 @dataclass
-class SkewedClock:
+class SkewedClock(RealClock):
     """Other start and other wall time than the rest, and 1 % too fast or slow."""
 
     world: TrueTime

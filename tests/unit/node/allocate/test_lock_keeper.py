@@ -37,6 +37,7 @@ def keeper(
         live=live_use(cluster, clock),
         vendors=[VENDOR],
         node_name=NODE,
+        clock=clock,
         on_removed=(removed if removed is not None else []).append,
     )
 

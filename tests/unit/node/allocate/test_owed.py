@@ -51,8 +51,9 @@ def owed(cluster: Cluster, file: MemoryFile | None = None) -> OwedWrites:
         live=live_use(cluster, clock),
         vendors=[VENDOR],
         node_name=NODE,
+        clock=clock,
     )
-    return OwedWrites(kube=cluster, locks=keeper, file=file or MemoryFile())
+    return OwedWrites(kube=cluster, locks=keeper, file=file or MemoryFile(), clock=clock)
 
 
 def debt(name: str = "p", **fields: Any) -> Debt:

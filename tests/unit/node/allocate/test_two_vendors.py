@@ -187,6 +187,7 @@ def kept(pod: Pod) -> bool:
         live=live_use(cluster),
         vendors=VENDORS,
         node_name=NODE,
+        clock=clock,
     ).look()
     return names.NODE_LOCK in cluster.actual_node.annotations
 

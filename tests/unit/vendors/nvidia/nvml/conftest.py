@@ -30,7 +30,7 @@ def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
     return False
 
 
-class ManualClock:
+class ManualClock(RealClock):
     """Time that moves when the test says so."""
 
     def __init__(self) -> None:
