@@ -25,7 +25,7 @@ def place(rig: Rig, name: str, card: int = 1) -> None:
     fault="kubelet and the daemon restart, and kubelet asks again for a container that runs",
     happens="the answer is the same, byte for byte, although nothing is left to allocate",
 )
-@pytest.mark.parametrize("restarts", ["daemon", "kubelet", "both"])
+@pytest.mark.parametrize("restarts", ["none", "daemon", "kubelet", "both"])
 def test_repeated_call_after_restarts_gets_the_same_bytes(rig: Rig, restarts: str) -> None:
     place(rig, "running")
     answer = rig.admit("running")
@@ -38,10 +38,12 @@ def test_repeated_call_after_restarts_gets_the_same_bytes(rig: Rig, restarts: st
         rig.restart()
     rig.wait_registered()
     rig.wait_seen("running")
+    version = rig.pod("running").resource_version
     again = rig.kubelet.call_again(GPU, answer.device_ids["main"])
     assert again.SerializeToString(deterministic=True) == answer.responses[
         "main"
     ].SerializeToString(deterministic=True)
+    assert rig.pod("running").resource_version == version
 
 
 @shows(

@@ -12,6 +12,7 @@ from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Part
 from tests.integration.rig import Rig, inside
 from tests.reliability import shows
+from tests.seeds import seeds
 
 PODS = 5
 
@@ -31,7 +32,7 @@ def boxes_of(kind: str, memory_mib: int) -> list[Box]:
     "names a pod at random, and kubelet admits them in any order",
     happens="each container gets its own card and limit, or is refused; never another's",
 )
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_every_container_gets_its_own_slice_in_any_order(rig: Rig, seed: int) -> None:
     dice = random.Random(seed)
     wanted = {}

@@ -37,7 +37,7 @@ def test_edited_registration_is_written_again(node: Rig) -> None:
     node.start(report_interval_s="10")
     right = node.register_text
     node.api.fail_next("patch", "nodes", 500)
-    for wrong in (None, right.replace("GPU-", "GPX-"), "{" * 5000):
+    for wrong in (None, "[]", right.replace("GPU-", "GPX-"), "{" * 5000):
         node.api.annotate("nodes", NODE, {nvidia_names.NODE_REGISTER: wrong, "foreign": "kept"})
         eventually(lambda: node.register_text == right, LIMIT_S)
     assert node.notes["foreign"] == "kept"

@@ -17,7 +17,7 @@ from tests.integration.desk import AllocatingDaemon, Fate, Killed, World
 BOX = Box(memory_mib=3000, cores=30)
 MINE = {"main": [Part(uuid=uuid(1), memory_mib=3000, cores=30)]}
 IDS = [f"{uuid(0)}-4"]  # another card than the reserved one: an ID is only a token
-HTTP = [409, 429, 500, 503]
+HTTP = [409, 429, 500]
 BROKEN = ["reset", "reset-after", "hang"]
 
 

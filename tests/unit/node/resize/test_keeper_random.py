@@ -42,7 +42,7 @@ def step(desk: NodeDesk, dice: random.Random) -> None:
         desk.approve(name, part(mib), reserved=f"{part(max(mib, 4000))};")
 
 
-@pytest.mark.parametrize("seed", seeds(2, 12))
+@pytest.mark.parametrize("seed", seeds(1, 12))
 def test_nothing_is_ever_over_committed_and_everything_settles(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     desk = NodeDesk(tmp_path)
