@@ -144,7 +144,7 @@ def test_report_that_fails_is_made_again_and_nothing_is_remembered_wrongly(
     eventually(lambda: node.register_text != "rubbish", LIMIT_S)
 
 
-def test_ten_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody(
+def test_a_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody(
     node: Rig,
 ) -> None:
     texts = (
@@ -159,7 +159,7 @@ def test_ten_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody
     )
     plain = [Box(cards=0)]
     wanting = [Box(memory_mib=1)]
-    for n in range(10_000):
+    for n in range(1024):  # each text beside each other one
         notes = {
             nvidia_names.POD_ALLOCATED: texts[n % 8],
             nvidia_names.POD_TO_ALLOCATE: texts[n // 8 % 8],
