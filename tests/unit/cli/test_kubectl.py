@@ -190,7 +190,7 @@ def test_yaml_is_the_same_as_json() -> None:
         ("why", "/b"),
         ("why", "a/b", "-n", "c"),
         ("top", "disks"),
-        ("nodes", "-w", "-f", "-"),
+        ("nodes", "--watch"),
         ("walk",),
         ("pods", "-o", "xml"),
     ],
@@ -308,8 +308,9 @@ def test_file_without_pods_does_not_say_that_nobody_holds_anything() -> None:
 
 
 def test_file_is_of_all_namespaces_unless_one_is_named() -> None:
-    everything = saved(*cluster())
-    assert "ml other" in text_of(call("pods", "-f", "-", stdin=everything))
+    everything, accesses = saved(*cluster()), list[Access]()
+    assert "ml other" in text_of(call("pods", "-f", "-", stdin=everything, accesses=accesses))
+    assert accesses == [], "no cluster is asked"
     assert "held" not in text_of(call("pods", "-n", "ml", "-f", "-", stdin=everything))
     assert "pod default/big" in text_of(call("why", "big", "-f", "-", stdin=everything))
 

@@ -1,4 +1,4 @@
-"""Objects of any shape, hostile words, and 5,000 nodes."""
+"""Objects of any shape, hostile words, and many nodes."""
 
 from __future__ import annotations
 
@@ -63,15 +63,13 @@ def test_object_of_any_shape_is_said_and_ends_nothing(
     assert findings(cluster)
 
 
-def test_five_thousand_nodes_are_read_in_pages_and_said_in_few_words(tmp_path: Path) -> None:
+def test_many_nodes_are_read_in_pages_and_said_in_few_words(tmp_path: Path) -> None:
     with ApiServer() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "k")
-        cluster = Installed(server, kubeconfig, nodes=5000, limited=1000)
+        cluster = Installed(server, kubeconfig, nodes=1200, limited=200)
         done = call(cluster, "--timeout", "600")
     assert done.exit_code == 1
-    assert "4,000 nodes gpu-1000, gpu-1001, gpu-1002 and 3,997 more" in " ".join(
-        done.output.split()
-    )
+    assert "1,000 nodes gpu-1000, gpu-1001, gpu-1002 and 997 more" in " ".join(done.output.split())
     assert len(done.output.splitlines()) < 40
     lists = [one for one in server.requests(verb="list", resource="nodes")]
-    assert len(lists) == 11
+    assert len(lists) == 3
