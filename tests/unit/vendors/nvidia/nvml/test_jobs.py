@@ -15,6 +15,7 @@ from hami_node.vendors.nvidia.nvml.worker import JobUnanswered, PassWorker
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub
+from tests.reliability import shows
 
 LIMIT_S = 0.15
 AMPLE_S = 30.0
@@ -161,6 +162,29 @@ def test_job_that_is_not_begun_in_time_is_dropped(rig: Rig) -> None:
     rig.may_pass.set()
     assert rig.uuid(0) == UUIDS[0]
     assert not done
+
+
+@shows(
+    "G4",
+    fault="an NVML call that divides a card into MIG instances hangs, or takes longer than the "
+    "caller can wait",
+    happens="the caller gets an error in time, the other cards are read and divided as before, and "
+    "the card is out until the call returns",
+    lost="instances of that card meanwhile",
+)
+def test_hanging_job_costs_its_card_until_it_returns(rig: Rig, stub: Stub) -> None:
+    assert rig.worker.wait(rig.worker.request(), AMPLE_S)
+    stub.show("hang nvmlDeviceGetUUID 1 60")
+    with pytest.raises(JobUnanswered, match=f"GetUUID has not answered for more than {LIMIT_S} s"):
+        rig.uuid(1)
+    assert list(rig.worker.hung()) == [1]
+    with pytest.raises(JobUnanswered, match="nvmlDeviceGetUUID has not answered"):
+        rig.uuid(1)
+    assert rig.uuid(2) == UUIDS[2]
+    assert rig.worker.wait(rig.worker.request(), AMPLE_S)
+    stub.show()
+    eventually(lambda: not rig.worker.hung())
+    assert rig.uuid(1) == UUIDS[1]
 
 
 def test_hanging_session_is_answered_for_in_time(rig: Rig, stub: Stub) -> None:
