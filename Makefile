@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin
-# The tests wait more than they compute: four processes a core.
-PROCESSES := $(shell expr 4 \* $$(nproc 2>/dev/null || echo 2))
+# The tests wait as much as they compute: two processes a core.
+PROCESSES := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 # Each of these processes would rewrite every assertion again where nothing may be kept compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -26,7 +26,7 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 demo: $(VENV)/.ready ## daemon and extender at work, on simulated cards, in under 15 seconds
 	$(RUN)/hami-node demo
 
-test: $(VENV)/.ready ## unit, property, conformance and integration tests, four processes a core; needs gcc for what stands in for the driver; without it those tests are skipped
+test: $(VENV)/.ready ## unit, property, conformance and integration tests, two processes a core; needs gcc for what stands in for the driver; without it those tests are skipped
 	$(RUN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-long: $(VENV)/.ready ## what takes too long for test: more seeds of what is tested by chance

@@ -44,7 +44,7 @@ from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
 from tests.fakes.limiter import lay_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import eventually, remove
 
 GPU = nvidia_names.RESOURCE_GPU
 SHORT = Timeouts(connect_s=1.0, read_s=0.25, total_s=1.0)
@@ -280,8 +280,7 @@ class World:
     """What a kill does not end: API server, kubelet's list, the disk."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="hn-")
-        self.root = Path(self._folder.name)
+        self.root = Path(tempfile.mkdtemp(prefix="hn-"))
         self.hook, self.record = self.root / "hook", self.root / "record"
         lay_limiter(self.hook)
         self.api = FaultyApiServer().start()
@@ -305,7 +304,7 @@ class World:
         for desk in self._desks:
             desk.close()
         self.api.stop()
-        self._folder.cleanup()
+        remove(self.root)
 
     def desk(self, fate: Fate | None = None) -> AllocatingDaemon:
         """A daemon starts; the one before is dead."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.fakes.faulty_kubelet import FaultyKubelet
 from tests.fakes.limiter import lay_limiter, take_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
 from tests.fakes.settings import load
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import eventually, remove
 
 GPU: Final = nvidia_names.RESOURCE_GPU
 SLOTS: Final = 10
@@ -151,7 +150,7 @@ class Rig:
             self.stop()
         self.api.stop()
         self.kubelet.stop()
-        shutil.rmtree(self.root)
+        remove(self.root)
 
     def wait_registered(self, count: int | None = None) -> None:
         """Wait until kubelet counts so many healthy slots; by default those of all open cards."""

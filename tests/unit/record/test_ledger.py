@@ -20,7 +20,7 @@ from hami_node.record.ledger import MAX_POD_BYTES, Entry, Ledger, ResizeNote, So
 from hami_node.record.writer import RETRY_S
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import MemoryFile, an_entry
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import eventually, remove
 
 
 def ledger_in(folder: Path) -> Ledger:
@@ -298,8 +298,8 @@ class LedgerLives(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = Path(self.scratch.name) / "r"
+        self.scratch = Path(tempfile.mkdtemp(prefix="hn-"))
+        self.folder = self.scratch / "r"
         self.kept: dict[str, Entry] = {}
         self.file = _DyingFile(self.folder)
         self.start()
@@ -350,8 +350,10 @@ class LedgerLives(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.file.is_dead = True
-        assert {entry.pod: entry for entry in ledger_in(self.folder).entries()} == self.kept
-        self.scratch.cleanup()
+        try:
+            assert {entry.pod: entry for entry in ledger_in(self.folder).entries()} == self.kept
+        finally:
+            remove(self.scratch)
 
 
 TestLedgerLives = LedgerLives.TestCase

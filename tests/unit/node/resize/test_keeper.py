@@ -18,6 +18,7 @@ from hami_node.wire.handshake import encode_read_by
 from tests.fakes.cards import uuid
 from tests.fakes.limited import LimitedContainer
 from tests.fakes.pods import NODE
+from tests.fakes.waiting import remove
 from tests.reliability import shows
 from tests.unit.node.resize.desk import CARD_MIB, KilledError, NodeDesk, answer, part
 
@@ -500,6 +501,7 @@ def test_kill_at_any_step_changes_nothing_in_the_end(tmp_path: Path, scenario: s
             _, _, mib, cores = held.removesuffix(":;").split(",")
             assert (box.limit_mib(), box.cores()) == (int(mib), int(cores))
             assert set(desk.words()) == {"uid-a"}
+            remove(tmp_path / f"{first}-{second}")  # megabytes each, for a busy disk to sync
 
 
 @shows(
