@@ -66,7 +66,7 @@ e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonS
 
 # What depends on the version of Kubernetes: kubelet's lists and calls, rights, policies, the scheduler.
 OLDER := $(addprefix tests/e2e/test_,api_requests.py daemon_killed.py kubelet_restart.py limits.py own_node_only.py \
-	refusal.py scheduling_permit.py scheduling_pods.py scheduling_rights.py scheduling_tenant_edits.py)
+	refusal.py scheduling_pods.py scheduling_rights.py scheduling_tenant_edits.py)
 e2e-long: $(VENV)/.ready ## what takes too long for e2e: more seeds of the churn, an older Kubernetes; needs what e2e needs
 	$(RUN)/python -m tests.e2e.prepare --older
 	$(RUN)/python -m pytest -m e2e_long tests/browser tests/e2e --timeout 900

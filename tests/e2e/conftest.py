@@ -211,8 +211,15 @@ def pytest_runtest_makereport(
         report.sections.append(("the cluster", _story(daemon)))
         extender = item.funcargs.get("extender") if isinstance(item, pytest.Function) else None
         if isinstance(extender, Extender):
-            report.sections.append(("the scheduler", extender.log()))
+            report.sections.append(("the scheduler", _log_of(extender)))
     return report
+
+
+def _log_of(extender: Extender) -> str:
+    try:
+        return extender.log()
+    except (ApiError, httpx.TransportError) as error:
+        return f"the API server does not tell: {error}"
 
 
 def _story(daemon: Daemon) -> str:

@@ -20,6 +20,7 @@ import yaml
 from hami_node.vendors.nvidia.names import RESOURCE_GPU
 from tests.e2e import archive
 from tests.e2e.api import Api, ApiError, Json
+from tests.e2e.assets import KUBERNETES
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import NAMESPACE
 from tests.e2e.pages import get_page
@@ -208,7 +209,7 @@ class Extender:
         shutil.rmtree(root, ignore_errors=True)
         for sub in ("usr/local/bin", "tmp", "etc", "proc", "sys", "dev"):
             (root / sub).mkdir(parents=True)
-        shutil.copy(self.cluster.programs / "kube-scheduler", root / "usr/local/bin")
+        shutil.copy(KUBERNETES / "kube-scheduler", root / "usr/local/bin")
         archive.write_image(tar, _IMAGE, root, ())
         self.cluster.import_image(tar)
         shutil.rmtree(root)
