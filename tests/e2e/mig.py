@@ -67,8 +67,11 @@ def _files(before: dict[str, str]) -> dict[str, str]:
 def _writes_hardware(pod: Json) -> None:
     """The stand-in keeps what the hardware would: in a file beside its own.
 
+    Modes are switched only by a daemon that sees the host's processes, as with `mig-mode`.
+
     Most tests play a scheduler of 2.10 that answers no handshake: they say which form it reads.
     """
+    pod["hostPID"] = True
     pod["containers"][0]["args"].append("--register-format=json")
     for mount in pod["containers"][0]["volumeMounts"]:
         if mount["name"] == "driver":
