@@ -12,6 +12,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.grants import decode_grants
 from tests.e2e import cards
+from tests.e2e.api import Api
 from tests.e2e.extender import DEFAULT, Extender
 from tests.e2e.pods import Pods, RealContainer, describe
 from tests.e2e.waiting import eventually, stays
@@ -116,20 +117,49 @@ def test_gang_that_does_not_fit_gives_its_cards_back(pods: Pods, extender: Exten
     _check_no_card_is_given_twice(pods)
 
 
+def _leader_dies(pods: Pods, extender: Extender) -> None:
+    """While lost-0 waits in Permit, with six of the eight cards."""
+    _member(pods, "lost-0", 6, size=2, wait_s=90)  # a killed replica is back by then
+    eventually("its cards are reserved", lambda: extender.slots_used() == 6)
+    before = extender.kill_leader()
+    eventually("another leads", lambda: extender.leading() not in ("", before), limit_s=60)
+    extender.wait_ready()
+
+
+@shows(
+    "E5",
+    fault="the leader dies while half of a gang waits in Permit, and its pod is nominated",
+    happens="the next leader keeps its room: Kubernetes 1.35 and later nominates what waits so",
+)
+def test_extender_killed_while_half_of_a_nominated_gang_waits(
+    pods: Pods, extender: Extender
+) -> None:
+    _leader_dies(pods, extender)
+    assert pods.read("lost-0")["status"]["nominatedNodeName"]
+    pods.create("other", _box(4), scheduler=DEFAULT)
+    eventually("the other waits", lambda: _was_given_up(pods, "other"))
+    _member(pods, "lost-1", 1, size=2, wait_s=90)
+    pods.wait_running("lost-0", "lost-1")
+    assert _bound(pods) == {"lost-0", "lost-1"}
+    _check_no_card_is_given_twice(pods)
+    pods.delete("lost-0", "lost-1")
+    pods.wait_running("other", limit_s=90)
+
+
 @shows(
     "E5",
     fault="the leader dies while half of a gang waits in Permit, and others take its cards",
     happens="the gang's pod is decided again when it is bound, and waits for cards that are free",
 )
-def test_extender_killed_while_half_of_a_gang_waits(pods: Pods, extender: Extender) -> None:
-    _member(pods, "lost-0", 6, size=2, wait_s=40)
-    eventually("its cards are reserved", lambda: extender.slots_used() == 6)
-    before = extender.kill_leader()
-    eventually("another leads", lambda: extender.leading() not in ("", before), limit_s=60)
-    extender.wait_ready()
+def test_extender_killed_while_half_of_a_gang_waits(
+    api: Api, pods: Pods, extender: Extender
+) -> None:
+    _leader_dies(pods, extender)
+    nobody = {"status": {"nominatedNodeName": None}}  # as before Kubernetes 1.35
+    api.patch(f"{Pods.path}/lost-0/status", nobody)
     pods.create("other", _box(4), scheduler=DEFAULT)
     pods.wait_running("other")
-    _member(pods, "lost-1", 1, size=2, wait_s=40)
+    _member(pods, "lost-1", 1, size=2, wait_s=90)
     pods.wait_running("lost-1")
     eventually("lost-0 is given up", lambda: _was_given_up(pods, "lost-0"))
     assert _bound(pods) == {"other", "lost-1"}
