@@ -33,10 +33,12 @@ _EVERY_S: Final = 0.5
 _DAEMON_KILLS: Final = 12
 _KUBELET_KILLS: Final = 3
 _EXTENDER_KILLS: Final = 4
-_BOUND_S: Final = 20
+_BOUND_S: Final = 45
 """So long after the last event, the return of the node's slices, no pod waits for a node.
 
-kube-scheduler's own back-off is 10 s of them; kubelet starts the pods at its own pace.
+kube-scheduler tries pods again every 30 s that its own count of cards has refused, whatever becomes
+of the node meanwhile, if they ask for something that no node lists, such as memory of a card. Its
+back-off is up to 10 s. kubelet starts the pods at its own pace.
 """
 _NO_PLUGIN: Final = re.compile(
     "Unavailable|Canceled|EOF|connection|no healthy devices|Available: 0|not registered|"

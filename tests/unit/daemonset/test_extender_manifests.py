@@ -202,7 +202,7 @@ def test_probes_have_a_port_of_their_own() -> None:
 
 def test_pod_that_missed_the_cards_by_kubelets_count_is_tried_again_soon() -> None:
     command = container("Deployment", SCHEDULER)["command"]
-    assert "--pod-max-in-unschedulable-pods-duration=20s" in command
+    assert "--pod-max-in-unschedulable-pods-duration=1s" in command
 
 
 def test_service_for_the_scheduler_leads_where_the_leader_writes(settings: Settings) -> None:
