@@ -17,7 +17,7 @@ from hami_node.setting_types import Role
 from hami_node.vendors.neuron.placement import Family, family_of, instance_type_of
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.codec import encode_json
+from hami_node.vendors.nvidia.codec import encode_csv7, encode_json
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from hami_node.wire import names
 from hami_node.wire.handshake import encode_requesting
@@ -85,6 +85,17 @@ def test_differs_004_4_1_phases() -> None:
 
 def test_differs_002_3_2_3_1_1_date_of_a_question() -> None:
     assert encode_requesting(0.0) == "Requesting_1970-01-01 00:00:00"
+
+
+def test_differs_002_3_2_3_1_1_changed_node_counts_at_once() -> None:
+    desk = Desk("n1")
+    desk.add_pod("p", memory_mib=20000)
+    desk.sync()
+    assert desk.choose("p") == ""
+    larger = encode_csv7([card("n1", 0, memory_mib=24576)])
+    desk.kube.merge_patch_node("n1", {nvidia_names.NODE_REGISTER: larger})
+    desk.sync()
+    assert desk.choose("p") == "n1"
 
 
 # -- filters -------------------------------------------------------------------------------------
