@@ -173,11 +173,6 @@ def test_topology_aware_without_scores_takes_the_first(count: int, expected: lis
     assert _fit(FOUR, ask(count), policy="topology-aware") == expected
 
 
-def test_topology_aware_may_stand_in_a_chain() -> None:
-    answer = _fit(FOUR, ask(2), policy="binpack,topology-aware", scores=_scores(SEED_PAIRS))
-    assert answer == [1, 0]
-
-
 def test_quota_counts_cards_taken_for_the_same_ask() -> None:
     answer = _fit([card(0), card(1)], ask(2, 6000), quota=Quota(memory_limit_mib=10000))
     assert answer == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"

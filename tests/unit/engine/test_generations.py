@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,7 +25,6 @@ from hami_node.model import (
     ContainerKind,
     PairScores,
     PodWishes,
-    Uuid,
 )
 from tests.unit.engine.cards import ask, card
 
@@ -97,14 +96,6 @@ def test_later_containers_see_the_scores_after_the_earlier_ones(
 
 
 @BOTH
-def test_later_containers_go_to_what_the_earlier_ones_left(compat: Compat) -> None:
-    cards = _numa(0, 0, 0)
-    asks = (ask(2, 9000), ask(1, 9000), ask(3, 1000, 10))
-    assert _place(cards, compat, *asks) == "2+1 0 2+1+0"
-    assert _place(cards, compat, *asks, ask(1, 9000)) == "3/3 CardInsufficientMemory"
-
-
-@BOTH
 def test_init_container_changes_no_score_for_the_later_ones(compat: Compat) -> None:
     asks = (ask(memory_mib=16000), ask(memory_mib=1000), ask(memory_mib=1000))
     assert _place(_numa(0, 0), compat, *asks, inits=1) == "1 1 0"
@@ -127,19 +118,6 @@ def test_numa_node_comes_before_the_score_in_2_8(policy: str, older: str, newer:
     wanted = ask(memory_mib=1000, cores=0)
     assert _place(cards, V2_8, wanted, policy=policy) == older
     assert _place(cards, V2_10, wanted, policy=policy) == newer
-
-
-def test_chain_sorts_by_numa_node_first_in_2_8() -> None:
-    cards = [card(0, (1, 8000, 0), numa=0), card(1, numa=1)]
-    assert _place(cards, V2_8, ask(), policy="binpack,topology-aware") == "1"
-    assert _place(cards, V2_10, ask(), policy="binpack,topology-aware") == "0"
-
-
-def test_number_of_cards_counts_in_the_slot_term_in_2_8() -> None:
-    """Card 1 has few slots: two more look like much more on it than one more."""
-    cards = [card(0, (0, 3300, 0)), card(1, slots=4), card(2, slots=100)]
-    assert _place(cards, V2_8, ask(2, 1000, 0)) == "2+0"
-    assert _place(cards, V2_10, ask(2, 1000, 0)) == "2+1"
 
 
 # -- words that HAMi 2.8 did not know ------------------------------------------------------------
@@ -165,11 +143,6 @@ def test_mutex_does_not_prefer_the_larger_card(compat: Compat) -> None:
 
 
 @BOTH
-def test_mutex_takes_the_higher_numa_node(compat: Compat) -> None:
-    assert _place(_numa(1, 0, 0), compat, ask(), policy="mutex") == "0"
-
-
-@BOTH
 def test_pods_word_wins_over_the_default(compat: Compat) -> None:
     cards = [card(0), card(1, (1, 1, 1))]
     wishes = PodWishes(gpu_policy="mutex")
@@ -192,30 +165,7 @@ def test_weights_change_the_order(compat: Compat, weights: str, first: str) -> N
     assert _place(cards, compat, ask(), wishes=wishes) == first
 
 
-@BOTH
-def test_weights_change_the_order_of_later_containers(compat: Compat) -> None:
-    cards = [card(0, (0, 5000, 0)), card(1)]
-    asks = [ask(memory_mib=3000, cores=0)] * 3
-    assert _place(cards, compat, *asks) == "1 1 0"
-    wishes = PodWishes(scoring_weights="slot=1,core=0,memory=0")
-    assert _place(cards, compat, *asks, wishes=wishes) == "1 0 1"
-
-
 # -- rules ---------------------------------------------------------------------------------------
-
-
-@BOTH
-@pytest.mark.parametrize(("count", "chosen"), [(1, "3"), (2, "1+0"), (3, "2+1+0")])
-def test_topology_aware_chooses_by_links(compat: Compat, count: int, chosen: str) -> None:
-    pairs = {(0, 1): 80, (0, 2): 45, (0, 3): 30, (1, 2): 50, (1, 3): 35, (2, 3): 60}
-    scores: dict[Uuid, Mapping[Uuid, int]] = {
-        Uuid(f"GPU-{a}"): {
-            Uuid(f"GPU-{b}"): pairs[min(a, b), max(a, b)] for b in range(4) if b != a
-        }
-        for a in range(4)
-    }
-    cards = _numa(0, 0, 0, 0)
-    assert _place(cards, compat, ask(count), policy="topology-aware", pair_scores=scores) == chosen
 
 
 @pytest.mark.parametrize(

@@ -98,18 +98,9 @@ def test_init_container_runs_beside_the_sidecars_before_it(compat: Compat) -> No
     ]
 
 
-def test_sidecars_and_apps_add_up(compat: Compat) -> None:
-    request = _request((SIDECAR, [ask(memory_mib=9000)]), (APP, [ask(memory_mib=9000)]))
-    assert _place([card()], request, compat) == "1/1 CardInsufficientMemory"
-
-
 def test_reason_is_the_first_containers_that_cannot(compat: Compat) -> None:
     request = _request((APP, [ask(memory_mib=99999)]), (APP, [ask(cores=31), ask(3)]))
     assert _place([card(used=(1, 0, 70))], request, compat) == "1/1 CardInsufficientMemory"
-
-
-def test_more_cards_than_the_node_has(compat: Compat) -> None:
-    assert _place([card()], _request((APP, [ask(2)])), compat) == "NodeInsufficientDevice"
 
 
 def test_more_cards_than_the_node_has_counts_the_asks_vendor(compat: Compat) -> None:

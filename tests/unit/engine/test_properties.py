@@ -16,9 +16,8 @@ from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection, context
 from hami_node.engine.fit import fit
 from hami_node.engine.fleet.fleet import Fleet, Placed
-from hami_node.engine.place import NodeOffer, Plan, PodRequest, Rules, place_on, plan
+from hami_node.engine.place import Plan, PodRequest, Rules, place_on, plan
 from hami_node.engine.quota import Limits, QuotaBook
-from hami_node.engine.ranking import device_score
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import (
     NO_CARD_WISHES,
@@ -95,34 +94,6 @@ def test_no_card_is_ever_over_committed(seeds: range, compat: Compat) -> None:
             for node in fleet.nodes.values():
                 assert all(_is_within(usage) for usage in node.usage.cards.values())
     assert placed > 100
-
-
-@COMPATS
-@SEEDS
-def test_whole_card_asks_never_share_a_card(seeds: range, compat: Compat) -> None:
-    for seed in seeds:
-        draw = Draw(seed)
-        fleet = _fleet(draw, compat)
-        for number, request in enumerate(_requests(draw, 40)):
-            answer = fleet.place(request)
-            if not isinstance(answer, Placed):
-                continue
-            before = fleet.nodes[answer.node].usage.cards
-            for grant in _steady(answer.grants):
-                usage = before[grant.uuid]
-                is_whole = grant.cores == 100 == usage.device.cores
-                if grant.vendor is NVIDIA and is_whole and grant.part is None:
-                    assert usage.slots_used == 0
-            fleet.add_pod(f"pod-{number}", request.namespace, answer.node, answer.grants)
-
-
-def _steady(pod: PodGrants) -> list[Grant]:
-    return [
-        grant
-        for index, grants in enumerate(pod.containers)
-        for grant in grants
-        if pod.kind(index) is not ContainerKind.INIT
-    ]
 
 
 # -- never more than a namespace may take ----------------------------------------------------------
@@ -317,34 +288,6 @@ def _pod(first: Ask, other: Ask, wishes: PodWishes) -> PodRequest:
         ),
         wishes=wishes,
     )
-
-
-# -- policies do what their names say -------------------------------------------------------------
-USED = st.tuples(st.integers(0, 10), st.integers(0, 16384), st.integers(0, 100))
-
-
-@given(st.lists(USED, min_size=1, max_size=6), st.sampled_from(["binpack", "spread"]))
-def test_policy_picks_the_fullest_or_emptiest_card_that_fits(
-    loads: list[tuple[int, int, int]], policy: str
-) -> None:
-    cards = [card(index, used) for index, used in enumerate(loads)]
-    wanted = ask()
-    scores = {
-        usage.device.uuid: device_score(usage, [wanted], V2_10)
-        for usage in cards
-        if isinstance(fit([usage], context(wanted, NO_CARD_WISHES, V2_10)), Placement)
-    }
-    request = replace(_pod(wanted, wanted, PodWishes(gpu_policy=policy)))
-    request = replace(request, containers=request.containers[1:])
-    ready = plan(request, Rules(compat=V2_10))
-    assert isinstance(ready, Plan)
-    answer = place_on(NodeOffer(cards={usage.device.uuid: usage for usage in cards}), ready)
-    if not scores:
-        assert isinstance(answer, Rejection)
-        return
-    assert isinstance(answer, PodGrants)
-    best = (max if policy == "binpack" else min)(scores.values())
-    assert scores[answer.containers[0][0].uuid] == best
 
 
 # -- the Allocate check agrees with the placement -------------------------------------------------

@@ -236,18 +236,6 @@ def test_has_word_needs_the_whole_word(policy: str, found: bool) -> None:
 USED = st.tuples(st.integers(0, 9), st.integers(0, 16384), st.integers(0, 100))
 
 
-@given(st.lists(USED, min_size=1, max_size=8), st.sampled_from([V2_8, V2_10]))
-def test_binpack_visits_fullest_first_and_spread_emptiest(
-    loads: list[tuple[int, int, int]], compat: Compat
-) -> None:
-    cards = [card(index, used) for index, used in enumerate(loads)]
-    scored = _scored(cards, compat)
-    for policy, sign in (("binpack", -1), ("spread", 1)):
-        order = visit_order(scored, policy, compat, is_numa_bound=False)
-        scores = [sign * item.score for item in order]
-        assert scores == sorted(scores)
-
-
 def _scored(cards: list[DeviceUsage], compat: Compat) -> list[Scored]:
     return [
         Scored(usage, device_score(usage, [ask()], compat), place)

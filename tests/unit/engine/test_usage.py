@@ -40,27 +40,6 @@ def _sums(charges: tuple[Charge, ...]) -> list[tuple[str, int, int, int]]:
     return [(item.uuid, item.memory_mib, item.cores, item.slots) for item in charges]
 
 
-@pytest.mark.parametrize("kind", [INIT, SIDECAR, APP])
-@pytest.mark.parametrize("is_over", [False, True], ids=["inits run", "inits are over"])
-@pytest.mark.parametrize(
-    "held",
-    [
-        grant("GPU-0", 3000, 30),
-        replace(grant("GPU-0", 3000, 30), part=("1g", 0)),
-        Grant(uuid=Uuid("NEURON-0"), vendor=NEURON, memory_mib=0, cores=0b110),
-        Grant(uuid=Uuid("DCU-0"), vendor="DCU", memory_mib=7, cores=0),
-    ],
-    ids=["slice", "part", "mask", "foreign"],
-)
-def test_collapse_of_a_single_grant_is_the_same_beside_a_container_without_any(
-    kind: ContainerKind, is_over: bool, held: Grant
-) -> None:
-    alone = _pod((kind, (held,)), are_inits_over=is_over)
-    beside = _pod((kind, (held,)), (APP, ()), are_inits_over=is_over)
-
-    assert collapse(alone) == collapse(beside)
-
-
 @pytest.mark.parametrize(
     ("pod", "effective", "later"),
     [
@@ -225,21 +204,6 @@ PODS = st.builds(
 )
 
 
-@given(st.lists(PODS, max_size=6), st.lists(PODS, max_size=6), st.randoms())
-def test_remove_undoes_add_exactly(stay: list[PodGrants], go: list[PodGrants], draw: Any) -> None:
-    usage = NodeUsage([device(0), device(1)])
-    for number, pod in enumerate(stay):
-        usage.add(f"stay-{number}", pod)
-    before = (dict(usage.cards), usage.unknown)
-    keys = [f"go-{number}" for number in range(len(go))]
-    for key, pod in zip(keys, go, strict=True):
-        usage.add(key, pod)
-    draw.shuffle(keys)
-    for key in keys:
-        usage.remove(key)
-    assert (dict(usage.cards), usage.unknown) == before
-
-
 PLAIN_PODS = st.builds(
     PodGrants,
     containers=st.lists(
@@ -275,29 +239,6 @@ def test_cards_after_any_changes_are_those_of_a_rebuild(
     for key, pod in there.items():
         rebuilt.add(key, pod)
     assert dict(usage.cards) == dict(rebuilt.cards)
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | PODS), max_size=12), st.randoms())
-def test_cards_that_are_not_touched_stay_as_they_were(
-    changes: list[tuple[str, PodGrants | None]], draw: Any
-) -> None:
-    usage = NodeUsage([device(0), device(1)])
-    assert usage.take_touched() is None
-    before = dict(usage.cards)
-    for key, pod in changes:
-        if pod is None:
-            usage.remove(key)
-        else:
-            usage.add(key, pod)
-        if draw.random() < 0.5:
-            touched = usage.take_touched()
-            assert all(
-                touched is None or uuid in touched or usage.cards[uuid] is card
-                for uuid, card in before.items()
-            )
-            before = dict(usage.cards)
-    usage.replace_devices([device(0), device(2)])
-    assert usage.take_touched() is None
 
 
 @given(st.lists(PODS, max_size=6), st.randoms())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.kept import kept_bytes
 
@@ -37,6 +38,11 @@ def _label(number: int) -> dict[str, Any]:
     return {**pod, "metadata": {"name": "p", "labels": {"team": _text(number)}}}
 
 
+def _time(number: int) -> dict[str, Any]:
+    pod = _pod(number)
+    return {**pod, "metadata": {"name": "p", "annotations": {names.POD_TIME: _text(number)}}}
+
+
 def _limit(number: int) -> dict[str, Any]:
     return _pod(number, resources={"limits": {"nvidia.com/gpu": _text(number)}})
 
@@ -56,7 +62,7 @@ def _remembered_bytes() -> int:
 
 
 @pytest.mark.parametrize(
-    "body", [_env_name, _kept_env_name, _label, _limit, _resource, _container_name]
+    "body", [_env_name, _kept_env_name, _label, _time, _limit, _resource, _container_name]
 )
 def test_long_texts_do_not_outlive_their_pod(body: Any) -> None:
     """A webhook is shown them before the API server refuses them; names of variables it accepts."""

@@ -228,13 +228,6 @@ def test_decode_node_ready_condition_decides(conditions: object, is_ready: bool)
     assert decode_node({"status": {"conditions": conditions}}).is_ready is is_ready
 
 
-def test_decode_pods_share_names_and_empty_parts() -> None:
-    first, second = decode_pod(raw(POD)), decode_pod(raw(POD))
-
-    assert next(iter(first.annotations)) is next(iter(second.annotations))
-    assert first.containers[0].limits is second.containers[1].env
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

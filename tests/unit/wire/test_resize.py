@@ -50,6 +50,7 @@ def test_request_names_amounts_by_container() -> None:
         ('{"main": {"gpumem": true}}', "bool"),
         ('{"main": {"gpumem": "1"}}', "str"),
         ('{"main": {"gpumem": 2147483648}}', "<= 2147483647"),
+        ('{"main": {"gpumem": -5}}', ">= 1"),
         ('{"main": [1]}', "array"),
         ('{"a":' * 3000, "longer than 4096 characters"),
         (" " * (MAX_REQUEST + 1), "longer than 4096 characters"),

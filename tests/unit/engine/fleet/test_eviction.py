@@ -22,7 +22,7 @@ from hami_node.engine.place import (
 )
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import PodGrants
-from hami_node.model import Ask, ContainerKind, PodWishes, Uuid, UuidWish
+from hami_node.model import Ask, ContainerKind, PodWishes, Uuid
 from tests.unit.engine.cards import ask, device, grant, wishes_for
 from tests.unit.engine.draws import Draw
 
@@ -60,12 +60,6 @@ def _chosen(
     return None if found is None else [holder.key for holder in found.holders]
 
 
-def test_nobody_goes_where_the_pod_fits_anyway() -> None:
-    fleet = _fleet()
-    fleet.add_pod("a", "team", "n", _held("GPU-0", MIB))
-    assert _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), ("a", 0)) == []
-
-
 def test_nobody_goes_where_no_end_helps() -> None:
     fleet = _fleet()
     for number in range(2):
@@ -75,36 +69,6 @@ def test_nobody_goes_where_no_end_helps() -> None:
     elsewhere = _request(ask(memory_mib=1, cores=0), wishes=wishes_for(use_types=("h200",)))
     assert _chosen(fleet, elsewhere, ("p0", 0), ("p1", 0)) is None
     assert _chosen(fleet, asked) is None
-
-
-def test_one_large_pod_goes_rather_than_several_small_ones() -> None:
-    fleet = _fleet()
-    for number in range(4):
-        fleet.add_pod(f"small{number}", "team", "n", _held("GPU-0", MIB // 4))
-    fleet.add_pod("large", "team", "n", _held("GPU-1", MIB))
-    pods = [*((f"small{number}", 5) for number in range(4)), ("large", 5)]
-    assert _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), *pods) == ["large"]
-
-
-def test_less_important_pods_go_first_however_many() -> None:
-    fleet = _fleet()
-    for number in range(4):
-        fleet.add_pod(f"small{number}", "team", "n", _held("GPU-0", MIB // 4))
-    fleet.add_pod("large", "team", "n", _held("GPU-1", MIB))
-    pods = [*((f"small{number}", 5) for number in range(4)), ("large", 6)]
-    chosen = _chosen(fleet, _request(ask(memory_mib=MIB, cores=0)), *pods)
-    assert chosen is not None
-    assert set(chosen) == {f"small{number}" for number in range(4)}
-
-
-def test_two_cards_are_cleared_where_they_cost_least() -> None:
-    fleet = _fleet(cards=3)
-    fleet.add_pod("a", "team", "n", _held("GPU-0", MIB))
-    for number in range(2):
-        fleet.add_pod(f"b{number}", "team", "n", _held("GPU-1", MIB // 2))
-    fleet.add_pod("c", "team", "n", _held("GPU-2", MIB))
-    asked = _request(ask(2, memory_mib=MIB, cores=0))
-    assert _chosen(fleet, asked, ("a", 0), ("b0", 0), ("b1", 0), ("c", 0)) == ["a", "c"]
 
 
 def test_room_of_pods_that_go_anyway_counts() -> None:
@@ -126,15 +90,6 @@ def test_quota_is_freed_by_pods_of_the_same_namespace_only() -> None:
     asked = _request(ask(memory_mib=MIB, cores=0))
     assert _chosen(fleet, asked, ("other", 0)) is None
     assert _chosen(fleet, asked, ("other", 0), ("own", 0)) == ["own"]
-
-
-def test_cards_that_the_pod_names_are_cleared_and_no_others() -> None:
-    fleet = _fleet()
-    for number in range(2):
-        fleet.add_pod(f"p{number}", "team", "n", _held(f"GPU-{number}", MIB))
-    wishes = wishes_for(uuids=UuidWish(use=frozenset({"GPU-1"})))
-    asked = _request(ask(memory_mib=MIB, cores=0), wishes=wishes)
-    assert _chosen(fleet, asked, ("p0", 0), ("p1", 3)) == ["p1"]
 
 
 # -- against the exact engine ---------------------------------------------------------------------

@@ -151,16 +151,6 @@ def test_removed_node_is_gone_and_its_grants_wait_for_it(compat: Compat) -> None
     assert "b" not in fleet.nodes
 
 
-def test_pod_of_a_node_not_yet_known_counts_once_the_node_comes(compat: Compat) -> None:
-    fleet = Fleet(Rules(compat=compat))
-    fleet.add_pod("p", "team", "n", _held("n-0", 16384))
-    assert fleet.place(_request(ask())) == NoNode()
-    fleet.set_node("n", _devices("n", 1))
-    reasons = fleet.explain(_request(ask()))
-    assert isinstance(reasons, dict)
-    assert reasons["n"].text() == "1/1 CardInsufficientMemory"
-
-
 def test_quota_of_the_namespace_counts_its_pods(compat: Compat) -> None:
     quotas = QuotaBook()
     quotas.set_limits("team", "q", Limits(memory_mib=10000))
