@@ -115,21 +115,6 @@ def test_emit_never_waits_and_refuses_what_has_no_room(kube: KubeClient, clock: 
     writer.wake()  # harmless when there is no room
 
 
-def test_event_without_room_may_be_emitted_again(
-    server: FaultyApiServer, kube: KubeClient, clock: FakeClock
-) -> None:
-    writer = EventWriter(kube, clock, EventLimits(queue_size=1))
-    writer.emit(replace(NOTE, name="first"))
-    assert not writer.emit(NOTE)
-    assert not writer.emit(NOTE)
-    stop = threading.Event()
-    stop.set()
-    writer.run(stop)
-    assert writer.emit(NOTE)
-    writer.run(stop)
-    assert messages(server) == ["full", "full"]
-
-
 @pytest.mark.parametrize("outcome", [429, 500, "reset"])
 def test_transient_failure_is_tried_again(
     server: FaultyApiServer, running: RunningWriter, outcome: int | str
@@ -165,27 +150,3 @@ def test_stop_writes_what_waits_and_ends_at_the_first_failure(
     assert len(server.requests(verb="create")) == 1
     writer.run(stop)
     assert messages(server) == ["1", "2"]
-
-
-def test_routine_events_beyond_the_budget_wake_nobody_and_come_when_there_is_room_again(
-    server: FaultyApiServer, kube: KubeClient, clock: FakeClock
-) -> None:
-    writer = EventWriter(kube, clock, EventLimits(routine_per_minute=2))
-    running = RunningWriter(writer)
-
-    def emit(name: str, *, is_routine: bool = True) -> None:
-        assert writer.emit(replace(NOTE, uid=name, name=name, message=name, is_routine=is_routine))
-
-    try:
-        emit("first")
-        eventually(lambda: messages(server) == ["first"])
-        emit("second")
-        eventually(lambda: writer._looks_soon)
-        emit("third")
-        assert writer._bell.empty()
-        emit("urgent", is_routine=False)
-        eventually(lambda: messages(server) == ["first", "urgent"])
-        clock.advance(600.0)
-        eventually(lambda: "second" in messages(server))
-    finally:
-        running.end()

@@ -7,19 +7,15 @@ import shutil
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError
-from hami_node.model import Node
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
-from tests.fakes.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made with the openssl program"
@@ -65,21 +61,6 @@ def test_right_authority_is_accepted_also_after_an_outage(
     secure.go_down()
     secure.start()
     assert kube.read_node("n1").name == "n1"
-    kube.close()
-
-
-def test_watch_over_tls_follows_and_ends_when_stopped(
-    secure: FaultyApiServer, certificate: tuple[Path, Path], tmp_path: Path
-) -> None:
-    kube = client_of(secure, tmp_path, certificate[0])
-    view, stop = WatchedCluster.of_node(kube, "n1", RealClock()), threading.Event()
-    view.start(stop)
-    eventually(view.is_synced)
-    secure.annotate("nodes", "n1", {"new": "1"})
-    eventually(lambda: "new" in (view.node() or Node(name="")).annotations)
-    stop.set()
-    view.close(timeout_s=10.0)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
     kube.close()
 
 

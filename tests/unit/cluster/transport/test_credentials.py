@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -98,25 +97,6 @@ def test_tls_and_proxy_settings_are_read(tmp_path: Path) -> None:
     assert configuration.proxy == "http://proxy:3128"
 
 
-def test_exec_plugin_is_asked_for_a_token(tmp_path: Path) -> None:
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": "made-by-a-program"},
-    }
-    user = {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": sys.executable,
-            "args": ["-c", f"print('''{json.dumps(answer)}''')"],
-            "interactiveMode": "Never",
-        }
-    }
-    configuration = load_configuration(write(tmp_path / "k", {"server": SERVER}, user))
-    assert configuration.host == SERVER
-    assert configuration.get_api_key_with_prefix("BearerToken") == "Bearer made-by-a-program"
-
-
 BROKEN = {
     "empty": ("", "kubeconfig"),
     "no yaml": ("{", "kubeconfig"),
@@ -159,17 +139,6 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "k", {"server": SERVER}, {"tokenFile": "missing"})
     with pytest.raises(ConfigError, match="tokenFile"):
         load_configuration(path)
-
-
-def test_exec_plugin_that_does_not_exist_is_an_error_of_the_config(tmp_path: Path) -> None:
-    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/program"}}
-    path = write(tmp_path / "k", {"server": SERVER}, user)
-    try:
-        configuration = load_configuration(path)
-    except ConfigError:
-        return
-    # the library only logs it: then there is no token
-    assert configuration.get_api_key_with_prefix("BearerToken") is None
 
 
 # -- service account -------------------------------------------------------------------------------

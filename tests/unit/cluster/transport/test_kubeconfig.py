@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
@@ -68,28 +67,17 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return first, second
 
 
-def test_first_file_that_says_something_wins(two: tuple[Path, Path]) -> None:
-    configuration = load_configuration(Access(kubeconfigs=two))
-    assert configuration.host == "https://first"
-
-
-def test_files_beside_the_kubeconfig_that_names_them(two: tuple[Path, Path]) -> None:
-    configuration = load_configuration(Access(kubeconfigs=two))
-    assert configuration.cert_file == str(two[1].parent / "me.crt")
-
-
-def test_named_context_wins_over_the_current_one(two: tuple[Path, Path]) -> None:
-    configuration = load_configuration(Access(kubeconfigs=two, context="two"))
-    assert configuration.host == "https://other"
-
-
-def test_missing_and_empty_files_among_several_do_not_matter(
+def test_first_file_that_says_something_wins_and_names_files_beside_itself(
     two: tuple[Path, Path], tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    files = (tmp_path / "none", empty, *two)
-    assert load_configuration(Access(kubeconfigs=files)).host == "https://first"
+    for files in (two, (tmp_path / "none", empty, *two)):
+        configuration = load_configuration(Access(kubeconfigs=files))
+        assert configuration.host == "https://first"
+        assert configuration.cert_file == str(two[1].parent / "me.crt")
+    named = load_configuration(Access(kubeconfigs=two, context="two"))
+    assert named.host == "https://other"
 
 
 def test_only_missing_files_are_an_error(tmp_path: Path) -> None:
@@ -287,19 +275,6 @@ def test_program_that_can_no_longer_issue_ends_the_request_with_an_error(tmp_pat
         with pytest.raises(KubeError, match="our credentials can't be read"):
             kube.read_node("n1")
         kube.close()
-
-
-def test_inline_certificate_of_a_merged_file(tmp_path: Path) -> None:
-    user = {"client-certificate-data": base64.b64encode(b"CERT").decode()}
-    path = config(
-        tmp_path / "k",
-        current="c",
-        servers={"k": "https://s"},
-        users={"u": user},
-        contexts={"c": ("k", "u")},
-    )
-    configuration = load_configuration(Access(kubeconfigs=(path, tmp_path / "none")))
-    assert Path(configuration.cert_file).read_text() == "CERT"
 
 
 def test_file_of_a_machine_without_files_in_memory_is_ours_alone_and_goes() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import NODES, PODS
+from hami_node.cluster.kinds import PODS
 from hami_node.cluster.watching.watch_health import WatchTimes
 from hami_node.cluster.watching.watches import ResourceWatch
-from hami_node.model import Node, Pod
+from hami_node.model import Pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.waiting import eventually
@@ -119,66 +119,6 @@ def test_selector_leaves_other_nodes_out_and_sees_a_pod_being_bound(
     eventually(lambda: names(pods_of_n1) == ["free", "p1"])
 
 
-def test_node_watch_covers_one_node(server: FaultyApiServer, kube: KubeClient) -> None:
-    server.create("nodes", {"metadata": {"name": "n2"}})
-    watch = ResourceWatch(
-        kube, NODES, clock=RealClock(), field_selector="metadata.name=n1", times=QUICK
-    )
-    stop = threading.Event()
-    thread = threading.Thread(target=watch.run, args=(stop,))
-    thread.start()
-    eventually(watch.is_synced)
-    found: tuple[Node, ...] = watch.cache.objects()
-    stop.set()
-    watch.interrupt()
-    thread.join(10.0)
-    assert [node.name for node in found] == ["n1"]
-    assert not thread.is_alive()
-
-
-def test_first_list_comes_from_the_servers_cache(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
-) -> None:
-    eventually(lambda: server.requests(verb="watch"))
-    (listed,) = server.requests(verb="list")
-    assert listed.resource == "pods"
-    assert served(server, "list") == 1
-
-
-def test_list_in_pages_holds_every_object(
-    server: FaultyApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
-) -> None:
-    for number in range(1100):
-        server.create("pods", pod("many", f"p{number:04}"))
-    watch = ResourceWatch(kube, PODS, clock=RealClock(), from_cache=False, times=QUICK)
-    run_watch(watch)
-    eventually(watch.is_synced, 30.0)
-    assert len(watch.cache.objects()) == 1101
-    assert len(server.requests(verb="list")) == 3
-
-
-def test_watch_that_the_server_ends_is_resumed_without_a_list(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
-) -> None:
-    for number in range(3):
-        follows(server, pods_of_n1, f"before-{number}")
-        server.drop_watches()
-        follows(server, pods_of_n1, f"after-{number}")
-    assert len(server.requests(verb="list")) == 1
-    assert served(server, "watch") >= 4
-
-
-def test_changes_between_two_watches_are_not_lost(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
-) -> None:
-    server.fail_next("watch", "pods", 500, times=3)
-    server.drop_watches()
-    server.create("pods", pod("ns", "p2", "n1"))
-    server.delete("pods", "p1", "ns")
-    eventually(lambda: names(pods_of_n1) == ["p2"])
-    assert len(server.requests(verb="list")) == 1
-
-
 def test_lost_history_costs_one_new_list(
     server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
 ) -> None:
@@ -189,15 +129,6 @@ def test_lost_history_costs_one_new_list(
     server.expire_watches()
     eventually(lambda: names(pods_of_n1) == ["p2"])
     assert len(server.requests(verb="list")) == 2
-
-
-def test_410_as_http_status_costs_one_new_list(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
-) -> None:
-    server.fail_next("watch", "pods", 410)
-    server.drop_watches()
-    follows(server, pods_of_n1, "1")
-    eventually(lambda: served(server, "list") == 2)
 
 
 def test_bookmark_moves_the_version_on_past_other_objects_history(
@@ -228,18 +159,11 @@ def test_failing_lists_are_repeated_until_one_succeeds(
     assert interruptions() == 3
 
 
-@pytest.mark.parametrize("outcome", [429, 500, 503, "reset"])
-def test_failing_watches_are_resumed(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod], outcome: int | str
-) -> None:
-    server.fail_next("watch", "pods", outcome, times=3)
-    server.drop_watches()
-    follows(server, pods_of_n1, "1")
-    assert len(server.requests(verb="list")) == 1
-
-
-def test_outage_keeps_the_objects_and_converges_afterwards(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod], interruptions: Callable[[], int]
+def test_outage_keeps_the_objects_converges_afterwards_and_is_logged_once(
+    server: FaultyApiServer,
+    pods_of_n1: ResourceWatch[Pod],
+    caplog: pytest.LogCaptureFixture,
+    interruptions: Callable[[], int],
 ) -> None:
     server.go_down()
     eventually(lambda: interruptions() >= 3)
@@ -249,6 +173,9 @@ def test_outage_keeps_the_objects_and_converges_afterwards(
     server.start()
     eventually(lambda: names(pods_of_n1) == ["p1", "p2"])
     follows(server, pods_of_n1, "1")
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    assert logged.count("watch_interrupted") == 1
+    assert logged.count("watch_recovered") == 1
 
 
 def test_relist_does_not_sit_out_the_wait_after_a_failure(
@@ -291,17 +218,6 @@ def queries(server: FaultyApiServer) -> list[dict[str, str]]:
         {key: text for key, text in request.query.items() if key != "fieldSelector"}
         for request in found
     ]
-
-
-def test_lists_of_a_node_are_answered_from_the_servers_cache(
-    server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod]
-) -> None:
-    """With a limit, or without a version, the server reads all pods of the cluster from etcd."""
-    eventually(lambda: served(server, "watch") == 1)
-    known = str(pods_of_n1.version())
-    server.expire_watches()
-    eventually(lambda: served(server, "watch") == 2)
-    assert queries(server) == [{"resourceVersion": "0"}, {"resourceVersion": known}]
 
 
 @shows(
@@ -368,19 +284,6 @@ def test_silent_watches_of_a_server_with_another_history_end_in_a_list(
     eventually(lambda: served(server, "watch") == 1)
     server.restore_backup()
     follows(server, watch, "1")
-
-
-def test_history_that_is_always_gone_is_not_asked_for_in_a_busy_loop(
-    server: FaultyApiServer,
-    kube: KubeClient,
-    run_watch: Callable[[ResourceWatch[Pod]], None],
-) -> None:
-    server.fail_next("watch", "pods", 410, times=1000)
-    times = WatchTimes(first_wait_s=0.2, longest_wait_s=600.0)
-    watch = ResourceWatch(kube, PODS, clock=RealClock(), times=times)
-    run_watch(watch)
-    eventually(lambda: len(server.requests(verb="watch")) >= 2)
-    eventually(lambda: watch._health.failures_in_a_row >= 2)
 
 
 def test_watch_that_outlives_its_time_is_given_up(
@@ -462,23 +365,6 @@ def test_end_of_the_process_is_no_failure(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_contact_age_grows_in_silence_and_ends_with_a_bookmark(
-    server: FaultyApiServer, kube: KubeClient, run_watch: Callable[[ResourceWatch[Pod]], None]
-) -> None:
-    clock = FakeClock()
-    watch = ResourceWatch(kube, PODS, clock=clock, times=QUICK)
-    assert watch.last_contact_age_s() is None
-    server.state.bookmark_interval_s = 60.0
-    run_watch(watch)
-    eventually(lambda: served(server, "watch") == 1)
-    follows(server, watch, "0")
-    assert watch.last_contact_age_s() == 0.0
-    clock.advance(42.0)
-    assert watch.last_contact_age_s() == 42.0
-    follows(server, watch, "1")
-    assert watch.last_contact_age_s() == 0.0
-
-
 def test_undecodable_object_costs_that_object_only(
     server: FaultyApiServer, pods_of_n1: ResourceWatch[Pod], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -558,21 +444,6 @@ def test_listener_that_fails_does_not_end_the_watch(
     eventually(lambda: len(calls) == 2)
     assert interruptions() == 0
     assert "watch_listener_failed" in {record.getMessage() for record in caplog.records}
-
-
-def test_an_outage_is_logged_once_and_its_end_once(
-    server: FaultyApiServer,
-    pods_of_n1: ResourceWatch[Pod],
-    caplog: pytest.LogCaptureFixture,
-    interruptions: Callable[[], int],
-) -> None:
-    server.go_down()
-    eventually(lambda: interruptions() >= 4)
-    server.start()
-    follows(server, pods_of_n1, "1")
-    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
-    assert logged.count("watch_interrupted") == 1
-    assert logged.count("watch_recovered") == 1
 
 
 def test_no_request_while_nothing_happens(
