@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from hami_node.extender.caller_limits import MAX_NODES
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_json
@@ -20,7 +21,6 @@ from tests.integration.extender_http.calls import (
     BIND_BYTES,
     DEEP,
     NODES,
-    ROUTES,
     bind_args,
     bodies,
     create,
@@ -243,48 +243,41 @@ def test_bind_of_a_pod_that_is_being_deleted_is_refused_and_frees_its_cards(
 
 
 @pytest.mark.parametrize(
-    "request_part",
+    ("path", "given", "member"),
     [
-        {"namespace": "deleted-meanwhile"},
-        {"namespace": ""},
-        {"operation": "UPDATE", "oldObject": {}},
-        {"operation": "DELETE", "object": None},
-        {"operation": "CONNECT", "object": None},
-        {"subResource": "binding", "object": {"kind": "Binding"}},
-        {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}},
-        {"kind": None},
+        ("/filter", {"Pod": None}, "Pod"),
+        ("/filter", {"Pod": {"metadata": {"name": "p"}}}, "Pod"),
+        ("/filter", {"NodeNames": "n1"}, "NodeNames"),
+        ("/filter", {"NodeNames": [1]}, "NodeNames"),
+        ("/filter", {"NodeNames": ["n1", ["n2"]]}, "NodeNames"),
+        ("/filter", {"NodeNames": ["a"] * (MAX_NODES + 1)}, "NodeNames"),
+        ("/filter", {"Nodes": []}, "Nodes"),
+        *(
+            ("/bind", {member: value}, member)
+            for member in ("PodName", "PodNamespace", "PodUID", "Node")
+            for value in ("", None, 7)
+        ),
+        ("/preempt", {"Pod": {"metadata": {"name": "x"}}}, "Pod"),
+        ("/preempt", {"NodeNameToMetaVictims": []}, "NodeNameToMetaVictims"),
+        ("/preempt", {"NodeNameToMetaVictims": {"n0": {"Pods": [{}]}}}, "n0"),
+        ("/preempt", {"NodeNameToMetaVictims": {"n0": {"Pods": ["x"]}}}, "NodeNameToMetaVictims"),
+        (
+            "/preempt",
+            {"NodeNameToMetaVictims": {"n0": {"NumPDBViolations": "1"}}},
+            "NodeNameToMetaVictims",
+        ),
+        (
+            "/preempt",
+            {"NodeNameToMetaVictims": None, "NodeNameToVictims": {"n0": {"Pods": [[]]}}},
+            "pod",
+        ),
     ],
-    ids=lambda part: "-".join(f"{key}={value}" for key, value in part.items())[:30],
+    ids=lambda value: str(value)[:40],
 )
-@pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
-def test_review_is_answered_whatever_it_is_about(
-    rig: ExtenderRig, version: str, request_part: Json
+def test_bad_call_is_refused_with_the_name_of_the_member(
+    rig: ExtenderRig, path: str, given: Json, member: str
 ) -> None:
-    pod = pod_manifest("p", (Box(memory_mib=1000),), {})
-    status, answer = post(rig, "/webhook", review_of(pod, **request_part) | {"apiVersion": version})
-    assert (status, answer["apiVersion"], answer["response"]["allowed"]) == (200, version, True)
-    assert answer["response"]["uid"] == "705ab4f5"
-
-
-@pytest.mark.parametrize("obj", [None, 7, "x", [], {}, {"spec": 7}, {"spec": {"containers": {}}}])
-def test_review_of_what_is_no_pod_is_denied(rig: ExtenderRig, obj: object) -> None:
-    status, answer = post(rig, "/webhook", review_of(obj))
-    assert (status, answer["response"]["allowed"]) == (200, False)
-
-
-@pytest.mark.parametrize("path", ROUTES)
-def test_wrong_method_is_405(rig: ExtenderRig, path: str) -> None:
-    for method in ("GET", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND"):
-        status, answer = exchange(rig, method, path, json.dumps(bodies(rig)[path]).encode())
-        assert (status, "POST" in answer["Error"]) == (405, True), method
-
-
-@pytest.mark.parametrize(
-    "path", ["/", "/Filter", "/filter/", "//filter", "/filter/../bind", "/%66ilterx", "/prioritize"]
-)
-def test_wrong_path_is_404(rig: ExtenderRig, path: str) -> None:
-    status, answer = exchange(rig, "POST", path, b"{}")
-    assert (status, "/filter" in answer["Error"]) == (404, True)
+    assert member in refusal(rig, path, {**bodies(rig)[path], **given})
 
 
 # -- all at once -----------------------------------------------------------------------------------

@@ -1,17 +1,10 @@
-"""HTTPS: what clients see of the certificate, before and after it is replaced."""
+"""Which certificate is used once its files are replaced, and which are refused."""
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import shutil
-import socket
 import ssl
 import subprocess
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +13,7 @@ import pytest
 from hami_node.errors import ConfigError
 from hami_node.extender.http.certificates import Certificates, TlsFiles
 from hami_node.extender.http.server import ExtenderServer
-from tests.fakes.waiting import eventually
-from tests.unit.extender.http.test_server import ECHO, LIMITS, HeldCall
+from tests.unit.extender.http.test_server import ECHO
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made with the openssl program"
@@ -76,69 +68,6 @@ def secret(tmp_path: Path, pairs: dict[str, tuple[Path, Path]]) -> Secret:
     return made
 
 
-@contextmanager
-def serving(secret: Secret) -> Iterator[ExtenderServer]:
-    server = ExtenderServer("127.0.0.1:0", ECHO, tls=secret.files, limits=LIMITS)
-    try:
-        yield server.start()
-    finally:
-        server.close(5.0)
-
-
-def print_of(certificate: Path) -> str:
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
-
-
-def trusting(certificate: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate))
-
-
-def seen_print(server: ExtenderServer) -> str:
-    """Fingerprint of the certificate that a new connection gets."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
-        context.wrap_socket(raw) as secure,
-    ):
-        der = secure.getpeercert(binary_form=True)
-    assert der is not None
-    return hashlib.sha256(der).hexdigest()
-
-
-def connect_to(server: ExtenderServer, certificate: Path) -> http.client.HTTPSConnection:
-    return http.client.HTTPSConnection(
-        "127.0.0.1", server.port, timeout=10, context=trusting(certificate)
-    )
-
-
-def test_https_serves_who_trusts_the_certificate(
-    secret: Secret, pairs: dict[str, tuple[Path, Path]]
-) -> None:
-    with serving(secret) as server, closing(connect_to(server, pairs["old"][0])) as connection:
-        for _ in range(3):
-            connection.request("POST", "/webhook", b"x" * 1_500)
-            assert connection.getresponse().read() == b'{"webhook": 1500}'
-
-
-def test_replaced_certificate_is_used_for_new_connections_and_old_ones_live_on(
-    secret: Secret, pairs: dict[str, tuple[Path, Path]], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "hami_node")
-    with serving(secret) as server, closing(connect_to(server, pairs["old"][0])) as early:
-        early.request("GET", "/healthz")
-        early.getresponse().read()
-        assert seen_print(server) == print_of(pairs["old"][0])
-        secret.publish(*pairs["new"])
-        eventually(lambda: seen_print(server) == print_of(pairs["new"][0]))
-        early.request("GET", "/healthz")
-        assert early.getresponse().status == 200
-        with closing(connect_to(server, pairs["new"][0])) as late:
-            late.request("GET", "/healthz")
-            assert late.getresponse().status == 200
-    assert [r.message for r in caplog.records].count("certificate_reloaded") == 1
-
-
 @pytest.mark.parametrize("broken", ["mismatch", "garbage", "missing"])
 def test_broken_new_pair_keeps_the_old_one_and_is_said_once(
     broken: str,
@@ -163,17 +92,6 @@ def test_broken_new_pair_keeps_the_old_one_and_is_said_once(
     assert [r.message for r in caplog.records] == ["certificate_refused"]
 
 
-def test_mismatched_pair_does_not_disturb_the_running_server(
-    secret: Secret, pairs: dict[str, tuple[Path, Path]], caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(secret) as server:
-        secret.publish(pairs["new"][0], pairs["old"][1])
-        eventually(lambda: "certificate_refused" in [r.message for r in caplog.records])
-        assert seen_print(server) == print_of(pairs["old"][0])
-        secret.publish(*pairs["new"])
-        eventually(lambda: seen_print(server) == print_of(pairs["new"][0]))
-
-
 def test_unchanged_files_are_not_loaded_again(secret: Secret) -> None:
     certificates = Certificates(secret.files)
     before = certificates._newest
@@ -185,38 +103,6 @@ def test_unchanged_files_are_not_loaded_again(secret: Secret) -> None:
 def test_old_tls_is_refused(secret: Secret) -> None:
     certificates = Certificates(secret.files)
     assert certificates.newest.minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"], ids=repr)
-def test_client_without_tls_disturbs_nobody(secret: Secret, data: bytes) -> None:
-    with serving(secret) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
-            raw.sendall(data)
-        assert seen_print(server)
-
-
-def test_stop_lets_a_running_bind_finish_over_tls(
-    secret: Secret, pairs: dict[str, tuple[Path, Path]]
-) -> None:
-    gate = HeldCall()
-    server = ExtenderServer(
-        "127.0.0.1:0", replace(ECHO, bind=gate), tls=secret.files, limits=LIMITS
-    ).start()
-
-    def bind() -> bytes:
-        with closing(connect_to(server, pairs["old"][0])) as connection:
-            connection.request("POST", "/bind", b"{}")
-            return connection.getresponse().read()
-
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(bind)
-        assert gate.entered.acquire(timeout=10)
-        stopping = threading.Thread(target=server.close, args=(10.0,))
-        stopping.start()
-        gate.opened.set()
-        assert asked.result(10) == b'{"Error": ""}'
-        stopping.join(10)
-    assert not stopping.is_alive()
 
 
 def test_unusable_pair_is_a_config_error_that_names_the_files(
