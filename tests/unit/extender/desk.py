@@ -264,8 +264,3 @@ class Desk:
             scheduler_name=SCHEDULER,
         )
         sweeper._clear_leftovers(self.fence())
-
-
-def asks(*counts: int) -> Sequence[Box]:
-    """One container for each count."""
-    return [Box(name=f"c{at}", cards=count, memory_mib=1000) for at, count in enumerate(counts)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from hami_node.errors import KubeError
@@ -133,14 +131,6 @@ def test_pods_that_were_on_their_way_together_are_one_fault(desk: Scene) -> None
     assert not desk.state.backed_off()
 
 
-@pytest.mark.parametrize("message", [REFUSED, "", "Allocate failed due to no healthy something"])
-def test_a_tenant_who_has_pods_refused_on_purpose_closes_no_node(desk: Scene, message: str) -> None:
-    for number in range(20):
-        assert desk.send(f"bad-{number}", "n0") == "n0"
-        desk.refuse(f"bad-{number}", message)
-    assert not desk.state.backed_off()
-
-
 def test_pods_that_our_reservation_did_not_send_say_nothing(desk: Scene) -> None:
     """Anybody may create a pod with a node's name in it, whose Allocate then fails."""
     desk.add("direct")
@@ -178,14 +168,6 @@ def test_it_is_open_as_soon_as_its_slices_are_back_and_the_first_wait_is_next(de
     assert not desk.state.backed_off()
 
 
-def test_it_is_open_as_soon_as_hand_over_is_no_longer_refused(desk: Scene) -> None:
-    desk.fail("n0")
-    desk.change_node("n0", hand_over=f"{names.HAND_OVER_REFUSED}no driver")
-    assert desk.state.backed_off()
-    desk.change_node("n0", hand_over="envvar UUID")
-    assert not desk.state.backed_off()
-
-
 def test_a_clock_that_is_set_back_opens_it(desk: Scene) -> None:
     desk.fail("n0")
     desk.clock.advance(-100_000)
@@ -195,17 +177,6 @@ def test_a_clock_that_is_set_back_opens_it(desk: Scene) -> None:
 
 
 # -- the pods that wait ----------------------------------------------------------------------------
-def test_when_a_wait_ends_that_pods_wait_for_the_node_is_written_once(desk: Scene) -> None:
-    desk.fail("n0")
-    for number in range(30):
-        desk.waits(f"waits-{number}", "n0")
-    assert desk.waker.look()
-    assert not desk.writes(), "the wait goes on"
-    desk.clock.advance(FIRST_S)
-    for _ in range(5):
-        assert desk.waker.look()
-    assert desk.mark_of("n0")
-    assert desk.writes() == 1
 
 
 def test_each_wait_that_ends_changes_what_is_written(desk: Scene) -> None:
@@ -220,16 +191,6 @@ def test_each_wait_that_ends_changes_what_is_written(desk: Scene) -> None:
         written.add(desk.mark_of("n0"))
         desk.clock.advance(0.01)
     assert len(written) == 3
-
-
-def test_a_node_that_nobody_missed_is_not_written(desk: Scene) -> None:
-    desk.fail("n0")
-    assert desk.send("goes-elsewhere") == "n1"
-    answer = desk.ask(desk.add("wants-another"), "n1", "unknown")
-    assert answer["NodeNames"] == ["n1"]
-    desk.clock.advance(LONGEST_S)
-    desk.waker.look()
-    assert not desk.writes()
 
 
 def test_a_node_without_slices_for_long_is_not_written_again_and_again(desk: Scene) -> None:
@@ -329,14 +290,6 @@ def test_after_a_restart_the_pods_that_waited_are_taken_up(desk: Scene) -> None:
     assert desk.mark_of("n0")
 
 
-def test_a_restart_writes_no_node_for_pods_that_failed_long_ago(desk: Scene) -> None:
-    desk.fail("n0")
-    desk.clock.advance(FORGET_S + 1)
-    desk.restarted()
-    desk.waker.look()
-    assert not desk.writes()
-
-
 @shows(
     "E13",
     fault="the leader changes while a node is backed off that pods wait for",
@@ -374,27 +327,6 @@ def test_a_node_that_is_deleted_meanwhile_is_forgotten(desk: Scene, is_made_anew
     assert not desk.writes()
 
 
-def test_a_node_that_is_deleted_unseen_is_written_in_vain_once(desk: Scene) -> None:
-    desk.fail("n0")
-    desk.waits("waits", "n0")
-    desk.kube.store.delete("nodes", "", "n0")
-    desk.clock.advance(FIRST_S)
-    for _ in range(3):
-        assert desk.waker.look()
-    assert desk.writes() == 1
-
-
-def test_a_simulation_misses_nothing(desk: Scene) -> None:
-    """An autoscaler asks about every pod again and again."""
-    desk.fail("n0")
-    nodes = {"items": [desk.kube.store.read("nodes", "", "n0")]}
-    body = {"Pod": desk.kube.store.read("pods", "default", desk.add("a")), "Nodes": nodes}
-    assert "NodeBackedOff" in desk.filter.answer(json.dumps(body).encode()).decode()
-    desk.clock.advance(FIRST_S)
-    desk.waker.look()
-    assert not desk.writes()
-
-
 # -- cards that are free without an event of kube-scheduler's -------------------------------------
 @pytest.fixture
 def full() -> Scene:
@@ -425,34 +357,10 @@ def test_pods_that_came_before_a_deletion_was_seen_are_taken_up(full: Scene) -> 
     assert full.choose("b") == "n0"
 
 
-def test_write_for_cards_that_are_free_is_tried_again(full: Scene) -> None:
-    full.delete_pod("a")
-    full.sync()
-    full.kube.fail("label_node", KubeError("no", 500))
-    assert not full.waker.look()
-    for _ in range(2):
-        assert full.waker.look()
-    assert full.writes() == 2
-    assert full.mark_of("n0")
-
-
 def test_reservation_that_is_made_again_frees_nothing(full: Scene) -> None:
     assert full.choose("a") == "n0"
     assert full.waker.look()
     assert not full.writes()
-
-
-def test_cards_that_nobody_has_missed_lately_write_nothing(full: Scene) -> None:
-    full.clock.advance(FORGET_S + 1)
-    full.delete_pod("a")
-    full.sync()
-    assert full.waker.look()
-    assert not full.writes()
-    full.add_pod("c", memory_mib=2 * MEMORY_MIB)
-    full.sync()
-    assert not full.choose("c")
-    assert full.waker.look()
-    assert not full.writes(), "they were free before it came"
 
 
 @shows(

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hami_node.config.settings import MetricNames
 from hami_node.engine.quota import Limits
 from hami_node.extender.card_pages import card_pages
-from hami_node.model import ContainerKind, Uuid
+from hami_node.model import Uuid
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
 from hami_node.vendors.neuron.node.devices import devices_of
@@ -143,28 +143,6 @@ def test_each_containers_share_is_shown_with_its_name(desk: Desk) -> None:
     }
 
 
-def test_a_pod_that_was_deleted_or_could_not_be_stored_has_no_series(desk: Desk) -> None:
-    desk.add_pod("gone", memory_mib=1000)
-    assert desk.choose("gone", "n1") == "n1"
-    desk.sync()
-    assert "allocation_memory_bytes" in text_of(desk)
-    desk.delete_pod("gone")
-    desk.sync()
-    assert "allocation_memory_bytes" not in text_of(desk)
-
-
-def test_an_ended_init_container_keeps_its_share(desk: Desk) -> None:
-    init = Box(name="init", memory_mib=8000, kind=ContainerKind.INIT)
-    desk.add_pod("i", init, Box(name="main", memory_mib=1000))
-    assert desk.choose("i", "n1") == "n1"
-    assert desk.bind("i", "n1") == ""
-    ended = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
-    desk.edit_pod("i", status={"initContainerStatuses": ended})
-    desk.sync()
-    shares = series_of(text_of(desk), "container")[OWN + "allocation_memory_bytes"]
-    assert set(shares) == {("init",), ("main",)}
-
-
 def test_types_are_spelled_as_the_node_registered_them(desk: Desk) -> None:
     types = series_of(text_of(desk), "node", "type")[OWN + "card_info"]
     assert set(types) == {("n1", "NVIDIA H100"), ("h1", "NVIDIA-NVIDIA H100"), ("t1", "AWSNeuron")}
@@ -264,7 +242,7 @@ def test_quotas_under_hamis_names(desk: Desk) -> None:
     assert found["hami_resource_quota_limit"] == {memory: 5000}
 
 
-def test_mig_instances_under_hamis_name(desk: Desk) -> None:
+def test_mig_instances_once_each_under_hamis_names_even_if_two_pods_name_one(desk: Desk) -> None:
     row = (
         '[{"gpuUUID":"GPU-n1-0","profile":"1g.10gb","placement":{"start":4,"size":2},'
         '"migUUID":"MIG-1","gpuInstanceID":6,"computeInstanceID":0}]'
@@ -274,17 +252,23 @@ def test_mig_instances_under_hamis_name(desk: Desk) -> None:
         nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,9728,0:;",
         nvidia_names.POD_MIG_ALLOCATIONS: row,
     }
-    desk.add_pod("mig", annotations=notes)
-    desk.edit_pod("mig", spec={"nodeName": "n1"})
+    for pod in ("mig", "copy"):
+        desk.add_pod(pod, annotations=notes)
+        desk.edit_pod(pod, spec={"nodeName": "n1"})
     desk.sync()
-    name = "hami_node_gpu_mig_instance_info"
-    (family,) = (
-        found
-        for found in text_string_to_metric_families(text_of(desk, MetricNames.HAMI))
-        if found.name == name
+    text = text_of(desk, MetricNames.HAMI, has_legacy=True)
+    families = {found.name: found.samples for found in text_string_to_metric_families(text)}
+    (sample,), (legacy,) = (
+        families[name] for name in ("hami_node_gpu_mig_instance_info", "nodeGPUMigInstance")
     )
-    (sample,) = family.samples
-    assert sample.value == 1
+    assert (sample.value, legacy.value) == (1, 1)
+    assert legacy.labels == {
+        "zone": "vGPU",
+        "nodeid": "n1",
+        "deviceidx": "0",
+        "deviceuuid": "GPU-n1-0",
+        "migname": "1g.10gb-6",
+    }
     assert sample.labels == {
         "zone": "vGPU",
         "node": "n1",
@@ -307,9 +291,11 @@ def test_both_names_are_well_formed_in_both_formats(desk: Desk) -> None:
     }
     add_node(desk, "s1", annotations, gpu="10")
     desk.sync()
-    text = text_of(desk, MetricNames.BOTH)
+    text = text_of(desk, MetricNames.BOTH, has_legacy=True)
     assert set(series_of(text, "node", "uuid", "type")[OWN + "card_info"]) >= {
         ("s1", 'GPU-"\\\n', 'a "b" \\')
     }
     families = list(openmetrics(text + "# EOF\n"))  # type: ignore[no-untyped-call]  # it has no types
     assert len({family.name for family in families}) == len(families)
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(set(lines)) == len(lines)

@@ -10,7 +10,7 @@ import pytest
 from hami_node.engine.quota import Limits
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.pod_book import MAX_SEEN
-from hami_node.model import ContainerKind, Uuid
+from hami_node.model import Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -96,18 +96,6 @@ def test_edit_of_a_bound_pod_frees_nothing(
     assert "uid-b" not in desk.state.charges()
 
 
-def test_edit_right_after_the_binding_frees_nothing() -> None:
-    desk = Desk("n1")
-    desk.add_pod("a", memory_mib=8000)
-    desk.sync()
-    desk.choose("a")
-    pod = desk.pod("a")
-    desk.kube.bind_pod(pod, "n1", {})  # the watch is faster than the answer to our own call
-    strip(desk, "a")
-    desk.sync()
-    assert desk.held() == {"a": 8000}
-
-
 def test_edit_that_adds_counts_as_well_and_stays(desk: Desk) -> None:
     desk.edit_pod("a", annotations={ALLOCATED: "GPU-n1-0,NVIDIA,9000,50:GPU-x,NVIDIA,500,0:;"})
     desk.sync()
@@ -147,22 +135,6 @@ def test_namesake_of_a_pod_that_was_deleted_starts_with_nothing(desk: Desk) -> N
     desk.kube.store.create("pods", "default", body)
     desk.sync()
     assert desk.held() == {}
-
-
-def test_init_containers_room_stays_taken_though_its_claim_is_gone() -> None:
-    desk = Desk("n1")
-    init = Box(name="init", memory_mib=8000, kind=ContainerKind.INIT)
-    desk.add_pod("a", init, Box(name="main", memory_mib=1000))
-    desk.sync()
-    desk.choose("a")
-    desk.bind("a", "n1")
-    strip(desk, "a")
-    desk.sync()
-    assert desk.held() == {"a": 8000}
-    ended = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
-    desk.edit_pod("a", status={"initContainerStatuses": ended})
-    desk.sync()
-    assert desk.held() == {"a": 8000}
 
 
 def test_edits_without_end_take_no_more_memory_and_hide_nothing(desk: Desk) -> None:
@@ -298,25 +270,6 @@ def test_reservation_of_the_former_leader_is_placed_anew() -> None:
     assert desk.kube.calls == ["json_patch_pod", "bind_pod"]
     assert desk.held() == {"a": 6000}
     assert desk.notes_of("a")[names.POD_TIME] == str(int(desk.clock.now()))
-
-
-@pytest.mark.parametrize(
-    ("is_patched", "calls"),
-    [
-        pytest.param(False, ["bind_pod"], id="the Binding carries it"),
-        pytest.param(True, ["patch_pod_exactly", "bind_pod"], id="something was left on the pod"),
-    ],
-)
-def test_usual_way_to_a_bound_pod_takes_one_or_two_requests(
-    is_patched: bool, calls: list[str]
-) -> None:
-    desk = Desk("n1", is_patched=is_patched)
-    desk.add_pod("a")
-    desk.sync()
-    desk.choose("a")
-    desk.sync()
-    desk.bind("a", "n1")
-    assert desk.kube.calls == calls
 
 
 # -- names that the settings have changed ----------------------------------------------------------

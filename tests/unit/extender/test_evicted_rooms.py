@@ -205,23 +205,6 @@ def test_nobody_is_evicted_for_a_pod_that_is_not_to_be_placed_any_more(end: str)
     assert desk.results[-1] == "gone"
 
 
-def test_leader_reads_the_note_from_the_pods_that_it_lists() -> None:
-    desk = Scheduling()
-    desk.evict_for("high", "low")
-    desk.nominate("high", "")
-    late = Scheduling(beside=desk)
-    late.state.begin_term(SCHEDULER)
-    late.create("rival", 0)
-    assert late.choose("rival") == ""
-    late.end("low")
-    late.sync()
-    assert late.choose("rival") == ""
-    assert late.choose("high") == "n0"
-    late.state.release("uid-high")
-    late.clock.advance(LEFT_S + 1)
-    assert late.choose("rival") == "n0"
-
-
 # -- notes that nobody of us wrote -----------------------------------------------------------------
 
 

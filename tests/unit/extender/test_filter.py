@@ -205,13 +205,6 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_decision_survives_a_write_of_somebody_else(desk: Desk) -> None:
-    old = stored(desk, "pods", "a")
-    desk.edit_pod("a", annotations={"note": "another controller"})
-    assert desk.choose(old) != ""
-    assert desk.notes_of("a")["note"] == "another controller"
-
-
 @pytest.mark.parametrize("what", ["bound", "deleted", "another"])
 def test_pod_that_is_taken_meanwhile_gets_nothing(desk: Desk, what: str) -> None:
     def meanwhile() -> None:
@@ -255,44 +248,10 @@ def test_overtaken_call_writes_nothing(desk: Desk) -> None:
     assert desk.held() == {"a": 6000}
 
 
-def test_new_decision_removes_all_of_the_old_one(desk: Desk) -> None:
-    old = stored(desk, "pods", "a")
-    desk.edit_pod(
-        "a",
-        annotations={names.POD_BIND_PHASE: "allocating", nvidia_names.POD_MIG_ALLOCATIONS: "{}"},
-    )
-    assert desk.choose(old) != ""
-    assert names.POD_BIND_PHASE not in desk.notes_of("a")
-    assert nvidia_names.POD_MIG_ALLOCATIONS not in desk.notes_of("a")
-
-
 def test_pod_that_always_changes_is_given_up(desk: Desk) -> None:
     desk.kube.fail("patch_pod_exactly", *(Conflict("changed", 409) for _ in range(3)))
     assert "changes faster" in desk.ask("a")["Error"]
     assert desk.held() == {}
-
-
-def test_whole_nodes_are_answered_from_what_came_and_nothing_is_kept(desk: Desk) -> None:
-    nodes = [stored(desk, "nodes", "n1"), {"metadata": {"name": "new"}}]
-    answer = asked(desk, {"Pod": stored(desk, "pods", "a"), "Nodes": {"items": nodes}})
-    assert answer["Nodes"]["items"] == nodes[:1]
-    assert answer["FailedNodes"].keys() == {"new"}
-    assert answer["NodeNames"] is None
-    assert desk.held() == {}
-    assert desk.kube.calls == []
-
-
-def test_two_pods_never_share_what_only_one_can_have(desk: Desk) -> None:
-    desk.add_pod("b")
-    assert desk.choose("a", "n1") == "n1"
-    assert desk.choose("b", "n1") == ""
-
-
-def test_success_is_told_with_cards(desk: Desk) -> None:
-    desk.choose("a", "n1")
-    assert desk.notes[-1].reason == "FilteringSucceed"
-    assert "GPU-n1-0 6000 MiB" in desk.notes[-1].message
-    assert not desk.notes[-1].is_warning
 
 
 def test_neuron_cores_are_written_for_the_plugin_that_serves_them(desk: Desk) -> None:
@@ -338,11 +297,6 @@ def test_differs_001_3_devices_and_cores_in_one_container_are_refused(
     assert "asks for 10 aws.amazon.com/neuroncore" in why
     assert "ask for one of the two" in why
     assert "can't be served" in desk.bind("b", "inf")
-
-
-def test_other_vendors_leave_no_neuron_stamp(desk: Desk) -> None:
-    desk.choose("a")
-    assert not [key for key in desk.notes_of("a") if "NEURON" in key]
 
 
 def test_pod_with_too_many_annotations_is_told_so(desk: Desk) -> None:
@@ -415,24 +369,6 @@ def test_cordoned_node_that_kube_scheduler_offers_is_taken(desk: Desk) -> None:
     assert desk.choose("a", "n1") == "n1"
     assert desk.bind("a", "n1") == ""
     assert desk.pod("a").node_name == "n1"
-
-
-def test_cordoned_node_is_simulated_as_the_caller_judged_it(desk: Desk) -> None:
-    node = stored(desk, "nodes", "n1") | {"spec": {"unschedulable": True}}
-    found = asked(desk, {"Pod": stored(desk, "pods", "a"), "Nodes": {"items": [node]}})
-    assert [item["metadata"]["name"] for item in found["Nodes"]["items"]] == ["n1"]
-
-
-def test_reservation_that_can_not_be_encoded_is_released(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no such format")
-
-    monkeypatch.setattr(desk.writer, "annotations_of", fail)
-    with pytest.raises(RuntimeError):
-        desk.ask("a")
-    assert desk.held() == {}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_node.config.settings import MetricNames
 from hami_node.engine.quota import Limits
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.unit.extender.desk import Desk
 from tests.unit.extender.test_card_pages import text_of
@@ -70,39 +68,3 @@ def test_every_legacy_name_has_its_labels_and_value(desk: Desk) -> None:
 def test_nothing_of_them_unless_wanted(desk: Desk) -> None:
     for which in MetricNames:
         assert not series_in(text_of(desk, which)).keys() & WANTED.keys()
-
-
-def test_nothing_of_them_on_a_replica_that_waits(desk: Desk) -> None:
-    desk.lose_lead()
-    assert text_of(desk, has_legacy=True) == ""
-
-
-def test_no_name_is_twice_on_the_page(desk: Desk) -> None:
-    text = text_of(desk, MetricNames.BOTH, has_legacy=True)
-    families = list(openmetrics(text + "# EOF\n"))  # type: ignore[no-untyped-call]  # it has no types
-    assert len({family.name for family in families}) == len(families)
-    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
-    assert len(set(lines)) == len(lines)
-
-
-def test_instances_once_each_even_if_two_pods_name_one(desk: Desk) -> None:
-    row = (
-        '{"gpuUUID":"GPU-n1-0","profile":"1g.10gb","placement":{"start":4,"size":2},'
-        '"migUUID":"MIG-1","gpuInstanceID":6,"computeInstanceID":0}'
-    )
-    notes = {
-        names.POD_NODE: "n1",
-        nvidia_names.POD_ALLOCATED: "GPU-n1-0,NVIDIA,9728,0:;",
-        nvidia_names.POD_MIG_ALLOCATIONS: f"[{row}]",
-    }
-    for pod in ("mig", "copy"):
-        desk.add_pod(pod, annotations=notes)
-        desk.edit_pod(pod, spec={"nodeName": "n1"})
-    desk.sync()
-    found = series_in(text_of(desk, MetricNames.HAMI, has_legacy=True))
-    labels = {
-        "zone": "vGPU", "nodeid": "n1", "deviceidx": "0", "deviceuuid": "GPU-n1-0",
-        "migname": "1g.10gb-6",
-    }  # fmt: skip
-    assert found["nodeGPUMigInstance"] == [(labels, 1)]
-    assert len(found["hami_node_gpu_mig_instance_info"]) == 1

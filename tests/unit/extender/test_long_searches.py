@@ -84,15 +84,3 @@ def test_every_node_is_told_a_reason_in_the_end(desk: Desk) -> None:
     assert (calls > 1, node) == (True, "")
     answer = desk.ask("greedy")
     assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == NODES
-
-
-def test_other_pods_are_placed_while_many_kinds_of_pods_are_searched_for(desk: Desk) -> None:
-    for number in range(20):
-        add_greedy(desk, f"greedy-{number}", 4000 + number)
-    desk.add_pod("modest", memory_mib=100)
-    desk.sync()
-    for number in range(20):
-        began_s = desk.clock.monotonic()
-        assert desk.choose(f"greedy-{number}") == ""
-        assert desk.clock.monotonic() - began_s < LONGEST_S
-    assert desk.choose("modest") != ""

@@ -41,7 +41,6 @@ JSON = (
     f'[{{"id":"{CARD}","count":10,"devmem":40960,"devcore":100,"type":"NVIDIA A100-SXM4-40GB",'
     '"mode":"mig","health":true,"devicepairscore":{}}]'
 )
-H100 = f"{CARD},10,81559,100,NVIDIA-NVIDIA H100 80GB HBM3,0,true,0,mig:"
 PODS = tuple(enumerate((9000, 4000, 9000, 9000, 4000)))
 FORMS = pytest.mark.parametrize("register", [CSV, JSON], ids=["2.7", "2.9"])
 
@@ -85,15 +84,6 @@ def test_seed_002_get_node_devices_templates_are_the_configurations(register: st
 
 
 @FORMS
-def test_seed_002_geometry_is_chosen_anew_once_nothing_is_in_use(register: str) -> None:
-    desk = desk_with(register)
-    assert granted(desk, "small", 5000) == f"{CARD}[0-0],NVIDIA,5120,14"
-    desk.delete_pod("small")
-    desk.sync()
-    assert granted(desk, "large", 20000) == f"{CARD}[2-0],NVIDIA,20480,42"
-
-
-@FORMS
 @pytest.mark.parametrize(
     ("compat", "reason"),
     [("2.8", "CardNotFoundCustomFilterRule"), ("2.10", "CardMigTopologyInfeasible")],
@@ -112,21 +102,6 @@ def test_seed_000_6_1_card_without_a_template_is_refused(
     desk = desk_with(register.replace("40960", "50000"), config, compat)
     assert granted(desk, "p", memory_mib) == f"1/1 {reason}"
     assert f"1 nodes {reason}(n)" in desk.notes[-1].message
-
-
-def test_seed_002_only_cards_in_mig_mode_are_divided() -> None:
-    desk = desk_with(CSV.replace(",mig:", ",hami-core:"))
-    assert granted(desk, "p", 9000) == f"{CARD},NVIDIA,9000,0"
-
-
-def test_templates_may_sum_up_to_more_than_the_card_has() -> None:
-    """2 x 40960 MiB of the list are more than the 81559 MiB that the driver reports."""
-    desk = desk_with(H100)
-    assert [granted(desk, f"p{at}", 40000) for at in range(3)] == [
-        f"{CARD}[0-0],NVIDIA,40960,0",
-        f"{CARD}[0-1],NVIDIA,40960,0",
-        "1/1 CardInsufficientMemory",
-    ]
 
 
 @shows(
@@ -206,16 +181,6 @@ def test_quota_counts_the_instance_that_is_given(
     desk.delete_pod("one")
     desk.sync()
     assert granted(desk, "three", 1).endswith(f",NVIDIA,{memory_mib},{cores}")
-
-
-def test_cores_that_no_instance_has_do_not_count() -> None:
-    desk = desk_with(_cards(1))
-    desk.state.set_quota("default", "q", Limits(cores=20))
-    desk.add_pod("p", Box(memory_mib=1000, cores=50))
-    desk.sync()
-    assert desk.choose("p", "n") == "n"
-    desk.sync()
-    assert _used(desk) == (5120, 14)
 
 
 LARGE_FIRST = """

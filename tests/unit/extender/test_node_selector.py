@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
@@ -64,13 +63,6 @@ def test_seed_002_node_label_selector_follows_the_labels(desk: Desk) -> None:
     assert desk.choose("a") == "other"
 
 
-def test_without_a_selector_every_node_is_registered() -> None:
-    desk = Desk("n")
-    desk.add_pod("a")
-    desk.sync()
-    assert desk.choose("a") == "n"
-
-
 def test_pods_on_nodes_that_no_longer_match_stay_counted(desk: Desk) -> None:
     assert desk.choose("a") == "ours"
     label(desk, "ours", {})
@@ -92,14 +84,6 @@ def test_nodes_that_do_not_match_get_no_handshake(desk: Desk) -> None:
         for name, node in desk.shown_nodes.items()
     }
     assert words == {"ours": "Requesting", "other": REPORTED}
-
-
-def test_whole_nodes_are_selected_too(desk: Desk) -> None:
-    nodes = [desk.kube.store.read("nodes", "", name) for name in ("other", "ours")]
-    pod = desk.kube.store.read("pods", "default", "a")
-    body = {"Pod": pod, "Nodes": {"items": nodes}}
-    answer = json.loads(desk.filter.answer(json.dumps(body).encode()))
-    assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["ours"]
 
 
 def test_inspect_shows_why_a_node_is_not_used(desk: Desk) -> None:

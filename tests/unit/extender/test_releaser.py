@@ -97,22 +97,6 @@ def test_new_message_after_the_reservation_is_a_failure(desk: Desk) -> None:
     assert desk.held() == {}
 
 
-def test_pod_that_may_wait_in_permit_keeps_its_cards_until_a_new_failure(desk: Desk) -> None:
-    desk.choose("a")
-    given_up(desk, "a")
-    desk.sync()
-    look(desk)
-    assert desk.choose("a") == "n1"
-    look(desk)
-    assert desk.held() == {"a": 6000}
-    look(desk, 60.0)
-    assert desk.held() == {"a": 6000}
-    given_up(desk, "a", "another volume")
-    desk.sync()
-    look(desk)
-    assert desk.held() == {}
-
-
 def test_pod_that_is_being_bound_keeps_its_cards(desk: Desk) -> None:
     desk.choose("a")
     given_up(desk, "a")
@@ -132,17 +116,6 @@ def test_bound_pod_keeps_its_cards(desk: Desk) -> None:
     assert nvidia_names.POD_ALLOCATED in desk.notes_of("a")
 
 
-def test_pod_in_doubt_keeps_its_cards(desk: Desk) -> None:
-    desk.choose("a")
-    given_up(desk, "a")
-    desk.sync()
-    counted = desk.state._pods.find("uid-a")
-    assert counted is not None
-    counted.is_doubtful = True
-    look(desk)
-    assert desk.held() == {"a": 6000}
-
-
 def test_pod_that_is_filtered_again_meanwhile_keeps_the_new_cards(desk: Desk) -> None:
     desk.choose("a")
     given_up(desk, "a")
@@ -150,17 +123,6 @@ def test_pod_that_is_filtered_again_meanwhile_keeps_the_new_cards(desk: Desk) ->
     desk.choose("a")
     look(desk)
     assert desk.held() == {"a": 6000}
-
-
-def test_released_pod_is_never_bound_beside_the_one_that_took_its_card(desk: Desk) -> None:
-    desk.choose("a")
-    given_up(desk, "a")
-    desk.sync()
-    look(desk)
-    desk.add_pod("b")
-    desk.choose("b")
-    assert desk.bind("a", "n1")
-    assert desk.held() == {"b": 6000}
 
 
 def test_replica_that_lost_the_lead_writes_no_pod() -> None:

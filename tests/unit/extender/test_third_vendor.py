@@ -99,11 +99,6 @@ def test_node_whose_daemon_serves_slots_is_locked(desk: Desk) -> None:
     assert desk.lock("a1").endswith(",default,a")
 
 
-def test_reservation_is_taken_off_again(desk: Desk) -> None:
-    desk.choose("a")
-    assert not set(desk.writer.clear(desk.pod("a"), desk.fence()).annotations)
-
-
 def test_daemon_that_falls_silent_is_given_up_for_its_vendor_alone(desk: Desk) -> None:
     keeper = HandshakeKeeper(desk.state, desk.kube, desk.clock)
     desk.kube.merge_patch_node("a1", {acme_names.NODE_HANDSHAKE: "Reported_2026-11-21T00:00:00Z"})

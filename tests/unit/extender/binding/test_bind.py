@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
 from hami_node.errors import Conflict, Forbidden, KubeError, NotFound, NotLeading
 from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.extender.filter import FAILED as FILTER_FAILED
-from hami_node.model import Pod
-from hami_node.vendors.holding import UNBOUND_S
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.lock import encode_lock
@@ -76,12 +73,6 @@ def test_binding_that_fails_is_undone(desk: Desk, name: str, error: KubeError) -
     desk.kube.fail("bind_pod", error)
     assert desk.bind(name, {"a": "n1", "b": "n2"}[name]) != ""
     assert_undone(desk, name)
-
-
-def test_lock_that_cant_be_written_undoes_the_reservation(desk: Desk) -> None:
-    desk.kube.fail("json_patch_node", BROKEN)
-    assert "broken" in desk.bind("b", "n2")
-    assert_undone(desk, "b")
 
 
 def test_lock_whose_answer_was_lost_is_freed(desk: Desk) -> None:
@@ -170,64 +161,6 @@ def test_pod_that_can_t_be_written_keeps_the_cards_of_a_binding_that_may_still_a
     assert desk.held() == {"a": 6000, "b": 6000}
 
 
-@pytest.mark.parametrize("leave", [not_undone, not_found_out, of_an_earlier_term])
-def test_cards_of_a_binding_that_may_still_arrive_are_not_free_before_the_pod_is_written(
-    desk: Desk, leave: Callable[[Desk], None]
-) -> None:
-    desk.add_pod("c")
-    desk.add_node("n3")
-    desk.sync()
-    sent, chosen = desk.pod("a"), list[str]()
-    leave(desk)
-
-    def meanwhile() -> None:
-        chosen.append(desk.choose("c", "n1"))
-        if not desk.pod("a").version > sent.version:
-            desk.kube.bind_pod(sent, "n1", {})  # it arrives
-
-    for method in ("json_patch_pod", "patch_pod_exactly"):
-        desk.kube.before[method] = meanwhile
-    desk.ask("a", "n3")
-    assert chosen[0] == ""
-
-
-def test_binding_of_a_pod_that_was_written_since_is_not_in_doubt(desk: Desk) -> None:
-    def written() -> None:
-        desk.edit_pod("a", annotations={"team": "x"})
-        desk.sync()
-
-    desk.kube.before["bind_pod"] = written
-    not_found_out(desk)
-    assert not desk.state.may_arrive("uid-a")
-    assert desk.held()["a"] == 6000
-    assert desk.bind("a", "n1") == ""
-
-
-def test_doubt_ends_when_another_replica_has_written_the_pod(desk: Desk) -> None:
-    not_found_out(desk)
-    there = {names.POD_NODE: "n2", nvidia_names.POD_ALLOCATED: "GPU-n2-0,NVIDIA,4000,0:;"}
-    desk.kube.patch_pod_exactly(desk.pod("a"), there, None)
-    desk.sync()
-    desk.state.begin_term(SCHEDULER)  # what the other one has sent may still arrive
-    assert {uid: at for uid, (at, _) in desk.state.charges().items()} == {
-        "uid-a": "n2",
-        "uid-b": "n2",
-    }
-
-
-def test_undo_that_fails_leaves_the_room_to_the_sweeper(desk: Desk) -> None:
-    desk.kube.fail("bind_pod", BROKEN)
-    desk.kube.fail("json_patch_pod", BROKEN)
-    sent = desk.pod("a")
-    assert "broken" in desk.bind("a", "n1")
-    desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))
-    assert "a" not in desk.held()
-    with pytest.raises(Conflict):
-        desk.kube.bind_pod(sent, "n1", {})
-    desk.add_pod("c")
-    assert desk.choose("c", "n1") == "n1"
-
-
 def test_second_bind_to_the_same_node_succeeds(desk: Desk) -> None:
     assert desk.bind("a", "n1") == ""
     desk.kube.calls.clear()
@@ -283,22 +216,6 @@ def test_bind_of_a_deleted_pod_is_refused(desk: Desk) -> None:
     assert "a" not in desk.held()
 
 
-def test_call_with_the_name_of_no_pod_takes_no_cards_from_the_pod_with_its_uid() -> None:
-    desk = Desk("n1")
-    desk.add_pod("a", memory_mib=6000)
-    assert desk.choose("a") == "n1"
-    assert "not found" in desk.bind("nobody", "n1", uid=desk.pod("a").uid)
-    assert desk.held() == {"a": 6000}
-
-
-def test_bind_of_a_pod_that_is_being_deleted_is_refused(desk: Desk) -> None:
-    desk.begin_deletion("b")
-    desk.sync()
-    assert "is being deleted" in desk.bind("b", "n2")
-    assert "b" not in desk.held()
-    assert desk.lock("n2") == ""
-
-
 def test_bind_on_a_card_that_is_over_committed_is_refused(desk: Desk) -> None:
     foreign = {
         names.POD_NODE: "n1",
@@ -317,11 +234,6 @@ def test_bind_uses_the_newest_reservation_where_the_watch_lags(desk: Desk) -> No
     assert desk.choose("a", "n1") == "n1"
     assert desk.bind("a", "n1") == ""
     assert desk.pod("a").node_name == "n1"
-
-
-def test_bind_survives_a_write_of_somebody_else(desk: Desk) -> None:
-    desk.edit_pod("a", annotations={"note": "from another controller"})
-    assert desk.bind("a", "n1") == ""
 
 
 def test_bind_stops_where_another_scheduler_was_quicker(desk: Desk) -> None:
@@ -357,12 +269,6 @@ def test_slow_binding_never_meets_another_reservation(
     assert why in desk.bind("a", "n1")
     assert desk.pod("a").node_name == ""
     assert "a" not in desk.held()
-
-
-def test_failed_bind_leaves_a_pod_that_was_bound_meanwhile_its_grants(desk: Desk) -> None:
-    desk.kube.before["bind_pod"] = lambda: desk.edit_pod("a", spec={"nodeName": "n2"})
-    assert desk.bind("a", "n1") != ""
-    assert nvidia_names.POD_ALLOCATED in desk.notes_of("a")
 
 
 def test_pod_without_cards_is_bound_as_it_is(desk: Desk) -> None:
@@ -402,12 +308,6 @@ def test_lock_whose_pod_needs_it_no_more_is_taken_over(desk: Desk, owner: dict[s
     desk.clock.advance(0.2)
     assert desk.bind("b", "n2") == ""
     assert desk.lock("n2").endswith(",default,b")
-
-
-def test_expired_lock_is_taken_over(desk: Desk) -> None:
-    held(desk)
-    desk.lock("n2", encode_lock(desk.clock.now() - 301.0, "default", "owner"))
-    assert desk.bind("b", "n2") == ""
 
 
 def test_held_lock_refuses_after_the_wait_and_stays(desk: Desk) -> None:
@@ -553,31 +453,6 @@ def test_reservations_of_an_earlier_term_are_void_and_keep_their_cards(desk: Des
     assert desk.held() == {"a": 6000}
     assert desk.choose("c", "n1") == ""
     assert desk.choose("c", "n2") == "n2"
-
-
-def test_call_of_an_earlier_term_frees_no_cards_of_a_binding_that_may_still_arrive(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    described = desk.kube.store.read("pods", "default", "a")
-    known = desk.shown_pods["default/a"]
-
-    def find(_placer: object, _pod: Pod) -> Pod:
-        desk.state.begin_term(SCHEDULER)
-        desk.lose_lead()  # that of the term in which the call began
-        return known
-
-    monkeypatch.setattr("hami_node.extender.placing.PodPlacer._known", find)
-    with suppress(NotLeading):
-        desk.ask(described)
-    assert desk.held() == {"a": 6000, "b": 6000}
-
-
-def test_reservation_of_an_earlier_term_expires(desk: Desk) -> None:
-    desk.state.begin_term(SCHEDULER)
-    desk.clock.advance(UNBOUND_S + 1.0)
-    desk.state.sweep(["uid-a", "uid-b"])
-    assert desk.held() == {}
-    assert {pod.name for pod in desk.state.leftovers()} == {"a", "b"}
 
 
 def test_reservation_for_another_scheduler_is_not_kept_by_a_new_term(desk: Desk) -> None:

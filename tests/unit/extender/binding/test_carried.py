@@ -13,7 +13,6 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import VENDORS
 from hami_node.vendors.spec import protocols_of
 from hami_node.wire import names
-from tests.fakes.pods import Box
 from tests.fakes.settings import settings as default_settings
 from tests.reliability import shows
 from tests.unit.extender.desk import SCHEDULER, Desk
@@ -73,41 +72,6 @@ def test_filter_writes_nothing_and_the_binding_carries_all(desk: Desk) -> None:
     assert desk.held() == {"a": WANTS_ALL}
 
 
-@pytest.mark.parametrize(
-    ("edited", "held"),
-    [
-        ("GPU-n1-0,NVIDIA,7000,0:;", 7000),
-        ("GPU-n1-0,NVIDIA,10,0:;", WANTS_ALL),
-        ("GPU-n1-9,NVIDIA,100,0:;", WANTS_ALL + 100),
-        ("", WANTS_ALL),
-    ],
-)
-def test_echo_that_says_something_else_is_read(desk: Desk, edited: str, held: int) -> None:
-    desk.kube.fail("bind_pod", LOST, is_served=True)
-    desk.kube.before["read_pod"] = lambda: desk.edit_pod(
-        "a", annotations={nvidia_names.POD_ALLOCATED: edited}
-    )
-    assert desk.bind("a", "n1") == ""
-    desk.sync()
-    assert desk.held() == {"a": held}
-
-
-def test_carried_reservation_is_charged_as_a_written_one() -> None:
-    boxes = (Box(name="one", memory_mib=3000, cores=30), Box(name="two", cards=2, memory_mib=500))
-    held = []
-    for is_patched in (False, True):
-        desk = Desk("n1", cards=4, is_patched=is_patched)
-        desk.add_pod("a", *boxes)
-        desk.sync()
-        assert desk.choose("a") == "n1"
-        before = desk.state.charges()
-        assert desk.bind("a", "n1") == ""
-        desk.sync()
-        assert desk.state.charges() == before
-        held.append((before, {key: desk.notes_of("a").get(key) for key in KEYS}))
-    assert held[0] == held[1]
-
-
 @pytest.mark.parametrize("left", [names.POD_BIND_TIME, nvidia_names.POD_MIG_ALLOCATIONS])
 def test_pod_with_something_left_on_it_is_written_at_once(desk: Desk, left: str) -> None:
     desk.add_pod("old", memory_mib=1000, annotations={left: "1"})
@@ -115,15 +79,6 @@ def test_pod_with_something_left_on_it_is_written_at_once(desk: Desk, left: str)
     assert desk.choose("old") == "n1"
     assert desk.kube.calls == ["patch_pod_exactly"]
     assert desk.notes_of("old").get(left) != "1"
-
-
-def test_node_whose_plugin_needs_the_lock_gets_the_reservation_at_once() -> None:
-    desk = Desk()
-    desk.add_node("n2", has_identity=False)
-    desk.add_pod("a")
-    desk.sync()
-    assert desk.choose("a") == "n2"
-    assert desk.notes_of("a")[names.POD_NODE] == "n2"
 
 
 def test_node_that_needs_the_lock_by_now_gets_the_reservation_before_the_binding(
@@ -143,13 +98,6 @@ def test_reservation_that_is_not_bound_expires_and_leaves_nothing(desk: Desk) ->
     assert desk.held() == {}
     assert desk.state.leftovers() == ()
     assert desk.kube.calls == []
-
-
-def test_filter_again_frees_what_was_reserved_before(desk: Desk) -> None:
-    assert desk.choose("a") == "n1"
-    assert desk.held() == {"a": WANTS_ALL}
-    assert desk.choose("a", "nowhere") == ""
-    assert desk.held() == {}
 
 
 @pytest.mark.parametrize(
@@ -338,13 +286,6 @@ def test_pod_that_another_replica_filtered_is_placed_at_the_bind() -> None:
 
 
 # -- 5: the caller's description -------------------------------------------------------------------
-def test_description_that_the_watch_contradicts_reserves_nothing(desk: Desk) -> None:
-    described = desk.kube.store.read("pods", "default", "c")
-    described["spec"]["containers"][0]["resources"]["limits"][nvidia_names.RESOURCE_GPU_MEMORY] = (
-        "1"
-    )
-    assert "does not ask for what the caller described" in desk.ask(described)["Error"]
-    assert desk.held() == {"a": WANTS_ALL}
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -380,14 +321,6 @@ def test_pod_that_was_deleted_before_the_watch_showed_it_frees_its_cards() -> No
     assert desk.held() == {}
 
 
-def test_reservation_keys_that_somebody_writes_meanwhile_are_replaced(desk: Desk) -> None:
-    desk.edit_pod("a", annotations={nvidia_names.POD_MIG_ALLOCATIONS: "{}"})
-    desk.sync()
-    assert desk.bind("a", "n1") == ""
-    assert nvidia_names.POD_MIG_ALLOCATIONS not in desk.notes_of("a")
-    assert desk.held() == {"a": WANTS_ALL}
-
-
 # -- 6: edits after the binding --------------------------------------------------------------------
 @pytest.mark.parametrize("text", [None, "", "GPU-n1-0,NVIDIA,1,0:;"])
 def test_edit_before_the_watch_shows_the_binding_frees_nothing(
@@ -399,37 +332,3 @@ def test_edit_before_the_watch_shows_the_binding_frees_nothing(
     desk.sync()
     assert desk.held() == {"a": WANTS_ALL}
     assert desk.choose("c") == ""
-
-
-# -- 7: what happens while it is found out what became of a Binding --------------------------------
-def test_pod_that_asks_for_something_else_once_its_binding_is_settled_gets_that(desk: Desk) -> None:
-    lose(desk)
-    desk.kube.before["patch_pod_exactly"] = lambda: desk.edit_pod(
-        "a", annotations={nvidia_names.USE_GPU_UUID: "GPU-else"}
-    )
-    assert desk.bind("a", "n1") != ""
-    assert desk.pod("a").node_name == ""
-    assert desk.held() == {}
-
-
-def test_answer_about_an_earlier_binding_settles_no_later_one() -> None:
-    desk = Desk("n1", is_patched=True)
-    desk.add_pod("a", memory_mib=WANTS_ALL)
-    desk.add_pod("c", memory_mib=WANTS_ALL)
-    desk.sync()
-    assert desk.choose("a") == "n1"
-    lose(desk)  # its reservation is on the pod
-    sent: list[Pod] = []
-
-    def again() -> None:
-        desk.clear_leftovers()
-        assert desk.choose("a") == "n1"
-        sent.append(lose(desk, is_readable=False))  # its Binding carries its reservation
-
-    desk.kube.before["json_patch_pod"] = again
-    desk.ask("a", "nowhere")
-    assert desk.held() == {"a": WANTS_ALL}
-    assert desk.choose("c") == ""
-    desk.kube.bind_pod(sent[0], "n1", carried(desk))
-    desk.sync()
-    assert desk.held() == {"a": WANTS_ALL}

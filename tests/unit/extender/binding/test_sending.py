@@ -85,9 +85,3 @@ def test_the_lease_does_not_wait_for_a_binding_that_was_refused(error: KubeError
     with pytest.raises(KubeError):
         sending.bind(kube, _POD, "n0", {}, is_carried=True)
     assert sending.wait(0.0)
-
-
-def test_nothing_is_waited_for_where_nothing_is_under_way() -> None:
-    began = time.monotonic()
-    assert Sending().wait(600)
-    assert time.monotonic() - began < 60

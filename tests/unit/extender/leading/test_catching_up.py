@@ -89,17 +89,6 @@ def wait(following: Following, clock: FakeClock, seconds: float) -> None:
     following.hurry()
 
 
-def test_the_echo_alone_proves_that_the_watch_is_current(clock: FakeClock) -> None:
-    watch, echo = Watch(), Echo()
-    following = Following(Source(watch, echo.touch), clock)
-    following.begin("m")
-    watch.shown += 50
-    assert not following.is_current()
-    echo.shown += echo.marks
-    assert following.is_current()
-    assert watch.relists == 0
-
-
 @pytest.mark.parametrize(
     "stored",
     [0, 99, KubeError("lost"), version_number("1" * 21), version_number("1" * 5000)],

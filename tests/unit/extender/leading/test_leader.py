@@ -1,25 +1,18 @@
-"""The election, step by step on clocks that the test moves, and once with threads."""
+"""The election, step by step on clocks that the test moves."""
 
 from __future__ import annotations
 
 import random
 import re
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.transport.connection import Timeouts
 from hami_node.errors import Conflict, KubeError
 from hami_node.extender.leading.leader import MAX_FOREIGN_DURATION_S, Leader, LeaseTimes
 from hami_node.simulate.store import Json
-from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
 from tests.fakes.leases import NAME, NAMESPACE, Hooks, StoreLeases
-from tests.fakes.waiting import eventually
 from tests.seeds import seeds
 
 TIMES = LeaseTimes(duration_s=8.0, renew_deadline_s=6.0, retry_s=1.5)
@@ -143,23 +136,6 @@ def test_renewed_foreign_lease_is_never_taken_however_wrong_its_clock(
         assert not leader.is_leading()
 
 
-def test_conflict_leaves_the_lease_to_the_faster_one(leases: StoreLeases, clock: FakeClock) -> None:
-    hooks = Hooks()
-    slow, fast = replica(leases.shared_by(hooks), "a", clock), replica(leases, "b", clock)
-    leases.put(foreign(holderIdentity=""))
-
-    def overtake(verb: str) -> None:
-        if verb == "update":
-            fast.step()
-
-    hooks.before = overtake
-    wait_s = slow.step()
-    assert (slow.is_leading(), fast.is_leading()) == (False, True)
-    assert wait_s < TIMES.retry_s / 2
-    slow.step()
-    assert slow.holder() == "b"
-
-
 @pytest.mark.parametrize(
     ("spec", "left_s"),
     [
@@ -217,19 +193,6 @@ def test_lease_without_a_version_is_not_overwritten(
     assert [r.message for r in caplog.records if r.levelname == "WARNING"] == ["lease_not_renewed"]
 
 
-def test_own_name_of_an_earlier_process_is_waited_for(
-    leases: StoreLeases, clock: FakeClock
-) -> None:
-    replica(leases, "a", clock).step()
-    again = replica(leases, "a", clock)
-    again.step()
-    assert not again.is_leading()
-    clock.advance(TIMES.duration_s)
-    again.step()
-    assert again.is_leading()
-    assert leases.spec()["leaseTransitions"] == 0
-
-
 # -- losing ----------------------------------------------------------------------------------------
 
 
@@ -242,16 +205,6 @@ def test_paused_replica_stops_believing_by_the_clock_alone(
     assert leader.is_leading()
     clock.advance(0.02)
     assert not leader.is_leading()
-
-
-def test_renewal_counts_from_before_it_was_sent(leases: StoreLeases, clock: FakeClock) -> None:
-    recorder, hooks = Recorder(), Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock, recorder)
-    hooks.after = lambda _verb: clock.advance(TIMES.renew_deadline_s)
-    leader.step()
-    assert not leader.is_leading()
-    assert recorder.changes == []
-    assert leases.spec()["holderIdentity"] == "a"
 
 
 def test_outage_ends_leadership_before_another_can_take_over(
@@ -290,43 +243,6 @@ def test_outage_ends_leadership_before_another_can_take_over(
     hooks.before = lambda _verb: None
     first.step()
     assert (first.is_leading(), first.holder()) == (False, "b")
-
-
-def test_short_outage_is_survived_without_a_change(leases: StoreLeases, clock: FakeClock) -> None:
-    recorder, hooks = Recorder(), Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock, recorder)
-    leader.step()
-
-    def fail(_verb: str) -> None:
-        raise KubeError("down", 503)
-
-    hooks.before = fail
-    for _ in range(3):
-        clock.advance(leader.step())
-    hooks.before = lambda _verb: None
-    leader.step()
-    clock.advance(TIMES.renew_deadline_s - 0.1)
-    assert leader.is_leading()
-    assert recorder.changes == [True]
-
-
-def test_lost_answer_is_recognised_as_our_own_write(leases: StoreLeases, clock: FakeClock) -> None:
-    hooks = Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock)
-    leases.put(foreign(holderIdentity=""))
-
-    def lose(verb: str) -> None:
-        if verb == "update":
-            raise KubeError("reset")
-
-    hooks.after = lose
-    leader.step()
-    assert not leader.is_leading()
-    hooks.after = lambda _verb: None
-    clock.advance(1.0)
-    leader.step()
-    assert leader.is_leading()
-    assert leases.spec()["leaseTransitions"] == 4
 
 
 def test_deleted_lease_is_made_again_by_its_holder_and_not_taken_by_others(
@@ -388,16 +304,6 @@ def test_release_lets_the_other_take_over_within_two_retry_periods(
     assert second.is_leading()
 
 
-def test_release_stops_leading_before_it_says_so(leases: StoreLeases, clock: FakeClock) -> None:
-    hooks = Hooks()
-    leader = replica(leases.shared_by(hooks), "a", clock)
-    leader.step()
-    seen: list[bool] = []
-    hooks.before = lambda _verb: seen.append(leader.is_leading())
-    leader.release()
-    assert seen == [False, False]
-
-
 def test_release_is_tried_again_and_leaves_the_lease_of_others_alone(
     leases: StoreLeases, clock: FakeClock
 ) -> None:
@@ -438,11 +344,6 @@ def test_release_waits_for_what_the_next_leader_must_not_miss_and_no_longer_than
     assert waited == [(TIMES.duration_s - 1.0, "a")]
     assert leases.spec()["holderIdentity"] == ""
     assert leader.left_s() == 0.0
-
-
-def test_release_without_the_lease_asks_nothing(leases: StoreLeases, clock: FakeClock) -> None:
-    replica(leases, "a", clock).release()
-    assert leases.calls == []
 
 
 # -- all together ----------------------------------------------------------------------------------
@@ -541,59 +442,7 @@ def test_never_two_lead_whatever_happens(seed: int) -> None:
     assert contest.led_s > 700
 
 
-# -- over HTTP, with threads -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def server() -> Iterator[FaultyApiServer]:
-    with FaultyApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def kube(server: FaultyApiServer, tmp_path: Any) -> Iterator[KubeClient]:
-    made = connect(
-        server.write_kubeconfig(tmp_path / "kubeconfig"), component="extender", clock=RealClock(),
-        timeouts=Timeouts(connect_s=1.0, read_s=1.0, total_s=1.5),
-    )  # fmt: skip
-    yield made
-    made.close()
-
-
-def test_run_hands_over_when_stopped_and_outlives_an_outage(
-    server: FaultyApiServer, kube: KubeClient
-) -> None:
-    times = LeaseTimes(duration_s=3.0, renew_deadline_s=2.0, retry_s=0.05)
-    leaders = {
-        name: Leader(
-            kube, namespace=NAMESPACE, name=NAME, identity=name, clock=RealClock(), times=times
-        )
-        for name in ("a", "b")
-    }
-    stops = {name: threading.Event() for name in leaders}
-    threads = {
-        name: threading.Thread(target=replica.run, args=(stops[name],))
-        for name, replica in leaders.items()
-    }
-    try:
-        threads["a"].start()
-        eventually(leaders["a"].is_leading)
-        threads["b"].start()
-        eventually(lambda: leaders["b"].holder() == "a")
-        stops["a"].set()
-        threads["a"].join(10)
-        assert not leaders["a"].is_leading()
-        eventually(leaders["b"].is_leading)
-        assert server.read("leases", NAME, NAMESPACE)["spec"]["leaseTransitions"] == 1
-        server.go_down()
-        eventually(lambda: not leaders["b"].is_leading())
-        server.start()
-        eventually(leaders["b"].is_leading)
-    finally:
-        for name, stop in stops.items():
-            stop.set()
-            threads[name].join(10)
-    assert server.read("leases", NAME, NAMESPACE)["spec"]["holderIdentity"] == ""
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -612,32 +461,6 @@ def test_empty_identity_is_refused(leases: StoreLeases, clock: FakeClock) -> Non
 
 
 # -- terms -----------------------------------------------------------------------------------------
-
-
-def test_leader_that_slept_through_a_failed_renewal_and_another_term_begins_a_new_one(
-    leases: StoreLeases, clock: FakeClock
-) -> None:
-    recorder, refusing = Recorder(), Hooks()
-    first = replica(leases.shared_by(refusing), "a", clock, recorder)
-    second = replica(leases, "b", clock)
-    first.step()
-    term = first.term()
-    second.step()
-
-    def refuse(_verb: str) -> None:
-        raise KubeError("x", 500)
-
-    refusing.before = refuse
-    first.step()
-    refusing.before = Hooks().before
-    for _ in range(20):  # the first one is frozen meanwhile
-        clock.advance(TIMES.retry_s)
-        second.step()
-    assert second.is_leading()
-    second.release()
-    first.step()
-    assert first.term() == term + 1
-    assert recorder.changes == [True, False, True]
 
 
 def test_renewal_after_a_pause_begins_a_new_term_though_nobody_else_led(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hami_node.errors import Conflict, KubeError
+from hami_node.extender.sweeper import CLEARING_S
 from hami_node.model import ContainerKind, Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.holding import UNBOUND_S
@@ -24,48 +25,11 @@ def desk() -> Desk:
     return desk
 
 
-def test_reservation_counts_before_watch_shows_it(desk: Desk) -> None:
-    desk.choose("a")
-    assert desk.held() == {"a": 6000}
-
-
 def test_reservation_survives_watch_event_from_before(desk: Desk) -> None:
     old = desk.pod("a")
     desk.choose("a")
     desk.state.pod_changed(None, old)
     assert desk.held() == {"a": 6000}
-
-
-@pytest.mark.parametrize("end", ["deleted", "ended"])
-def test_late_answer_about_a_pod_that_went_counts_for_nothing(desk: Desk, end: str) -> None:
-    desk.choose("a")
-    desk.bind("a", "n1")
-    late = desk.pod("a")
-    if end == "deleted":
-        desk.delete_pod("a")
-    else:
-        desk.edit_pod("a", status={"phase": "Succeeded"})
-    desk.sync()
-    desk.state.learned(late)
-    assert desk.held() == {}
-
-
-def test_filter_for_a_deleted_pod_is_refused(desk: Desk) -> None:
-    old = desk.kube.store.read("pods", "default", "a")
-    desk.delete_pod("a")
-    desk.sync()
-    assert "deleted" in str(desk.ask(old)["FailedAndUnresolvableNodes"])
-    assert desk.held() == {}
-
-
-def test_unbound_reservation_expires_by_our_clock(desk: Desk) -> None:
-    desk.choose("a")
-    desk.clock.advance(UNBOUND_S - 1.0)
-    desk.sweep()
-    assert desk.held() == {"a": 6000}
-    desk.clock.advance(2.0)
-    desk.sweep()
-    assert desk.held() == {}
 
 
 def test_time_that_somebody_writes_on_an_unbound_pod_frees_nothing(desk: Desk) -> None:
@@ -94,28 +58,6 @@ def test_expired_reservation_is_a_leftover_until_it_is_cleared(desk: Desk) -> No
     desk.state.learned(desk.writer.clear(desk.state.leftovers()[0], desk.fence()))
     assert desk.state.leftovers() == ()
     assert nvidia_names.POD_ALLOCATED not in desk.notes_of("a")
-
-
-def test_filter_again_frees_what_the_pod_held(desk: Desk) -> None:
-    assert desk.choose("a") == "n1"
-    assert desk.choose("a") == "n1"
-    assert desk.held() == {"a": 6000}
-
-
-def test_filter_again_that_finds_nothing_leaves_nothing(desk: Desk) -> None:
-    desk.choose("a")
-    assert desk.choose("a", "unknown") == ""
-    desk.sync()
-    assert desk.held() == {}
-    assert len(desk.state.leftovers()) == 1
-
-
-def test_bound_pod_cant_be_filtered_again(desk: Desk) -> None:
-    old = desk.kube.store.read("pods", "default", "a")
-    desk.choose("a")
-    desk.bind("a", "n1")
-    assert "is bound to node n1" in str(desk.ask(old)["FailedAndUnresolvableNodes"])
-    assert desk.held() == {"a": 6000}
 
 
 def test_pod_stays_bound_when_the_watch_shows_what_stood_before(desk: Desk) -> None:
@@ -161,16 +103,6 @@ def test_pod_that_is_deleted_unbound_holds_nothing(desk: Desk) -> None:
     assert desk.held() == {}
 
 
-def test_doubtful_binding_keeps_the_cards_and_stops_filters(desk: Desk) -> None:
-    desk.choose("a")
-    desk.kube.fail("bind_pod", KubeError("lost"), is_served=True)
-    desk.kube.fail("read_pod", KubeError("down"), KubeError("down"))
-    assert "is unknown" in desk.bind("a", "n1")
-    assert "is unknown" in desk.ask("a")["Error"]
-    assert desk.held() == {"a": 6000}
-    assert "is bound to node n1" in str(desk.ask("a")["FailedAndUnresolvableNodes"])
-
-
 @shows(
     "E2",
     fault="a binding's outcome is unknown, and kube-scheduler does not come back to the pod",
@@ -210,14 +142,6 @@ def test_reservation_that_somebody_removed_frees_its_cards(desk: Desk) -> None:
 
 def _without_annotations(body: Json) -> Json:
     return body | {"metadata": body["metadata"] | {"annotations": {}}}
-
-
-def test_doubt_ends_when_the_pod_turns_out_unbound(desk: Desk) -> None:
-    desk.choose("a")
-    desk.kube.fail("bind_pod", KubeError("lost"))
-    desk.kube.fail("read_pod", KubeError("down"))
-    assert "is unknown" in desk.bind("a", "n1")
-    assert desk.choose("a") == "n1"
 
 
 @pytest.mark.parametrize("then", ["Succeeded", "unbound"])
@@ -270,3 +194,47 @@ def test_init_containers_keep_their_room_for_the_pods_life(desk: Desk) -> None:
     assert desk.held() == {"i": 8000}
     desk.add_pod("late", memory_mib=3000)
     assert desk.choose("late", "n1") == ""
+
+
+# -- what the sweeper writes -----------------------------------------------------------------------
+def carriers(desk: Desk) -> list[str]:
+    """Pods that carry a reservation."""
+    return [
+        pod.name for pod in desk.kube.list_pods() if nvidia_names.POD_ALLOCATED in pod.annotations
+    ]
+
+
+def expired(desk: Desk) -> None:
+    """`a` and `b` carry reservations that no longer count."""
+    desk.add_pod("b", memory_mib=1000)
+    assert (desk.choose("a"), desk.choose("b")) == ("n1", "n1")
+    desk.clock.advance(UNBOUND_S + 1.0)
+    desk.sync()
+    desk.sweep()
+
+
+def test_leftover_of_another_scheduler_stays_on_its_pod(desk: Desk) -> None:
+    # its own scheduler still means to bind it, and its plugin needs to find the grant then
+    desk.edit_pod("a", spec={"schedulerName": "their-scheduler"})
+    expired(desk)
+    desk.clear_leftovers()
+    assert carriers(desk) == ["a"]
+
+
+def test_pod_that_cant_be_written_keeps_no_other_from_being_cleared(desk: Desk) -> None:
+    expired(desk)
+    desk.kube.fail("json_patch_pod", KubeError("no", 500))
+    desk.clear_leftovers()
+    assert len(carriers(desk)) == 1
+    desk.clear_leftovers()
+    assert carriers(desk) == []
+
+
+def test_slow_api_server_ends_the_clearing_until_the_next_sweep(desk: Desk) -> None:
+    # the sweeper has nodes and time limits to look after as well
+    expired(desk)
+    desk.kube.before["json_patch_pod"] = lambda: desk.clock.advance(CLEARING_S + 1.0)
+    desk.clear_leftovers()
+    assert len(carriers(desk)) == 1
+    desk.clear_leftovers()
+    assert carriers(desk) == []

@@ -69,56 +69,59 @@ class Talk:
         return bool(self.desk.state.sizes()[0])
 
 
-def test_report_is_answered_with_a_question() -> None:
-    talk = Talk()
-    talk.say(REPORTED)
-    assert talk.look() == "Requesting"
-    assert talk.is_offered
+QUESTION = "Requesting_2026-11-21 00:12:50"
+ASKED = (None, 15.0, "Requesting")
 
 
-def test_silence_of_a_minute_gives_the_node_up() -> None:
-    talk = Talk()
-    talk.say(REPORTED)
-    words = [talk.look() for _ in range(7)]
-    assert words[:4] == ["Requesting"] * 4
-    assert words[-1] == "Deleted"
-    assert not talk.is_offered
-
-
-def test_answer_in_time_keeps_the_node() -> None:
-    talk = Talk()
-    for _ in range(10):
-        talk.say(REPORTED)
-        assert talk.look() == "Requesting"
-        assert talk.look(45.0) == "Requesting"
-    assert talk.is_offered
-
-
-def test_node_given_up_is_taken_back_with_its_next_word() -> None:
-    talk = Talk()
-    talk.say(REPORTED)
-    for _ in range(8):
-        talk.look()
-    assert not talk.is_offered
-    talk.say(REPORTED)
-    talk.look(0.0)
-    assert talk.is_offered
-
-
-def test_question_of_another_scheduler_alone_is_no_silence() -> None:
-    talk = Talk()
-    talk.say("Requesting_2026-11-21 00:12:50")
-    for _ in range(20):
-        assert talk.look() == "Requesting"
-    assert talk.is_offered
-
-
-def test_json_daemon_is_never_given_up() -> None:
-    talk = Talk(is_csv=False)
-    talk.say(REPORTED)
-    for _ in range(20):
-        talk.look()
-    assert talk.is_offered
+@pytest.mark.parametrize(
+    ("is_csv", "steps", "is_offered"),
+    [
+        pytest.param(
+            True, [(REPORTED, 15.0, "Requesting"), *[ASKED] * 3], True, id="45 s without an answer"
+        ),
+        pytest.param(
+            True,
+            [(REPORTED, 15.0, "Requesting"), *[ASKED] * 3, *[(None, 60.0, "Deleted")] * 20],
+            False,
+            id="a minute without an answer",
+        ),
+        pytest.param(
+            True,
+            [(REPORTED, 15.0, "Requesting"), (None, 45.0, "Requesting")] * 10,
+            True,
+            id="answered in time",
+        ),
+        pytest.param(
+            True,
+            [
+                (REPORTED, 15.0, "Requesting"),
+                *[ASKED] * 3,
+                (None, 60.0, "Deleted"),
+                (REPORTED, 0.0, "Requesting"),
+            ],
+            True,
+            id="given up, then heard of",
+        ),
+        pytest.param(
+            True, [(QUESTION, 15.0, "Requesting"), *[ASKED] * 20], True, id="asked by another one"
+        ),
+        pytest.param(
+            False,
+            [(REPORTED, 15.0, "Requesting"), *[ASKED] * 20],
+            True,
+            id="json is never given up",
+        ),
+    ],
+)
+def test_only_a_node_that_polls_and_is_silent_for_a_minute_is_given_up(
+    is_csv: bool, steps: list[tuple[str | None, float, str]], is_offered: bool
+) -> None:
+    talk = Talk(is_csv=is_csv)
+    for said, after_s, word in steps:
+        if said is not None:
+            talk.say(said)
+        assert talk.look(after_s) == word
+    assert talk.is_offered is is_offered
 
 
 def test_json_daemon_is_asked_rarely() -> None:
@@ -204,14 +207,6 @@ def test_replica_that_does_not_lead_writes_nothing() -> None:
     assert talk.look() == REPORTED
 
 
-def test_node_that_cant_be_written_affects_that_node_only() -> None:
-    talk = Talk()
-    talk.say(REPORTED)
-    talk.desk.kube.fail("merge_patch_node", KubeError("down"))
-    assert talk.look() == REPORTED
-    assert talk.look() == "Requesting"
-
-
 def test_neuron_daemon_that_stops_reporting_is_given_up() -> None:
     talk = Talk()
     talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:00:00Z")
@@ -223,16 +218,6 @@ def test_neuron_daemon_that_stops_reporting_is_given_up() -> None:
     talk.note(neuron_names.NODE_NEURON_HANDSHAKE, "Reported_2026-11-21T00:05:00Z")
     talk.look()
     assert "has not reported for" not in talk.desk.state.why_not_offered("n1")
-
-
-@pytest.mark.parametrize("is_csv", [True, False])
-def test_node_that_is_read_is_marked_once_with_the_first_question(is_csv: bool) -> None:
-    talk = Talk(is_csv=is_csv)
-    talk.say(REPORTED)
-    before = len(talk.desk.kube.calls)
-    assert talk.look() == "Requesting"
-    assert len(talk.desk.kube.calls) == before + 1
-    assert talk.notes[names.NODE_READ_BY].startswith(names.READ_BY_EXTENDER)
 
 
 @shows(
@@ -262,13 +247,6 @@ def test_mark_is_written_once_and_again_when_it_is_gone() -> None:
 def test_node_that_cant_be_read_is_not_marked(register: str) -> None:
     talk = Talk()
     talk.note(nvidia_names.NODE_REGISTER, register)
-    talk.say(REPORTED)
-    talk.look()
-    assert names.NODE_READ_BY not in talk.notes
-
-
-def test_replica_that_does_not_lead_marks_nothing() -> None:
-    talk = Talk(is_leading=False)
     talk.say(REPORTED)
     talk.look()
     assert names.NODE_READ_BY not in talk.notes
@@ -337,16 +315,6 @@ def test_node_given_up_is_judged_anew_after_an_upgrade_of_its_plugin() -> None:
     assert talk.is_offered
 
 
-def test_node_given_up_stays_so_while_only_we_write() -> None:
-    talk = Talk()
-    talk.say(REPORTED)
-    for _ in range(8):
-        talk.look()
-    for _ in range(20):
-        assert talk.look(60.0) == "Deleted"
-    assert not talk.is_offered
-
-
 @shows(
     "E6",
     fault="a Neuron daemon is uninstalled, and its annotations are removed",
@@ -370,26 +338,3 @@ def test_neuron_node_given_up_is_taken_back_without_the_daemons_annotation() -> 
     talk.desk.sync()
     talk.look()
     assert len(talk.desk.state.cards_of("n1")) == 6
-
-
-def test_node_that_was_not_selected_for_a_while_is_judged_anew() -> None:
-    talk = Talk(selector=("pool=gpu",))
-    label(talk, "gpu")
-    talk.say(REPORTED)
-    for _ in range(8):
-        talk.look()
-    assert not talk.is_offered
-    label(talk, "other")
-    talk.look()
-    label(talk, "gpu")
-    talk.look()
-    assert talk.is_offered
-
-
-def label(talk: Talk, pool: str) -> None:
-    def change(body: Json) -> Json:
-        body["metadata"]["labels"] = {"pool": pool}
-        return body
-
-    talk.desk.kube.store.change("nodes", "", "n1", change)
-    talk.desk.sync()
