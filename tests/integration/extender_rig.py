@@ -30,7 +30,7 @@ from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire import names
-from hami_node.wire.lock import decode_lock, encode_lock
+from hami_node.wire.lock import decode_lock
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.values.quantity import parse_whole_quantity
 from tests.fakes.api_server import FaultyApiServer
@@ -200,11 +200,6 @@ class ExtenderRig:
         except ApiRefusal:
             return ""
         return str(said.get(names.NODE_LOCK, ""))
-
-    def lock_as(self, node: str, pod: str, *, age_s: float = 0.0) -> None:
-        """Somebody else takes the node's lock, whatever stands there."""
-        text = encode_lock(self.clock.now() - age_s, "default", pod)
-        self.api.annotate("nodes", node, {names.NODE_LOCK: text})
 
     def unlock(self, node: str, pod: str) -> None:
         """The daemon frees a lock of this pod."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.simulate.store import Json
-from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.wire import names
 from tests.fakes.pods import Box
 from tests.integration.extender_rig import MEMORY_MIB, ExtenderRig, pod_manifest
 from tests.reliability import shows
@@ -56,24 +54,3 @@ def test_running_pod_without_annotations_still_counts_after_a_new_list(rig: Exte
     rig.delete("first")
     rig.settle()
     assert rig.filter(second, ["n0"])["NodeNames"] == ["n0"]
-
-
-def test_reservation_that_a_user_wrote_is_not_bound_past_what_is_free(rig: ExtenderRig) -> None:
-    first, second = created(rig, "first"), created(rig, "second")
-    assert rig.filter(first, ["n0"])["NodeNames"] == ["n0"]
-    assert rig.bind(first, "n0") == ""
-    text = f"GPU-n0-0,NVIDIA,{MOST},0:;"
-    claim = {
-        names.POD_NODE: "n0",
-        names.POD_TIME: str(int(rig.clock.now())),
-        nvidia_names.POD_ALLOCATED: text,
-        nvidia_names.POD_TO_ALLOCATE: text,
-    }
-    rig.api.annotate("pods", "second", claim, "default")
-    rig.settle()
-    assert "CardInsufficientMemory" in rig.bind(second, "n0")
-    assert rig.wrongs() == []
-    found = rig.find("second")
-    assert found is not None
-    assert "nodeName" not in found["spec"]
-    assert nvidia_names.POD_ALLOCATED not in found["metadata"]["annotations"]

@@ -9,25 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.api_server import FaultyApiServer
-from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
+from tests.integration.extender_process import LIMIT_S, Replica
 
-LIMIT_S = 20.0
 
-
-class Process:
-    """`hami-node extender` as a process, with a configuration and a log."""
+class Configured(Replica):
+    """A process with a configuration that changes."""
 
     def __init__(self, folder: Path, api: FaultyApiServer) -> None:
-        self.config, self._log = folder / "device-config.yaml", folder / "log"
+        self.config = folder / "device-config.yaml"
         self.write("nvidia:\n  deviceSplitCount: 10\n")
-        flags = {
-            "kubeconfig": api.write_kubeconfig(folder / "kubeconfig"),
-            "config-file": self.config,
-            "http-bind": "127.0.0.1:0",
-            "metrics-address": "off",
-        }
-        self.process = started(self._log, "extender", flags)
+        super().__init__(folder / "replica", api, f"--config-file={self.config}")
 
     def write(self, text: str) -> None:
         """Replace the file at once, as kubelet does."""
@@ -39,10 +31,6 @@ class Process:
         """How often that event stands in the log."""
         return self.log().count(f" event={event} ")
 
-    def log(self) -> str:
-        """All of it."""
-        return self._log.read_text()
-
     def wait_for(self, event: str, times: int = 1) -> None:
         """Until that event stands in the log so often."""
         eventually(lambda: self.count(event) >= times, LIMIT_S)
@@ -50,19 +38,18 @@ class Process:
 
 
 @pytest.fixture
-def extender(tmp_path: Path) -> Iterator[Process]:
+def extender(tmp_path: Path) -> Iterator[Configured]:
     with FaultyApiServer() as api:
-        extender = Process(tmp_path, api)
+        extender = Configured(tmp_path, api)
         try:
             extender.wait_for("synced")
             yield extender
         finally:
-            extender.process.kill()
-            extender.process.wait(LIMIT_S)
+            extender.end(at_once=True)
 
 
 def test_configuration_changed_the_same_process_starts_anew_and_can_be_ended(
-    extender: Process,
+    extender: Configured,
 ) -> None:
     for times, memory_mib in ((2, 1000), (3, 2000)):
         extender.write(f"nvidia:\n  defaultMemory: {memory_mib}\n")
@@ -73,13 +60,13 @@ def test_configuration_changed_the_same_process_starts_anew_and_can_be_ended(
     assert extender.process.wait(LIMIT_S) == 0
 
 
-def test_settings_of_daemons_changed_they_are_no_reason_to_start_anew(extender: Process) -> None:
+def test_settings_of_daemons_changed_they_are_no_reason_to_start_anew(extender: Configured) -> None:
     extender.write("nvidia:\n  deviceSplitCount: 20\n  defaultMemory: 1000\n")
     extender.wait_for("config_changed")
     assert " changed=default_memory_mib " in extender.log()
 
 
-def test_configuration_wrong_the_extender_goes_on(extender: Process) -> None:
+def test_configuration_wrong_the_extender_goes_on(extender: Configured) -> None:
     extender.write("nvidia:\n  defaultMemory: much\n")
     extender.wait_for("config_refused")
     assert extender.process.poll() is None

@@ -103,32 +103,6 @@ def test_pod_that_waits_longer_than_any_permit_loses_its_cards(rig: ExtenderRig)
     assert placed(rig, "other")
 
 
-def test_pod_that_waits_and_is_deleted_gives_its_cards_back(rig: ExtenderRig) -> None:
-    assert placed(rig, "gang")
-    waits(rig, 60.0)
-    rig.delete("gang")
-    eventually(lambda: placed(rig, "other"), LIMIT_S)
-
-
-def test_pod_that_waited_and_comes_again_is_decided_anew(rig: ExtenderRig) -> None:
-    assert placed(rig, "gang")
-    waits(rig, 60.0)
-    gang = rig.api.read("pods", "gang", "default")
-    rig.write_node("n1", has_identity=True)
-    rig.settle()
-    assert rig.filter(gang, ["n1"])["NodeNames"] == ["n1"]
-    assert placed(rig, "other")
-
-
-def test_pod_that_waited_is_bound_with_what_was_reserved(rig: ExtenderRig) -> None:
-    assert placed(rig, "gang")
-    waits(rig, LONGEST_WAIT_S - 60.0)
-    assert rig.bind(rig.api.read("pods", "gang", "default"), "n0") == ""
-    rig.settle()
-    assert rig.wrongs() == []
-    assert rig.drift() == []
-
-
 @shows(
     "E5",
     fault="a pod names a group of Kueue, Volcano or coscheduling, whose other pods never come",

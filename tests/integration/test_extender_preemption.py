@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pytest
@@ -110,11 +108,6 @@ def _evict(rig: ExtenderRig, uid: str) -> None:
 
 
 # -- who is evicted -------------------------------------------------------------------------------
-def test_a_victim_that_frees_a_card_is_confirmed(rig: ExtenderRig) -> None:
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", priority=HIGH)
-    assert _filter(rig, urgent, "n0") == []
-    assert _preempt(rig, urgent, {"n0": full[:1]}) == {"n0": full[:1]}
 
 
 def test_a_node_where_no_eviction_helps_is_left_out(rig: ExtenderRig) -> None:
@@ -159,20 +152,6 @@ def test_a_pod_that_never_preempts_evicts_nobody(rig: ExtenderRig) -> None:
     assert _preempt(rig, pod, {"n0": full[:1]}) == {}
 
 
-def test_room_of_a_terminating_pod_comes_anyway(rig: ExtenderRig) -> None:
-    _fill(rig, cards=CARDS - 1)
-    uids = [_run(rig, f"share{number}", SHARE) for number in range(SLOTS)]
-
-    def end(body: Json) -> None:
-        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
-    for number in range(SLOTS - 1):
-        rig.edit(f"share{number}", end)
-    rig.settle()
-    urgent = _create(rig, "urgent", priority=HIGH)
-    assert _preempt(rig, urgent, {"n0": uids[-1:]}) == {"n0": uids[-1:]}
-
-
 def test_whole_victims_are_answered_by_uid(rig: ExtenderRig) -> None:
     """As kube-scheduler without nodeCacheCapable asks."""
     full = _fill(rig)
@@ -186,20 +165,6 @@ def test_whole_victims_are_answered_by_uid(rig: ExtenderRig) -> None:
     status, answer = exchange(rig, "POST", "/preempt", _json(body))
     victims = {"Pods": [{"UID": full[0]}], "NumPDBViolations": 0}
     assert (status, answer) == (200, {"NodeNameToMetaVictims": {"n0": victims}})
-
-
-def test_the_least_important_victims_come_first_of_many_nodes(rig: ExtenderRig) -> None:
-    names = [f"n{number}" for number in range(12)]
-    proposed = {}
-    for number, name in enumerate(names):
-        if number:
-            rig.write_node(name, has_identity=True)
-            rig.settle()
-        proposed[name] = _fill(rig, name, priority=LOW + number)[:1]
-    urgent = _create(rig, "urgent", priority=HIGH)
-    answered = _preempt(rig, urgent, dict(reversed(proposed.items())))
-    assert list(answered) == names[: len(answered)]
-    assert 1 <= len(answered) < len(names), "room is kept on all of them"
 
 
 # -- others that are added ------------------------------------------------------------------------
@@ -286,19 +251,6 @@ def test_the_room_is_the_nominated_pods_until_it_is_bound(rig: ExtenderRig) -> N
     assert rig.wrongs() == []
 
 
-def test_room_beside_what_is_kept_is_given(rig: ExtenderRig) -> None:
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", Box(memory_mib=MEMORY_MIB // 2), priority=HIGH)
-    _preempt(rig, urgent, {"n0": full[:1]})
-    _nominate(rig, "urgent", "n0")
-    _evict(rig, full[0])
-    assert _filter(rig, _create(rig, "large"), "n0") == []
-    small = _create(rig, "small", Box(memory_mib=MEMORY_MIB // 2))
-    assert _filter(rig, small, "n0") == ["n0"]
-    assert _filter(rig, urgent, "n0") == ["n0"]
-    assert rig.wrongs() == []
-
-
 @pytest.mark.parametrize("end", ["deleted", "elsewhere", "never nominated"])
 def test_the_room_is_free_once_the_pod_gives_up(rig: ExtenderRig, end: str) -> None:
     full = _fill(rig)
@@ -329,60 +281,7 @@ def test_a_nomination_that_nobody_follows_blocks_nothing_for_ever(rig: ExtenderR
     assert _filter(rig, rival, "n0") == ["n0"]
 
 
-def test_no_rival_gets_the_room_whenever_it_asks(rig: ExtenderRig) -> None:
-    """Rivals ask without a pause, from before the answer until the pod is bound."""
-    full = _fill(rig)
-    urgent = _create(rig, "urgent", priority=HIGH)
-    rivals = [_create(rig, f"rival{number}") for number in range(3)]
-    over = threading.Event()
-
-    def ask(rival: Json) -> int:
-        asked = 0
-        while not over.is_set():
-            assert _filter(rig, rival, "n0") == []
-            asked += 1
-        return asked
-
-    with ThreadPoolExecutor(len(rivals)) as pool:
-        asking = [pool.submit(ask, rival) for rival in rivals]
-        try:
-            assert _preempt(rig, urgent, {"n0": full[:1]}) == {"n0": full[:1]}
-            _evict(rig, full[0])
-            urgent = _nominate(rig, "urgent", "n0")
-            assert _filter(rig, urgent, "n0") == ["n0"]
-            assert post(rig, "/bind", bind_args(urgent, "n0")) == (200, {"Error": ""})
-            rig.settle()
-        finally:
-            over.set()
-        assert all(each.result() for each in asking)
-    assert rig.wrongs() == []
-
-
 # -- bad input -----------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        (b"", "body"),
-        (b"[]", "body"),
-        ({}, "Pod"),
-        ({"Pod": {"metadata": {"name": "x"}}}, "Pod"),
-        ({"NodeNameToMetaVictims": []}, "NodeNameToMetaVictims"),
-        ({"NodeNameToMetaVictims": {"n0": {"Pods": [{}]}}}, "n0"),
-        ({"NodeNameToMetaVictims": {"n0": {"Pods": ["x"]}}}, "NodeNameToMetaVictims"),
-        ({"NodeNameToMetaVictims": {"n0": {"NumPDBViolations": "1"}}}, "NodeNameToMetaVictims"),
-        ({"NodeNameToVictims": {"n0": {"Pods": [[]]}}}, "pod"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_refused_with_a_reason(
-    rig: ExtenderRig, body: bytes | dict[str, object], why: str
-) -> None:
-    if isinstance(body, dict) and body and "Pod" not in body:
-        body["Pod"] = _create(rig, "urgent", priority=HIGH)
-    raw = body if isinstance(body, bytes) else _json(body)
-    status, answer = exchange(rig, "POST", "/preempt", raw)
-    assert status == 400
-    assert why in answer["Error"]
 
 
 def test_nodes_and_victims_that_nobody_knows_are_left_out(rig: ExtenderRig) -> None:

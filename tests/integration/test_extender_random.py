@@ -15,12 +15,10 @@ from typing import Final
 
 import pytest
 
-from hami_node.extender.binding.bind_lock import QUIET_S
 from hami_node.model import ContainerKind
 from hami_node.simulate.store import Json
 from hami_node.vendors.holding import UNBOUND_S
 from hami_node.wire import names
-from hami_node.wire.lock import decode_lock
 from tests.fakes.pods import Box
 from tests.integration.extender_rig import (
     ExtenderRig,
@@ -58,7 +56,6 @@ class Run:
         self.chosen: dict[str, str] = {}
         self.done: Counter[str] = Counter()
         self.last_name = 0
-        self.foreign: dict[str, int] = {}
         self.calls: dict[Future[None], str] = {}
         self.pool = ThreadPoolExecutor(WORKERS)
         self.lock = threading.Lock()
@@ -74,7 +71,6 @@ class Run:
             (14, self.delete_one),
             (2, self.end_inits),
             (2.5, self.change_node),
-            (1, self.lock_foreign),
             (2, self.fail_quickly),
             (0.1, self.fail_slowly),
             (0.25, self.lose_binding),
@@ -89,7 +85,6 @@ class Run:
 
     def step(self, number: int) -> None:
         self.random.choices(self.steps, self.weights)[0]()
-        self.forget_foreign(number)
         if number % CHECK_EVERY == 0:
             self.check()
         if number % CALM_EVERY == 0:
@@ -281,7 +276,7 @@ class Run:
             else:
                 self.call_bind(pod, node)
 
-    # -- nodes and locks ---------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
     def change_node(self) -> None:
         name, pick = self.random.choice(NODES), self.random
         what = pick.choice(("sick", "cordoned", "unserved", "gone", "identity", *["well"] * 6))
@@ -297,24 +292,6 @@ class Run:
             is_served=what != "unserved",
             is_cordoned=what == "cordoned",
         )
-
-    def lock_foreign(self) -> None:
-        """A lock of another scheduler: held, expired, or of a pod that is gone."""
-        name = self.random.choice(NODES)
-        if name not in self.rig.nodes() or self.rig.lock_of(name):
-            return
-        owner = self.random.choice(("gone", "old", *self.names[:1]))
-        self.rig.lock_as(name, owner, age_s=1000.0 if owner == "old" else 0.0)
-        self.foreign[name] = 30
-
-    def forget_foreign(self, number: int) -> None:
-        """The other scheduler's pod is served at last."""
-        for name in [name for name, left in self.foreign.items() if left <= 0]:
-            del self.foreign[name]
-            text = self.rig.lock_of(name)
-            if text:
-                self.rig.serve(decode_lock(text).name)
-        self.foreign = {name: left - 1 for name, left in self.foreign.items()}
 
     # -- faults ------------------------------------------------------------------------------------
     def fail_quickly(self) -> None:
@@ -372,47 +349,6 @@ class Run:
             self.rig.settle()
         assert self.rig.state.leftovers() == ()
 
-    def take_every_lock(self) -> None:
-        """A lock that is left must not keep a new pod away for long."""
-        for name in list(self.names):
-            pod = self.rig.find(name)
-            if pod is not None and pod["spec"].get("nodeName"):
-                self.rig.serve(name)
-                self.rig.delete(name)
-                self.names.remove(name)
-        for node in NODES:
-            self.rig.write_node(node, has_identity=False)
-        self.rig.settle()
-        for node in NODES:
-            if not self.is_locked_rightly(node):
-                self.take_lock(node)
-        self.rig.settle()
-
-    def is_locked_rightly(self, node: str) -> bool:
-        """True where the lock's pod is reserved there, and may be bound any moment."""
-        text = self.rig.lock_of(node)
-        owner = self.rig.find(decode_lock(text).name) if text else None
-        said = {} if owner is None else owner["metadata"].get("annotations") or {}
-        return bool(said.get(names.POD_NODE) == node)
-
-    def take_lock(self, node: str) -> None:
-        name = f"last-{node}"
-        self.rig.api.create("pods", pod_manifest(name, (Box(memory_mib=100),), {}))
-        pod = self.rig.find(name)
-        assert pod is not None
-        if self.rig.filter(pod, [node])["NodeNames"]:
-            if error := self.rig.bind(pod, node):
-                assert "is locked by" in error
-                self.rig.pass_time(QUIET_S + 1.0)
-                assert self.rig.filter(pod, [node])["NodeNames"]
-                error = self.rig.bind(pod, node)
-            assert error == ""
-            assert decode_lock(self.rig.lock_of(node)).name == name
-            self.rig.serve(name)
-            assert self.rig.lock_of(node) == ""
-            self.done["locks taken"] += 1
-        self.rig.delete(name)
-
     def clear_all(self) -> None:
         for name in self.names:
             self.rig.delete(name)
@@ -440,7 +376,6 @@ def test_random_run_never_overcommits_and_loses_nothing(steps: int) -> None:
         run.check()
         drift = rig.drift()
         assert not drift, "\n".join(drift)
-        run.take_every_lock()
         rig.pass_time(UNBOUND_S + 10.0)
         run.calm_down()
         drift = rig.drift()
@@ -452,7 +387,6 @@ def test_random_run_never_overcommits_and_loses_nothing(steps: int) -> None:
         assert rig.state.sizes()[1] == 0
         assert rig.state._pods._pods == {}
         assert run.done["bound"] > steps / 40, run.done
-        assert run.done["locks taken"] > 0, run.done
     finally:
         print(f"seed {SEED}, step {number} of {steps}: {dict(run.done)}")  # shown on a failure
         run.pool.shutdown(cancel_futures=True)

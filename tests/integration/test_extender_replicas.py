@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +18,8 @@ from hami_node.vendors.nvidia.codec import encode_json
 from hami_node.wire import names
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.pods import Box
-from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
+from tests.integration.extender_process import Replica
 from tests.integration.extender_rig import MEMORY_MIB, cards_of, pod_manifest
 from tests.reliability import shows
 
@@ -28,25 +27,16 @@ pytestmark = pytest.mark.timeout(180)
 LIMIT_S = 40.0
 
 
-class Replica:
-    """`hami-node extender` as a process that takes part in the election."""
+class Deciding(Replica):
+    """A process that takes part in the election, and kube-scheduler's calls to it."""
 
-    def __init__(self, name: str, folder: Path, kubeconfig: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        flags = {
-            "kubeconfig": kubeconfig,
-            "http-bind": f"127.0.0.1:{self.port}",
-            "metrics-address": "off",
-            "leader-elect": "true",
-            "replica-name": name,
-        }
-        self.process = started(folder / f"{name}.log", "extender", flags)
+    def __init__(self, name: str, folder: Path, api: FaultyApiServer) -> None:
+        super().__init__(folder / name, api, "--leader-elect", f"--replica-name={name}")
+        self._port = self.decisions
 
     def call(self, path: str, body: Json) -> tuple[int, Any]:
-        """(status, answer) of kube-scheduler's call; the answer is None where it is an error."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        """(status, answer) of a call; the answer is None where it is an error."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT_S)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -70,13 +60,6 @@ class Replica:
         asked = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"]}
         status, answer = self.call("/bind", {**asked, "Node": "n0"})
         return "?" if status != 200 else str(answer["Error"])
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -109,27 +92,26 @@ def created(api: FaultyApiServer, name: str, labels: Mapping[str, str] | None = 
 def test_leader_that_was_frozen_decides_only_with_a_fresh_picture(
     api: FaultyApiServer, tmp_path: Path
 ) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     early, late, latest = (created(api, name) for name in ("early", "late", "latest"))
-    first = Replica("first", tmp_path, kubeconfig)
+    first = Deciding("first", tmp_path, api)
     replicas = [first]
     try:
         eventually(lambda: first.filter(early) == "n0", LIMIT_S)
-        second = Replica("second", tmp_path, kubeconfig)
+        second = Deciding("second", tmp_path, api)
         replicas.append(second)
         eventually(lambda: second.bind(early) == "?", LIMIT_S)
-        first.signal(signal.SIGSTOP)
+        first.process.send_signal(signal.SIGSTOP)
         eventually(lambda: second.filter(late) == "n0", LIMIT_S)
         assert second.bind(late) == ""
-        second.signal(signal.SIGTERM)
+        second.process.send_signal(signal.SIGTERM)
         assert second.process.wait(LIMIT_S) == 0
-        first.signal(signal.SIGCONT)
+        first.process.send_signal(signal.SIGCONT)
         assert decided(first, latest) == ""  # the card is taken by what the other replica bound
         assert first.bind(early) != ""
         assert [_node(api, name) for name in ("early", "late", "latest")] == ["", "n0", ""]
     finally:
         for replica in replicas:
-            replica.kill()
+            replica.end(at_once=True)
 
 
 def with_pods(api: FaultyApiServer, *names_of_replicas: str) -> None:
@@ -141,7 +123,7 @@ def with_pods(api: FaultyApiServer, *names_of_replicas: str) -> None:
         api.create("pods", body)
 
 
-def decided(replica: Replica, pod: Json) -> str:
+def decided(replica: Deciding, pod: Json) -> str:
     """The first answer to /filter of a replica that is about to lead."""
     answers: list[str] = []
 
@@ -159,17 +141,16 @@ def lists_of(api: FaultyApiServer) -> int:
 
 
 def test_new_leader_lists_neither_nodes_nor_pods(api: FaultyApiServer, tmp_path: Path) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     early, late = created(api, "early"), created(api, "late")
     with_pods(api, "first", "second")
-    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    replicas = [first := Deciding("first", tmp_path, api)]
     try:
         eventually(lambda: first.filter(early) == "n0", LIMIT_S)
-        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        replicas.append(second := Deciding("second", tmp_path, api))
         eventually(lambda: second.bind(early) == "?", LIMIT_S)
         eventually(lambda: lists_of(api) == 4, LIMIT_S)
         assert first.bind(early) == ""
-        first.kill()
+        first.end(at_once=True)
         assert decided(second, late) == "", "the card is taken by what the other replica bound"
         assert lists_of(api) == 4
         marked = api.read("nodes", "n0")["metadata"]["annotations"][names.NODE_LEADING_SINCE]
@@ -178,7 +159,7 @@ def test_new_leader_lists_neither_nodes_nor_pods(api: FaultyApiServer, tmp_path:
             assert (found[names.NODE_LEADING_SINCE] == marked) is is_last
     finally:
         for replica in replicas:
-            replica.kill()
+            replica.end(at_once=True)
 
 
 @shows(
@@ -190,15 +171,14 @@ def test_new_leader_lists_neither_nodes_nor_pods(api: FaultyApiServer, tmp_path:
 def test_last_binding_of_the_former_leader_arrives_late(
     api: FaultyApiServer, tmp_path: Path
 ) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     early, late = created(api, "early", {names.POD_NODE: "earlier"}), created(api, "late")
     with_pods(api, "first", "second")
-    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    replicas = [first := Deciding("first", tmp_path, api)]
     try:
         eventually(lambda: first.filter(early) == "n0", LIMIT_S)
-        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        replicas.append(second := Deciding("second", tmp_path, api))
         eventually(lambda: second.bind(late) == "?", LIMIT_S)
-        first.kill()
+        first.end(at_once=True)
         reserved = api.read("pods", "early", "default")
         api.faults.add("patch", "pods", 503, 1000)  # so that nobody can take it back meanwhile
         assert decided(second, late) == "", "the binding that names this version may still arrive"
@@ -209,7 +189,7 @@ def test_last_binding_of_the_former_leader_arrives_late(
         assert [_node(api, name) for name in ("early", "late")] == ["n0", ""]
     finally:
         for replica in replicas:
-            replica.kill()
+            replica.end(at_once=True)
 
 
 @shows(
@@ -220,15 +200,14 @@ def test_last_binding_of_the_former_leader_arrives_late(
 def test_last_binding_that_carries_its_reservation_arrives_late(
     api: FaultyApiServer, tmp_path: Path
 ) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     early, late = created(api, "early"), created(api, "late")
     with_pods(api, "first", "second")
-    replicas = [first := Replica("first", tmp_path, kubeconfig)]
+    replicas = [first := Deciding("first", tmp_path, api)]
     try:
         eventually(lambda: first.filter(early) == "n0", LIMIT_S)
-        replicas.append(second := Replica("second", tmp_path, kubeconfig))
+        replicas.append(second := Deciding("second", tmp_path, api))
         eventually(lambda: second.bind(late) == "?", LIMIT_S)
-        first.kill()
+        first.end(at_once=True)
         assert decided(second, late) == "n0"
         made = f"{cards_of('n0')[0].uuid},NVIDIA,{MEMORY_MIB * 3 // 4},0:;"
         notes = {names.POD_NODE: "n0", nvidia_names.POD_ALLOCATED: made}
@@ -238,7 +217,7 @@ def test_last_binding_that_carries_its_reservation_arrives_late(
         assert [_node(api, name) for name in ("early", "late")] == ["n0", ""]
     finally:
         for replica in replicas:
-            replica.kill()
+            replica.end(at_once=True)
 
 
 def _bind(api: FaultyApiServer, pod: Json, notes: Mapping[str, str] | None = None) -> int:
