@@ -10,13 +10,11 @@ from hami_node.engine.place import ContainerAsks, PodRequest, Rules
 from hami_node.engine.usage import PodGrants
 from hami_node.model import (
     Ask,
-    CardWishes,
     ContainerKind,
     Device,
     Grant,
     PodWishes,
     Uuid,
-    UuidWish,
 )
 from hami_node.vendors.nvidia.cards import NVIDIA
 
@@ -99,13 +97,3 @@ def thrown_grants(nodes: int, pods: int, seed: int) -> Iterator[tuple[int, Grant
 
 def devices_uuid(number: int, index: int) -> Uuid:
     return Uuid(f"GPU-{number:05d}-{index}-0000-0000-000000000000")
-
-
-def with_wishes(draw: random.Random, nodes: int) -> PodWishes:
-    """One model by name, 40 cards by UUID, one of them excluded again."""
-    uuids = [str(devices_uuid(draw.randrange(nodes), draw.randrange(CARDS))) for _ in range(40)]
-    wished = CardWishes(
-        use_types=("a100", "h100"),
-        uuids=UuidWish(use=frozenset(uuids), nouse=frozenset(uuids[:1])),
-    )
-    return PodWishes(cards=((NVIDIA, wished),))

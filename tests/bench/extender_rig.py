@@ -65,12 +65,6 @@ class ApiCaller(HttpCaller):
     def create(self, pod: Json) -> Json:
         return self.ask("POST", f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
-    def read(self, pod: Json) -> Json:
-        return self.ask("GET", _path(pod))
-
-    def delete(self, pod: Json) -> None:
-        self.ask("DELETE", _path(pod))
-
     def pods(self) -> list[Json]:
         items: list[Json] = self.ask("GET", "/api/v1/pods")["items"]
         return items
@@ -105,10 +99,6 @@ def encoded(value: Json | Sequence[str]) -> bytes:
 def filter_body(pod: bytes, nodes: bytes) -> bytes:
     """A call of /filter, of JSON that is made already."""
     return b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, nodes)
-
-
-def _path(pod: Json) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 @dataclass(frozen=True)

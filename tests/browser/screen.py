@@ -55,26 +55,13 @@ class Screen:
         self.wrong: list[str] = []
         self.expected: tuple[str, ...] = ()
         self.hosts: set[str] = set()
-        self.bytes = 0
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._note)
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
-        session = self.context.new_cdp_session(self.page)
-        session.send("Network.enable")
-        session.on("Network.loadingFinished", self._count)
-        session.on("Network.eventSourceMessageReceived", self._count_event)
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and _NOT_OURS not in message.text:
             self.wrong.append(message.text)
-
-    def _count(self, event: dict[str, Any]) -> None:
-        """A response, with its headers and as it was packed."""
-        self.bytes += int(event["encodedDataLength"])
-
-    def _count_event(self, event: dict[str, Any]) -> None:
-        """An event of the stream, which does not end."""
-        self.bytes += len(event["data"]) + len(event["eventId"]) + len(event["eventName"])
 
     def open(self, url: str, view: str = "/nodes", *, is_live: bool = True) -> None:
         """Show a view, from a fresh load of the page."""

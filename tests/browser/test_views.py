@@ -189,6 +189,20 @@ def test_keyboard_alone_is_enough(screen: Screen, rig: ViewRig) -> None:
 
 
 @pytest.mark.e2e_long
+def test_rows_are_drawn_when_they_come_into_sight(screen: Screen, tmp_path: Path) -> None:
+    large = FaultyApiServer()
+    for number in range(400):
+        large.create("nodes", node_object(number))
+    with large, ViewRig(tmp_path, large) as rig:
+        screen.open(rig.wait_until_read().server.url)
+        screen.wait_for("400 nodes", ".found")
+        screen.wait_for("gpu-00003")
+        assert screen.elements() < 6000
+        screen.page.keyboard.press("End")
+        screen.wait_for("gpu-00399")
+
+
+@pytest.mark.e2e_long
 def test_theme_is_kept(screen: Screen, rig: ViewRig) -> None:
     screen.open(rig.server.url)
     for _ in range(2):

@@ -2,7 +2,6 @@
 
 usage: python -m tests.bench.fleet throughput   pods a second, latency: plain pods and ours
        python -m tests.bench.fleet soak         an hour of churn: memory, state, what is left behind
-       python -m tests.bench.fleet failover     a new leader: how long nobody decides
        python -m tests.bench.fleet large        200,000 pods: start, memory, decisions
 
 Each has its own --help. etcd has to be on PATH; the other programs are built once, by Go.
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -20,29 +18,22 @@ from typing import Final
 from tests.bench.fleet.processes import ending_on_signals
 from tests.e2e import prepare
 
-_PARTS: Final = ("throughput", "soak", "failover", "large")
-
-
-def _known() -> dict[str, str]:
-    """The parts that are there, with their modules."""
-    modules = {part: f"tests.bench.fleet.{part}" for part in _PARTS}
-    return {part: name for part, name in modules.items() if importlib.util.find_spec(name)}
+_PARTS: Final = ("throughput", "soak", "large")
 
 
 def main() -> int:
     """Run one part; its exit code."""
-    known = _known()
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.fleet",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("part", nargs="?", default="throughput", choices=list(known))
-    if len(sys.argv) > 1 and sys.argv[1] in known:
+    parser.add_argument("part", nargs="?", default="throughput", choices=_PARTS)
+    if len(sys.argv) > 1 and sys.argv[1] in _PARTS:
         part, rest = sys.argv[1], sys.argv[2:]
     else:
         part, rest = parser.parse_args().part, []
-    run: Callable[[list[str]], int] = importlib.import_module(known[part]).main
+    run: Callable[[list[str]], int] = importlib.import_module(f"tests.bench.fleet.{part}").main
     with ending_on_signals():
         if "-h" not in rest and "--help" not in rest:
             prepare.build_programs()

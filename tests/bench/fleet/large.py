@@ -124,8 +124,8 @@ def fill(folder: Path, nodes: int, pods: int) -> str:
     return f"{node_bytes / 1e6:.0f} MB of nodes, {pod_bytes / 1e6:.0f} MB of pods"
 
 
-def start(folder: Path, stack: ExitStack, *flags: str) -> tuple[Running, str, str, str]:
-    """The list server and the extender: (the extender, URLs of lists, decisions and readiness)."""
+def start(folder: Path, stack: ExitStack, *flags: str) -> tuple[Running, str, str]:
+    """The list server and the extender: (the extender, URLs of decisions and readiness)."""
     api_port, port, probe_port = free_port(), free_port(), free_port()
     api = f"http://127.0.0.1:{api_port}"
     module = "tests.bench.fleet.page_server"
@@ -154,19 +154,18 @@ def start(folder: Path, stack: ExitStack, *flags: str) -> tuple[Running, str, st
     extender = launched("extender", command, folder, extender_env())
     stack.callback(extender.stop)
     ready = f"http://127.0.0.1:{probe_port}/readyz"
-    return extender, api, f"http://127.0.0.1:{port}", ready
+    return extender, f"http://127.0.0.1:{port}", ready
 
 
-def decisions(api: str, url: str, nodes: int, calls: int) -> list[float]:
+def decisions(url: str, nodes: int, calls: int) -> list[float]:
     """How long /filter takes with all nodes' names, ms: one pod after another, each another ask."""
     names = encoded([node_name(number) for number in range(nodes)])
     took_ms = []
-    with ExtenderCaller(url) as extender, ExtenderCaller(api) as store:
+    with ExtenderCaller(url) as extender:
         for number in range(calls + 1):
             limits = extender_cluster.limits_of(_SIZES_MIB[number % len(_SIZES_MIB)], number % 3)
             pod = extender_cluster.pod_object(f"new-{number}", "team-1", limits)
-            stored = store.ask("POST", "/api/v1/namespaces/team-1/pods", pod)
-            body = filter_body(encoded(stored), names)
+            body = filter_body(encoded(pod), names)
             began_s = time.perf_counter()
             answer = extender.checked(*extender.send("POST", "/filter", body))
             took_ms.append((time.perf_counter() - began_s) * 1000)
@@ -179,12 +178,12 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     print(f"pages: {fill(folder, args.nodes, args.pods)}", flush=True)
     with ExitStack() as stack:
         began_s = time.monotonic()
-        extender, api, url, ready = start(folder, stack)
+        extender, url, ready = start(folder, stack)
         wait_for("/readyz", lambda: is_good(ready), _READY_S, extender)
         ready_s = time.monotonic() - began_s
         time.sleep(args.settle_s)
         used = extender.use()
-        took_ms = decisions(api, url, args.nodes, args.calls)
+        took_ms = decisions(url, args.nodes, args.calls)
         return {
             "nodes": args.nodes,
             "pods": args.pods,

@@ -172,12 +172,6 @@ class ControlPlane:
         wait_for("kube-scheduler", lambda: is_good(ready, context), _START_S, running)
         return running
 
-    def caller_context(self) -> ssl.SSLContext:
-        """What kube-scheduler trusts and shows, for direct calls of the extender."""
-        context = ssl.create_default_context(cafile=str(self.authority.ca_file))
-        context.load_cert_chain(*self.authority.issue_client(_CALLER))
-        return context
-
     # -- files -----------------------------------------------------------------------------------
     def _write_files(self) -> None:
         for sub in ("pki", "log"):

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from tests.bench.fleet import figures, plane, processes
+from tests.bench.fleet import figures, plane
 from tests.bench.fleet.figures import Moments
 from tests.bench.fleet.paper import pod_body
 from tests.bench.fleet.throughput import Burst, rows
@@ -43,10 +37,6 @@ def test_rate_is_from_the_first_created_to_the_last_bound() -> None:
     assert figures.per_second([]) == 0.0
 
 
-def test_latency_is_from_created_to_bound() -> None:
-    assert figures.latencies_ms(moments((1.0, 1.5))) == [500.0]
-
-
 def test_requests_are_counted_by_kind_without_names_lists_and_leases() -> None:
     seen = [
         request("patch", "pods/a"),
@@ -74,24 +64,10 @@ def test_growth_begins_after_the_warm_up_and_one_peak_does_not_count() -> None:
     assert figures.growth(points, after=39.5) == 0.0
 
 
-def test_table_has_a_line_for_each_row_under_aligned_keys() -> None:
-    text = figures.table([{"nodes": 10, "x": 1.234}, {"nodes": 5000, "x": 123.4}])
-    assert text.splitlines() == ["nodes     x", "10     1.23", "5000    123"]
-    assert figures.table([]) == ""
-    assert figures.shown(float("nan")) == "-"
-
-
 def test_ratio_stands_beside_the_pods_with_cards_for_each_number_of_nodes() -> None:
     found = rows([burst("plain", 400), burst("cards", 100), burst("plain", 200, nodes=20)][:2])
     assert [row["ours/plain"] for row in found] == ["", 0.25]
     assert [row["pods"] for row in found] == ["plain", "cards"]
-
-
-def test_flags_are_replaced_or_added_and_the_others_stay() -> None:
-    command = ["x", "--a=1", "--b", "--c=3"]
-    assert plane.with_flags(command, {"--a": "9", "--d": "4"}) == [
-        *("x", "--b", "--c=3", "--a=9", "--d=4")
-    ]
 
 
 def test_kube_scheduler_asks_as_the_manifests_say_but_without_limits_of_its_client() -> None:
@@ -109,10 +85,6 @@ def test_kube_scheduler_asks_as_the_manifests_say_but_without_limits_of_its_clie
     assert config["profiles"] == manifest["profiles"]
 
 
-def test_extender_is_measured_with_the_environment_of_the_image() -> None:
-    assert plane.extender_env()["MALLOC_ARENA_MAX"] == "1"
-
-
 def test_plain_pods_and_ours_differ_by_the_cards_only() -> None:
     plain, ours = pod_body("a", has_cards=False), pod_body("a", has_cards=True)
     limits = [pod["spec"]["containers"][0]["resources"].pop("limits") for pod in (plain, ours)]
@@ -121,51 +93,3 @@ def test_plain_pods_and_ours_differ_by_the_cards_only() -> None:
     assert {key for key in limits[1] if key not in limits[0]} == {
         *("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
     }
-
-
-def test_process_is_measured_and_its_whole_group_is_ended(tmp_path: Path) -> None:
-    script = "sleep 60 & echo $!; wait"
-    running = processes.launched("sh", ["sh", "-c", script], tmp_path)
-    processes.wait_for("its child", lambda: running.log.read_text().strip(), 10, running)
-    child = int(running.log.read_text())
-    assert running.use().rss_mib > 0
-    running.stop()
-    assert running.process.poll() is not None
-    processes.wait_for("the end of its child", lambda: not is_alive(child), 10)
-
-
-def test_wait_that_fails_says_what_the_process_wrote(tmp_path: Path) -> None:
-    running = processes.launched("sh", ["sh", "-c", "echo it broke; exit 3"], tmp_path)
-    with pytest.raises(RuntimeError, match=r"(?s)the part: .*it broke"):
-        processes.wait_for("the part", lambda: False, 30, running)
-
-
-def test_sigterm_ends_the_run_as_an_error_does_and_cleaning_up_is_not_interrupted(
-    tmp_path: Path,
-) -> None:
-    mark = tmp_path / "cleaned"
-    code = (
-        "import sys, time, pathlib\n"
-        "from tests.bench.fleet.processes import ending_on_signals\n"
-        "with ending_on_signals():\n"
-        "    try:\n"
-        "        print('on', flush=True); time.sleep(60)\n"
-        "    finally:\n"
-        "        time.sleep(0.5); pathlib.Path(sys.argv[1]).touch()\n"
-    )
-    with subprocess.Popen((sys.executable, "-c", code, str(mark)), stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"on\n"
-        child.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(20) == 128 + signal.SIGTERM
-    assert mark.exists()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
