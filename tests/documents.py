@@ -48,7 +48,6 @@ from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from tests.chart_values import chart_values
 from tests.commands_page import commands
-from tests.kubectl_page import kubectl_parts
 from tests.reliability import shown
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -296,7 +295,6 @@ PARTS: Final = {
     "extender.md": {"metrics": extender_metrics_table},
     "architecture.md": {"layers": layers},
     "reliability.md": {"faults": faults},
-    "kubectl-hami.md": kubectl_parts(),
     "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.place import ContainerAsks, PodRequest, Rules
-from hami_node.engine.usage import PodGrants
+from hami_node.engine.place import ContainerAsks, PodRequest
 from hami_node.model import (
     Ask,
     ContainerKind,
@@ -59,21 +57,6 @@ def request_of(
         containers=(ContainerAsks(kind=ContainerKind.APP, asks=(ask,)),),
         wishes=wishes or PodWishes(),
     )
-
-
-def loaded_fleet(nodes: int, pods: int, rules: Rules, seed: int = 1) -> Fleet:
-    """Nodes with pods thrown at random cards, as long as they fit there."""
-    fleet = Fleet(rules)
-    for number in range(nodes):
-        fleet.set_node(node_name(number), devices_of(number))
-    for placed, (number, grant) in enumerate(thrown_grants(nodes, pods, seed)):
-        fleet.add_pod(
-            f"uid-{placed:06d}",
-            f"team-{placed % 20}",
-            node_name(number),
-            PodGrants(containers=((grant,),)),
-        )
-    return fleet
 
 
 def thrown_grants(nodes: int, pods: int, seed: int) -> Iterator[tuple[int, Grant]]:

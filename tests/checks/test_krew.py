@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.fakes.saved_cluster import GPU, card_json, card_node_json, saved
-from tests.krew import COMPILED, PLATFORMS, PURE, archive_of, locked, manifest
+from tests.krew import COMPILED, PLATFORMS, PURE, archive_of, manifest
 
 SITE: Path = Path(sysconfig.get_paths()["purelib"])
 MODULES = {"PyYAML": ("yaml", "_yaml")}
@@ -106,7 +106,3 @@ def test_manifest_names_each_archive_with_its_checksum(tmp_path: Path) -> None:
     assert first["sha256"] == hashlib.sha256(b"amd64").hexdigest()
     assert {entry["bin"] for entry in spec["platforms"]} == {"kubectl-hami"}
     assert len(spec["platforms"]) == len(PLATFORMS)
-
-
-def test_every_package_is_locked() -> None:
-    assert all("==" in name for name in locked((*PURE, *COMPILED)))

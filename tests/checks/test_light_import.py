@@ -77,38 +77,8 @@ def change(file: Path, old: str, new: str) -> None:
 # -- light -----------------------------------------------------------------------------------------
 
 
-def test_client_and_watches_load_no_heavy_modules() -> None:
-    code = (
-        "import sys, hami_node.cluster.watching.views\n"
-        "heavy = ('pydantic', 'requests', 'requests_oauthlib', 'oauthlib', 'websocket',\n"
-        "         'aiohttp', 'dateutil', 'kubernetes.client.models', 'kubernetes.client.api',\n"
-        "         'kubernetes.dynamic')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    assert run(code).strip() == "[]"
-
-
 def test_exactly_the_known_parts_are_loaded() -> None:
     assert run(SHOW_LOADED).split() == LOADED
-
-
-@pytest.mark.parametrize(
-    ("file", "more"),
-    [
-        pytest.param("client/rest.py", "from kubernetes.client import V1Pod\n", id="a_model"),
-        pytest.param("config/incluster_config.py", "import kubernetes.dynamic\n", id="a_package"),
-        pytest.param(
-            "config/incluster_config.py",
-            "from kubernetes.config import ConfigException\n",
-            id="an_init",
-        ),
-    ],
-)
-def test_release_that_loads_more_still_works_and_is_noticed(
-    packages: Path, file: str, more: str
-) -> None:
-    change(packages / "kubernetes" / file, "\nimport ", f"\n{more}import ")
-    assert run(SHOW_LOADED, packages=packages).split() != LOADED
 
 
 # -- what is used of it ----------------------------------------------------------------------------
@@ -181,21 +151,6 @@ def test_whole_package_can_be_imported_afterwards() -> None:
         "      kubernetes.client.CoreV1Api.__name__)"
     )
     assert run(code).split()[1:] == ["load_kube_config", "CoreV1Api"]
-
-
-def test_whole_package_imported_before_is_used() -> None:
-    code = (
-        "import kubernetes\n"
-        "from hami_node.cluster.transport.credentials import _configuration\n"
-        "assert _configuration.Configuration is kubernetes.client.Configuration\n"
-        "print(kubernetes.config.load_kube_config.__name__)"
-    )
-    assert run(code).strip() == "load_kube_config"
-
-
-def test_missing_module_raises_import_error() -> None:
-    with pytest.raises(ImportError):
-        import_light("kubernetes.client.no_such_part")
 
 
 # -- the image's build -----------------------------------------------------------------------------

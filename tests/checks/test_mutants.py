@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.mutants import ALIVE, NOT_JUDGED, ROOT, Trial, chosen, mutants_of
+from tests.mutants import ALIVE, NOT_JUDGED, ROOT, Trial, mutants_of
 
 FILE: Final = "hami_node/room/small.py"
 TEST: Final = "tests/unit/test_small.py"
@@ -74,12 +74,6 @@ def test_mutant_that_a_test_holds_dies_by_that_test(tree: Path) -> None:
     assert outcome(tree, number) == ALIVE
 
 
-def test_mutant_that_does_not_end_dies_by_the_limit(tree: Path) -> None:
-    (tree / TEST).write_text(f"{TESTS}    small.count_down(3)\n")
-    number = next(n for n, m in enumerate(mutants_of(tree / FILE, FILE)) if m.kind == "drop")
-    assert outcome(tree, number, 4) == "no end within 4 s"
-
-
 def test_failure_without_a_mutant_judges_none(tree: Path) -> None:
     (tree / TEST).write_text(f"{TESTS}    assert False\n")
     assert outcome(tree, 0).startswith(NOT_JUDGED)
@@ -104,19 +98,3 @@ def test_mutant_is_tried_in_a_copy_and_written_as_json(tree: Path) -> None:
         "file": FILE, "line": 1, "kind": "constant", "old": "1", "outcome": f"{TEST}::test_step"
     }  # fmt: skip
     assert (tree / FILE).read_text() == "STEP = 1\n"
-
-
-@pytest.mark.parametrize("count", [3, 8])
-def test_mutants_are_spread_over_the_files_of_a_room_and_the_same_again(count: int) -> None:
-    mutants = chosen(ROOT, "engine/fleet", count, 7)
-    assert mutants == chosen(ROOT, "engine/fleet", count, 7)
-    assert mutants != chosen(ROOT, "engine/fleet", count, 8)
-    assert len({mutant.file for mutant in mutants}) == len(mutants) == count
-
-
-def test_module_without_a_test_of_its_own_is_tested_by_those_of_what_imports_it(tree: Path) -> None:
-    (tree / "tests/rig.py").write_text("from hami_node.room.small import is_small\n")
-    (tree / TEST).write_text("from tests import rig\n")
-    assert Trial(tree, (), 1).tests_of(FILE) == (TEST,)
-    (tree / TEST).write_text("from tests import other\n")
-    assert Trial(tree, (), 1).tests_of(FILE) == ()

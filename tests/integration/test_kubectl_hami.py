@@ -14,8 +14,6 @@ from typing import Final
 
 import pytest
 
-from hami_node.cli.plugin.complete import names_of
-from hami_node.cluster.access import Access
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.saved_cluster import GPU, card_json, card_node_json, pending_json, pod_json
@@ -90,14 +88,6 @@ def test_kubectl_completes_with_names_of_the_cluster(user: dict[str, str]) -> No
     eventually(lambda: call(user, *args, program=str(KUBECTL)).stdout == "gpu-1\n:4\n", LIMIT_S)
 
 
-def test_completion_is_silent_when_the_api_server_is_gone(
-    user: dict[str, str], api: FaultyApiServer
-) -> None:
-    api.stop()
-    done = call(user, "nodes", "", program="kubectl_complete-hami")
-    assert (done.returncode, done.stdout, done.stderr) == (0, ":4\n", "")
-
-
 def test_completion_does_not_wait_for_an_api_server_that_hangs(
     user: dict[str, str], api: FaultyApiServer
 ) -> None:
@@ -110,16 +100,6 @@ def test_script_of_completion_is_the_same_program(user: dict[str, str], tmp_path
     (tmp_path / "bin" / "kubectl_complete-hami").write_text(call(user, "completion").stdout)
     done = call(user, "pods", "-o", "j", program="kubectl_complete-hami")
     assert done.stdout == "json\n:4\n"
-
-
-def test_completed_names_are_those_of_the_cluster(user: dict[str, str]) -> None:
-    access = Access(kubeconfigs=(Path(user["KUBECONFIG"]),))
-    assert sorted(names_of(access, "pods", "default")) == ["big", "held"]
-    assert list(names_of(access, "nodes", "")) == ["gpu-1"]
-
-
-def test_help_says_what_the_user_typed(user: dict[str, str]) -> None:
-    assert call(user, "pods", "-h").stdout.startswith("Usage: kubectl hami pods ")
 
 
 def test_pods_are_those_of_the_contexts_namespace(user: dict[str, str]) -> None:
@@ -172,23 +152,6 @@ def test_closed_pipe_ends_quietly(user: dict[str, str], args: tuple[str, ...]) -
     )
     os.close(writer)
     assert done.stderr == b""
-
-
-@pytest.mark.parametrize(
-    ("changed", "args"),
-    [
-        ({"PYTHONIOENCODING": "ascii"}, ("top", "-A")),
-        ({"LC_ALL": "C"}, ("nodes", "gpu-1")),
-        ({"LC_ALL": "POSIX"}, ("why", "big")),
-    ],
-    ids=["python", "C", "POSIX"],
-)
-def test_where_there_is_only_ascii_everything_is_ascii(
-    user: dict[str, str], changed: dict[str, str], args: tuple[str, ...]
-) -> None:
-    done = call(user | changed, *args)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
 
 
 # -- a terminal ------------------------------------------------------------------------------------

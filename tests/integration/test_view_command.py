@@ -88,34 +88,9 @@ def test_missing_rights_are_named(api: FaultyApiServer, tmp_path: Path) -> None:
     assert "the page needs to list and watch pods of the whole cluster" in errors
 
 
-def test_api_server_that_is_away_is_an_error_at_the_start(
-    api: FaultyApiServer, tmp_path: Path
-) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    api.go_down()
-    code, errors = ended("--bind", "127.0.0.1:0", kubeconfig=kubeconfig)
-    assert code == 3
-    assert errors.count("\n") == 1
-
-
 def test_address_in_use_is_an_error_in_a_line(api: FaultyApiServer, tmp_path: Path) -> None:
     kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     taken = api.url.rpartition(":")[2]
     code, errors = ended("--bind", f"127.0.0.1:{taken}", kubeconfig=kubeconfig)
     assert code == 1
     assert "stop the program that holds it" in errors
-
-
-def test_unknown_context_names_those_that_there_are(api: FaultyApiServer, tmp_path: Path) -> None:
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    code, errors = ended("--context", "other", kubeconfig=kubeconfig)
-    assert code == 1
-    assert "simulated" in errors
-
-
-def test_page_may_be_had_as_somebody_else(api: FaultyApiServer, tmp_path: Path) -> None:
-    api.fail_next("list", "nodes", 403)
-    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    code, errors = ended("--as", "reader", "--bind", "127.0.0.1:0", kubeconfig=kubeconfig)
-    assert code == 3
-    assert "the page needs to list and watch nodes" in errors

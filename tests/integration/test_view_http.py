@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import random
 import re
@@ -207,20 +206,7 @@ def test_wrong_parameter_is_named_with_what_is_allowed(rig: ViewRig, path: str) 
 
 def test_no_parameter_breaks_an_answer(rig: ViewRig) -> None:
     draw = random.Random(7)
-    pieces = [
-        "",
-        "a",
-        "0",
-        "-1",
-        "\0",
-        "\u202e",
-        "ml/x",
-        "%",
-        "gpu-00002",
-        "nvidia.com/gpu",
-        "'",
-        "9" * 30,
-    ]
+    pieces = ["", *"a0%\0\u202e'", *["-1", "ml/x", "gpu-00002", "nvidia.com/gpu"], "9" * 30]
     names = [
         "q",
         "ns",
@@ -276,14 +262,6 @@ def test_nodes_are_windows_of_a_filtered_sorted_list(rig: ViewRig) -> None:
     assert get(rig, "/api/nodes?ns=nobody")["rows"] == []
     full = [row["name"] for row in get(rig, "/api/nodes?sort=used")["rows"]]
     assert sorted(full) != full
-
-
-def test_slices_of_a_card_name_their_pods(rig: ViewRig) -> None:
-    (row,) = get(rig, "/api/nodes?q=gpu-00003")["rows"]
-    card = row["cards"][0]
-    names = {row["pods"][pod] for pod, _, _ in card["slices"]}
-    assert names == {f"{ns}/train-3-0-{slot}" for slot, ns in enumerate(("batch", "ml", "speech"))}
-    assert sum(mib for _, mib, _ in card["slices"]) == card["memory"][0]
 
 
 def test_node_page_says_which_card_is_sick_and_why(rig: ViewRig) -> None:
@@ -396,12 +374,3 @@ def test_texts_that_anybody_may_write_are_cut(api: FaultyApiServer, tmp_path: Pa
         assert card["slots"] == [40, 10]
         assert len(rig.get("/api/node?name=gpu-00000").body) < 30_000
         assert "over-committed" in rig.get("/api/problems").json["rows"][0]["why"]
-
-
-def test_connection_serves_many_requests(rig: ViewRig) -> None:
-    connection = http.client.HTTPConnection("localhost", rig.port, timeout=10)
-    for _ in range(5):
-        connection.request("GET", "/api/summary")
-        assert connection.getresponse().read()
-    connection.close()
-    eventually(lambda: rig.server.feed.listeners == 0)

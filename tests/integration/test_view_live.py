@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.extender.http.server_limits import ServerLimits
-from hami_node.view.feed import Change
+from hami_node.view.feed import KEPT, MAX_NAMES, Change
 from hami_node.wire.values.timestamps import format_dashed
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.card_cluster import holding_pod, node_object, pending_pod
@@ -52,6 +52,12 @@ def test_page_that_comes_back_gets_what_it_missed(api: FaultyApiServer, tmp_path
         eventually(lambda: rig.server.feed.summary()["holders"] == 1)
         with rig.listen(mark) as page:
             assert page.next("change")[2]["nodes"] == ["gpu-00002"]
+        many = frozenset(f"n{number}" for number in range(MAX_NAMES + 1))
+        for changes in ([many], [frozenset({f"n{number}"}) for number in range(KEPT + 1)]):
+            for names in changes:
+                rig.server.feed.publish(Change(nodes=names), rig.server.feed.summary())
+            with rig.listen(mark) as page:
+                assert page.next("change")[2]["nodes"] is None
         with rig.listen("0badcafe.7") as page:
             assert page.next("change")[2]["nodes"] is None
 
@@ -170,14 +176,6 @@ def test_quotas_that_may_not_be_read_are_said_and_the_rest_works(
         assert missing.startswith("resourcequotas: ")
         assert rig.server.feed.summary()["stale"] is None
         assert rig.get("/api/whatif?memory=1000").json["places"]
-
-
-def test_end_ends_listeners_at_once(api: FaultyApiServer, tmp_path: Path) -> None:
-    with ViewRig(tmp_path, api) as rig:
-        rig.wait_until_read()
-        page = rig.listen()
-        page.next("change")
-    page.close()
 
 
 def test_page_writes_nothing_to_the_cluster(api: FaultyApiServer, tmp_path: Path) -> None:

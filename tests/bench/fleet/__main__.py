@@ -2,7 +2,6 @@
 
 usage: python -m tests.bench.fleet throughput   pods a second, latency: plain pods and ours
        python -m tests.bench.fleet soak         an hour of churn: memory, state, what is left behind
-       python -m tests.bench.fleet large        200,000 pods: start, memory, decisions
 
 Each has its own --help. etcd has to be on PATH; the other programs are built once, by Go.
 """
@@ -18,7 +17,7 @@ from typing import Final
 from tests.bench.fleet.processes import ending_on_signals
 from tests.e2e import prepare
 
-_PARTS: Final = ("throughput", "soak", "large")
+_PARTS: Final = ("throughput", "soak")
 
 
 def main() -> int:

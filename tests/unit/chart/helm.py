@@ -67,19 +67,9 @@ def _template(
     values: Object | None, kube_version: str, name: str, space: str = "gpus"
 ) -> subprocess.CompletedProcess[str]:
     assert HELM is not None, "no helm: `make e2e` builds one"
+    flags = ("-n", space, "--kube-version", kube_version, "-f", "-")
     return subprocess.run(
-        [
-            HELM,
-            "template",
-            name,
-            str(CHART),
-            "-n",
-            space,
-            "--kube-version",
-            kube_version,
-            "-f",
-            "-",
-        ],
+        [HELM, "template", name, str(CHART), *flags],
         input=json.dumps(values or {}),
         capture_output=True,
         text=True,
@@ -90,8 +80,20 @@ def _template(
 
 def pod(found: Objects, name: str = DAEMON) -> Object:
     """The pod's spec of an object."""
-    spec: Object = found[name]["spec"]["template"]["spec"]
+    spec: Object = pod_template(found, name)["spec"]
     return spec
+
+
+def pod_template(found: Objects, name: str = DAEMON) -> Object:
+    """What the pods of an object are made from."""
+    made: Object = found[name]["spec"]["template"]
+    return made
+
+
+def host_paths(found: Objects) -> dict[str, str]:
+    """The folders of the node that the daemon mounts, by the names of the volumes."""
+    volumes = pod(found)["volumes"]
+    return {one["name"]: one["hostPath"]["path"] for one in volumes if "hostPath" in one}
 
 
 def container(found: Objects, name: str = DAEMON) -> Object:

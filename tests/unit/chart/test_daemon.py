@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import yaml
 
@@ -16,30 +14,19 @@ from tests.unit.chart.helm import (
     Objects,
     config,
     container,
+    host_paths,
     needs_helm,
     pod,
+    pod_template,
     render,
-    template,
     terms,
 )
 
 pytestmark = needs_helm
 
 
-def host_paths(found: Objects) -> dict[str, str]:
-    volumes = pod(found)["volumes"]
-    return {one["name"]: one["hostPath"]["path"] for one in volumes if "hostPath" in one}
-
-
 def environment(found: Objects) -> dict[str, str]:
     return {one["name"]: one.get("value", "") for one in container(found)["env"]}
-
-
-def test_daemon_has_no_right_beyond_root_by_default() -> None:
-    rights = container(render())["securityContext"]
-    assert rights["capabilities"] == {"drop": ["ALL"]}
-    assert not rights["privileged"]
-    assert not rights["allowPrivilegeEscalation"]
 
 
 @pytest.mark.parametrize("driver", ["nri", "host"])
@@ -60,13 +47,6 @@ def test_folder_of_the_driver_is_named_for_host_and_container() -> None:
     assert (found["NVIDIA_DRIVER_ROOT"], found["DRIVER_ROOT_CTR_PATH"]) == ("/", "/host")
 
 
-def test_mig_adds_two_capabilities_and_the_mode_needs_all() -> None:
-    rights = container(render({"devicePlugin": {"mig": {"enabled": True}}}))["securityContext"]
-    assert rights["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN", "MKNOD"]}
-    values = {"devicePlugin": {"mig": {"enabled": True, "switchMode": True}, "hostPID": True}}
-    assert container(render(values))["securityContext"]["privileged"]
-
-
 def test_daemon_is_in_the_hosts_pid_namespace_only_where_that_is_asked_for() -> None:
     assert "hostPID" not in pod(render({"devicePlugin": {"mig": {"enabled": True}}}))
     values = {"devicePlugin": {"hostPID": True}, "neuron": {"enabled": True}}
@@ -85,13 +65,6 @@ def test_simulated_cards_run_on_their_own_nodes_without_driver_and_limiter() -> 
     assert {"runtimeClassName", "initContainers"}.isdisjoint(pod(found))
     assert "--backend=simulated" in container(found)["args"]
     assert yaml.safe_load(config(found, "cards.yaml")) == {"cards": cards}
-
-
-def test_limiter_on_the_host_runs_no_foreign_image() -> None:
-    found = render({"limiter": {"source": "host", "sha256": ["a" * 64]}})
-    assert "initContainers" not in pod(found)
-    assert environment(found)["HAMI_NODE_LIMITER_SHA256"] == "a" * 64
-    assert "hamicore" not in template({"limiter": {"source": "host"}})
 
 
 def test_foreign_container_gets_neither_token_nor_folder_of_the_node() -> None:
@@ -223,10 +196,6 @@ def restart_sum(found: Objects) -> str:
 def test_live_settings_restart_no_daemon() -> None:
     changed = render({"devicePlugin": {"deviceSplitCount": 3}, "legacyMetrics": True})
     assert pod_template(changed) == pod_template(render())
-
-
-def pod_template(found: Objects, name: str = "DaemonSet/hami-node") -> Any:
-    return found[name]["spec"]["template"]
 
 
 def test_settings_of_nodes_as_a_list_and_as_hamis_text() -> None:

@@ -9,8 +9,8 @@ from tests.unit.chart.helm import (
     NOT_REFUSED,
     PROCESSORS,
     Object,
-    Objects,
     container,
+    host_paths,
     needs_helm,
     pod,
     render,
@@ -19,11 +19,6 @@ from tests.unit.chart.helm import (
 )
 
 pytestmark = needs_helm
-
-
-def host_paths(found: Objects) -> dict[str, str]:
-    volumes = pod(found)["volumes"]
-    return {one["name"]: one["hostPath"]["path"] for one in volumes if "hostPath" in one}
 
 
 def test_nodes_with_the_usual_labels_are_served_unless_our_label_says_no() -> None:
@@ -57,15 +52,6 @@ def images(values: Object) -> set[str]:
     }
 
 
-def test_one_registry_replaces_those_of_all_images() -> None:
-    found = images({"global": {"imageRegistry": "registry.example/gpu", "imageTag": "7"}})
-    assert found == {
-        "registry.example/gpu/hami-node:7",
-        "registry.example/gpu/kube-scheduler:v1.34.0",
-        "registry.example/gpu/projecthami/hamicore:v2.10.0",
-    }
-
-
 def test_digest_takes_precedence_over_every_tag() -> None:
     digest = f"sha256:{'a' * 64}"
     found = images(
@@ -80,24 +66,6 @@ def test_digest_takes_precedence_over_every_tag() -> None:
         f"registry.k8s.io/kube-scheduler@{digest}",
         f"docker.io/projecthami/hamicore@{digest}",
     }
-
-
-def test_every_pod_pulls_with_the_secrets() -> None:
-    values = {
-        "global": {"imagePullSecrets": ["one", {"name": "two"}]},
-        "view": {"enabled": True},
-        "neuron": {"enabled": True},
-    }
-    found = render(values)
-    specs = [
-        one["spec"]["template"]["spec"]
-        for one in found.values()
-        if "template" in one.get("spec", {})
-    ]
-    specs += [one["spec"] for one in found.values() if one["kind"] == "Pod"]
-    assert len(specs) == 7
-    for spec in specs:
-        assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
 
 
 @pytest.mark.parametrize(

@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.unit.chart.helm import Object, Objects, container, needs_helm, render
+from tests.unit.chart.helm import Object, container, needs_helm, pod_template, render
 
 pytestmark = needs_helm
-
-
-def pod_template(found: Objects, name: str = "DaemonSet/hami-node") -> Any:
-    return found[name]["spec"]["template"]
-
-
-def test_second_release_shares_no_name_with_the_first() -> None:
-    first, second = render(), render({"fullnameOverride": "hami-node-mig"})
-    assert {*first} & {*second} == set()
-    assert len(first) == len(second)
-
-
-def test_no_object_has_a_name_of_hamis_chart() -> None:
-    everything = {
-        "neuron": {"enabled": True},
-        "view": {"enabled": True},
-        "prometheus": {"enabled": True},
-        "networkPolicy": {"enabled": True},
-        "criticalPodsQuota": True,
-    }
-    names = {name.partition("/")[2] for name in render(everything)}
-    assert all(name.startswith("hami-node") for name in names)
 
 
 def test_labels_and_annotations_reach_every_object() -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.unit.chart.helm import Objects, container, needs_helm, pod, render
+from tests.unit.chart.helm import needs_helm, pod, pod_template, render
 
 pytestmark = needs_helm
-
-
-def pod_template(found: Objects, name: str = "DaemonSet/hami-node") -> Any:
-    return found[name]["spec"]["template"]
 
 
 def test_without_the_scheduler_only_the_daemon_is_installed() -> None:
@@ -33,16 +27,6 @@ def test_idle_scheduler_leaves_reservations_to_hamis() -> None:
     assert found["Deployment/hami-node-scheduler"]["spec"]["replicas"] == 0
     assert "ValidatingAdmissionPolicy/hami-node-reservations" not in found
     assert "ValidatingAdmissionPolicy/hami-node-reservations" in render()
-
-
-def test_standalone_daemon_may_not_write_to_pods() -> None:
-    values = {"devicePlugin": {"standalone": {"enabled": True, "shares": 2}}}
-    found = render({**values, "scheduler": {"enabled": False}})
-    assert "--standalone-shares=2" in container(found)["args"]
-    pods = next(
-        one for one in found["ClusterRole/hami-node"]["rules"] if one["resources"] == ["pods"]
-    )
-    assert pods["verbs"] == ["get", "list", "watch"]
 
 
 def test_policies_come_with_kubernetes_1_30() -> None:

@@ -150,12 +150,6 @@ def test_nodes_are_selected_by_labels(selector: str, shown: set[str]) -> None:
     assert {card["node"] for card in found["cards"]} == shown
 
 
-def test_wrong_selector_is_an_error_in_a_line() -> None:
-    done = call("pods", "-l", "a>1")
-    assert done.exit_code == 1
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_pods_are_those_of_a_namespace_or_all() -> None:
     assert "default held" in text_of(call("pods"))
     assert "ml other" not in text_of(call("pods"))
@@ -278,12 +272,6 @@ def test_top_shows_granted_and_used() -> None:
     assert "ml other n1 1 1024 4096 - 30" in text
 
 
-def test_top_of_a_part_leaves_out_the_rest() -> None:
-    assert "ml" not in text_of(call("top", "cards", kube=with_daemon()))
-    found = json.loads(call("top", "pods", "-o", "json", kube=with_daemon()).stdout)
-    assert (found.keys(), len(found["pods"])) == ({"pods", "note"}, 1)
-
-
 def test_top_without_the_right_to_ask_daemons_says_so() -> None:
     kube = with_daemon(**{"metrics of hami-node-x:9394": PROXY})
     text = text_of(call("top", "-A", kube=kube))
@@ -305,14 +293,6 @@ def test_file_without_pods_does_not_say_that_nobody_holds_anything() -> None:
         text = text_of(call(*args, "-f", "-", stdin=saved(*cluster()[:2])))
         assert "the file has no pods: who holds what is not known" in text
         assert "no pod" not in text.replace("has no pods", "")
-
-
-def test_file_is_of_all_namespaces_unless_one_is_named() -> None:
-    everything, accesses = saved(*cluster()), list[Access]()
-    assert "ml other" in text_of(call("pods", "-f", "-", stdin=everything, accesses=accesses))
-    assert accesses == [], "no cluster is asked"
-    assert "held" not in text_of(call("pods", "-n", "ml", "-f", "-", stdin=everything))
-    assert "pod default/big" in text_of(call("why", "big", "-f", "-", stdin=everything))
 
 
 def test_pod_of_two_namespaces_of_a_file_must_be_named_in_full() -> None:

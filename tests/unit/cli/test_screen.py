@@ -41,40 +41,6 @@ def test_columns_that_matter_less_are_left_out_first(width: int, heads: list[str
     assert NODE in lines[2]
 
 
-def test_sentence_without_room_goes_below_its_row() -> None:
-    lines = shown(Table("", COLUMNS, [ROW, (NODE, "1", "u", "m", "")]), 60)
-    assert lines[3] == "    the card fell off the bus and needs a reset"
-    assert lines[4].split() == [NODE, "1"]
-
-
-def test_name_is_shortened_in_the_middle_only_when_nothing_else_helps() -> None:
-    lines = shown(Table("", COLUMNS[:2], [ROW[:2]]), 40)
-    assert lines[2] == "ip-10-0-12-34.eu-cent…te.internal      8"
-    assert len(lines[2]) == 40
-
-
-def test_row_in_a_pipe_is_a_line() -> None:
-    words = "many words " * 100
-    lines = shown(Table("", COLUMNS, [(*ROW[:4], words)]), None)
-    assert lines[2].endswith(words.strip())
-
-
-def test_long_list_breaks_after_a_comma() -> None:
-    text = "CardInsufficientMemory(gpu-node-1,gpu-node-2,gpu-node-3)"
-    stream = io.StringIO()
-    screen_of(stream, 40, {}).line(text)
-    assert stream.getvalue().splitlines() == [
-        "CardInsufficientMemory(gpu-node-1,",
-        "gpu-node-2,gpu-node-3)",
-    ]
-
-
-def test_word_longer_than_the_terminal_is_broken() -> None:
-    stream = io.StringIO()
-    screen_of(stream, 40, {}).line("a" * 100)
-    assert [len(line) for line in stream.getvalue().splitlines()] == [40, 40, 20]
-
-
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_width_and_no_text_breaks_the_layout(width: int) -> None:
     hostile = ("a" * 300, "界" * 90, "\x1b[2J\x9b31m", "x,y" * 500, "w " * 900)
@@ -102,15 +68,6 @@ def test_what_a_terminal_might_obey_is_a_question_mark(hostile: str) -> None:
     assert text.isprintable()
     assert "?" in text
     text.encode("utf-8")
-
-
-def test_text_of_a_quarter_mebibyte_is_cut() -> None:
-    assert len(safe("x" * (256 << 10))[0]) < 3000
-
-
-def test_columns_without_content_are_left_out() -> None:
-    table = Table("", COLUMNS, [(NODE, "1", "-", "m", ""), (NODE, "2", "-", "", "")])
-    assert shown(table, 200)[0].split() == ["node", "cards", "model"]
 
 
 @pytest.mark.parametrize(

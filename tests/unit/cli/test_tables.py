@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_node.cli.show.tables import show_cluster, show_settings, span
+from hami_node.cli.show.tables import show_cluster, span
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Listed, picture_of
 from hami_node.inspection.saved import read_saved
@@ -41,10 +41,6 @@ def shown(what: ClusterView, width: int | None = None) -> str:
     stream = io.StringIO()
     show_cluster(what, stream, width)
     return " ".join(stream.getvalue().split())
-
-
-def test_nothing_is_cut_in_a_pipe() -> None:
-    assert f"{GPU} ok 1/10 █░░░░░░░░░ 4096/40960" in shown(view())
 
 
 def test_narrow_terminal_gets_short_uuids_and_no_bars() -> None:
@@ -96,31 +92,6 @@ def test_who_waits_and_the_total_are_shown_within_100_columns() -> None:
     ) in flat
 
 
-@pytest.mark.parametrize(
-    ("width", "has_identity", "has_limiter"),
-    [(80, False, False), (110, True, False), (160, True, True), (240, True, True)],
-)
-def test_columns_of_nodes_follow_the_width(
-    width: int, has_identity: bool, has_limiter: bool
-) -> None:
-    node = replace(
-        node_view("ip-10-0-12-34.eu-central-1.compute.internal", ""), limiter="2.9.0 (sha256 12ab)"
-    )
-    stream = io.StringIO()
-    show_cluster(ClusterView(nodes=(node,), cards=(), holders=(), problems=()), stream, width)
-    lines = stream.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    text = stream.getvalue()
-    assert ("identity" in text, "limiter" in text) == (has_identity, has_limiter)
-    assert node.name in text
-
-
-def test_nothing_is_broken_inside_a_word_at_80_columns() -> None:
-    words = {word for line in whole(80).splitlines() for word in line.split()}
-    assert {"gpu-node-1", "default/big", "CardInsufficientMemory(gpu-node-1)"} <= words
-    assert max(map(len, whole(80).splitlines())) <= 80
-
-
 def test_each_way_of_handing_over_cards_is_shown_once_with_its_nodes() -> None:
     ways = ["envvar UUID"] * 7 + ["refused: containerd://1.6.8 knows no CDI: use 2.0 or later"]
     nodes = tuple(node_view(f"n{i}", way) for i, way in enumerate(ways))
@@ -157,24 +128,3 @@ def node_view(name: str, hand_over: str) -> NodeView:
 )
 def test_span_has_two_units_at_most(seconds: int, shown: str) -> None:
     assert span(seconds) == shown
-
-
-def test_settings_show_their_source() -> None:
-    stream = io.StringIO()
-    show_settings(
-        {
-            "split-count": 5,
-            "filter-uuids": [],
-            "xids-ignored": [1, 2],
-            "kubeconfig": None,
-            "standalone-shares": {"*": 4, "0": 2},
-        },
-        {"split-count": "flag"},
-        stream,
-    )
-    rows = [line.split() for line in stream.getvalue().splitlines()]
-    assert ["split-count", "5", "flag"] in rows
-    assert ["xids-ignored", "1,", "2", "default"] in rows
-    assert ["kubeconfig", "-", "default"] in rows
-    assert ["filter-uuids", "-", "default"] in rows
-    assert ["standalone-shares", "*=4,", "0=2", "default"] in rows

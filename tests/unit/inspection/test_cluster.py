@@ -53,12 +53,6 @@ def test_limiter_of_the_node_and_of_each_container_is_shown() -> None:
     assert [holder.limiter for holder in view.holders] == ["v2.9.0-0123456789ab", ""]
 
 
-def test_ended_pod_holds_nothing() -> None:
-    over = pod_json("a", {nvidia_names.POD_ALLOCATED: WAITING}, phase="Succeeded")
-    view = seen(card_node(), over)
-    assert (view.holders, view.cards[0].slots_used) == ((), 0)
-
-
 def test_containers_are_told_apart_and_the_unserved_is_marked() -> None:
     annotations = {
         nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,1024,10:;{GPU},NVIDIA,2048,20:;",
@@ -69,13 +63,6 @@ def test_containers_are_told_apart_and_the_unserved_is_marked() -> None:
         ("first", 1024, True),
         ("second", 2048, False),
     ]
-
-
-def test_pod_chosen_for_a_node_but_not_bound_is_shown_there() -> None:
-    annotations = {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: WAITING}
-    annotations[names.POD_NODE] = "n1"
-    view = seen(card_node(), pod_json("a", annotations, node="", phase="Pending"))
-    assert [(holder.pod, holder.is_served) for holder in view.holders] == [("a", False)]
 
 
 def test_grants_that_match_no_container_are_shown_by_slot_and_named() -> None:
@@ -141,14 +128,6 @@ def test_broken_annotation_of_a_node_is_shown(key: str, text: str) -> None:
     assert [card.node for card in view.cards] == ["n2"]
 
 
-def test_broken_grants_of_a_pod_cost_only_that_pod() -> None:
-    broken = pod_json("a", {nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,x,1:;"})
-    good = pod_json("b", {nvidia_names.POD_ALLOCATED: WAITING, nvidia_names.POD_TO_ALLOCATE: ";"})
-    view = seen(card_node(), broken, good)
-    assert [problem.where for problem in view.problems] == ["pod default/a"]
-    assert [holder.pod for holder in view.holders] == ["b"]
-
-
 def test_neuron_cores_are_counted_not_shown_as_a_mask() -> None:
     register = json.dumps(
         [{"id": "n1-AWSNeuron-0", "count": 2, "devcore": 3, "type": "AWSNeuron", "health": True}]
@@ -179,15 +158,6 @@ def test_node_shows_handshake_lock_and_who_it_is() -> None:
     assert view.allocatable == "10"
 
 
-def test_ownerless_lock_is_shown_as_somebodys() -> None:
-    (view,) = seen(card_node(**{names.NODE_LOCK: "2024-05-13T13:04:17Z"})).nodes
-    assert view.lock == "?"
-
-
-def test_node_without_cards_is_left_out() -> None:
-    assert seen(node_json("plain", {}), card_node()).nodes[0].name == "n1"
-
-
 def test_broken_object_in_a_file_costs_only_itself() -> None:
     bad = {"kind": "Pod", "metadata": {"name": 7}}
     found = read_saved(saved(bad, card_node()), "dump.json")
@@ -201,10 +171,6 @@ def test_typed_list_without_kinds_is_understood(kind: str) -> None:
     del item["kind"]
     found = read_saved(json.dumps({"kind": kind, "items": [item]}).encode(), "f")
     assert len(found.nodes) + len(found.pods) == 1
-
-
-def test_single_object_is_understood() -> None:
-    assert len(read_saved(json.dumps(card_node()).encode(), "f").nodes) == 1
 
 
 @given(st.binary(max_size=100) | st.sampled_from([b"[" * 5000, b'{"items":[1,null]}']))
@@ -223,12 +189,3 @@ def test_any_annotations_give_a_view(register: str, allocated: str, waiting: str
     found = read_saved(saved(node, pod), "file")
     view = inspect(found.nodes, found.pods, BASIS.vendors, NOW_S)
     assert not register or view.cards or view.problems or view.nodes == ()
-
-
-def test_part_of_a_divided_card_is_shown_as_it_is_written() -> None:
-    annotations = {
-        nvidia_names.POD_ALLOCATED: f"{GPU}[1-2],NVIDIA,1024,10:;",
-        nvidia_names.POD_TO_ALLOCATE: ";",
-    }
-    (holder,) = seen(card_node(), pod_json("a", annotations)).holders
-    assert (holder.uuid, holder.index) == (f"{GPU}[1-2]", 0)

@@ -87,19 +87,6 @@ def test_pending_mode_hands_off_and_problem_are_said() -> None:
     assert "1g.5gb at" not in text, "nothing can be made there now"
 
 
-def test_tables_say_all_that_json_has() -> None:
-    text = text_of(view_of(node_of(shown())))
-    for word in ("divided cards", "ml/train/main", LIVE.uuid, "0+2", "3/0", "1g.5gb at 3 4 5"):
-        assert word in text
-    assert "stale" in text
-
-
-def test_nodes_without_divided_cards_look_as_before() -> None:
-    view = view_of(Node(name="n1", annotations={names.NODE_REGISTER: encode_json((card(0),))}))
-    assert (view.divided, view.parts) == ((), ())
-    assert "divided" not in text_of(view)
-
-
 def test_annotation_that_can_not_be_read_is_a_problem_and_hides_nothing() -> None:
     text = encode_json((card(0),))
     node = Node(name="n1", annotations={names.NODE_REGISTER: text, names.NODE_MIG: "rubbish"})

@@ -49,18 +49,6 @@ def test_pending_pod_hears_from_every_node_with_cards_nearest_first() -> None:
     assert view.basis == "as of now, computed from the objects of nodes and pods"
 
 
-def test_best_card_is_the_usable_one_with_most_room() -> None:
-    view = explained("p", *NODES, *HELD, pending_json("p", gpu=1, gpumem=30000))
-    best = {node.node: node.best for node in view.nodes}
-    near, sick = best["near"], best["sick"]
-    assert near is not None
-    assert (near.index, near.slots_free, near.memory_free_mib, near.cores_free) == (1, 9, 20960, 70)
-    assert near.is_usable
-    assert sick is not None
-    assert not sick.is_usable
-    assert best["cordoned"] is None
-
-
 def test_pod_that_fits_says_where_and_what_else_to_look_at() -> None:
     view = explained("p", *NODES, *HELD, pending_json("p", gpu=1, gpumem=500))
     assert view.nodes[0].verdict is Verdict.FITS
@@ -274,28 +262,6 @@ def test_bound_pod_shows_its_card_and_no_table_of_nodes() -> None:
         10,
     )
     assert (view.node, view.nodes, view.waits_s) == ("near", (), None)
-
-
-def test_pod_with_a_broken_reservation_shows_it() -> None:
-    view = explained(
-        "p", *NODES, pod_json("p", {nvidia_names.POD_ALLOCATED: "broken"}, node="near")
-    )
-    assert [problem.where for problem in view.problems] == ["pod default/p"]
-    assert "does not match its containers" in view.summary
-
-
-def test_neuron_pod_is_explained_too() -> None:
-    node = node_json("trn", {})
-    node["status"] = {
-        "allocatable": {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "2"}
-    }
-    pod = pending_json("p")
-    limits = {"aws.amazon.com/neuron": "2"}
-    pod["spec"]["containers"][0]["resources"]["limits"] = limits  # type: ignore[index]  # JSON
-    view = explained("p", node, pod)
-    assert (view.asks, view.nodes[0].verdict) == ("2 x Neuron whole", Verdict.NEVER)
-    assert view.nodes[0].best is not None
-    assert view.nodes[0].best.cores_free == 2
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=10), st.text(max_size=20))

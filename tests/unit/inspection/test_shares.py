@@ -11,7 +11,7 @@ from hami_node.engine.usage import DeviceUsage
 from hami_node.inspection.cluster import inspect
 from hami_node.inspection.saved import read_saved
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.codec import decode_shares, encode_json, encode_shares
+from hami_node.vendors.nvidia.codec import encode_json, encode_shares
 from tests.fakes.cards import MEMORY_MIB, card, uuid
 from tests.fakes.saved_cluster import NOW_S, node_json, saved
 from tests.unit.inspection.views import BASIS
@@ -31,15 +31,6 @@ def pod_json(name: str, phase: str = "Running", **limits: str) -> dict[str, obje
         "spec": {"nodeName": "n1", "containers": [container]},
         "status": {"phase": phase},
     }
-
-
-def test_shares_are_written_and_read_with_what_is_taken() -> None:
-    found = decode_shares(encode_shares(CARDS, USED))
-    assert [use.device.uuid for use in found] == [uuid(0), uuid(1)]
-    assert [(use.device.slots, use.device.healthy) for use in found] == [(4, True), (2, False)]
-    first = found[0]
-    assert (first.slots_used, first.memory_used_mib, first.cores_used) == (3, 25000, 60)
-    assert found[1].slots_used == 0
 
 
 def test_cards_and_who_asked_for_shares_are_shown() -> None:

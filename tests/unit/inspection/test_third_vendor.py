@@ -6,9 +6,8 @@ import json
 from dataclasses import replace
 
 from hami_node.inspection.cluster import inspect
-from hami_node.inspection.picture import Basis, picture_of
+from hami_node.inspection.picture import Basis
 from hami_node.inspection.pod import PodState, Verdict, explain_pod
-from hami_node.inspection.waiting import totals_of, waiting_in
 from tests.acme import names
 from tests.acme.protocol import acme_protocol
 from tests.fakes.saved_cluster import NOW_S, card_json, node_json, pending_json, pod_json
@@ -46,19 +45,6 @@ def test_cards_holders_and_handshake_are_shown() -> None:
     assert view.problems == ()
 
 
-def test_cards_are_among_the_totals() -> None:
-    totals = totals_of(picture_of(listed(NODE, HOLDER), ALL, NOW_S))
-    assert (totals.cards, totals.slots, totals.slots_free) == (1, 4, 3)
-    assert (totals.largest_mib, totals.largest_node) == (5000, "n1")
-
-
-def test_waiting_pod_says_what_it_asks_for() -> None:
-    found = listed(NODE, HOLDER, pending(card="1", memory="6000", cores="10"))
-    (view,) = waiting_in(picture_of(found, ALL, NOW_S), found.pods, NOW_S, SCHEDULER)
-    assert view.asks == "1 x ACME 6000 MiB, 10 % of cores"
-    assert "nearest: 5000 MiB free on ACME-0 of n1" in view.why
-
-
 def test_hints_name_its_resources_and_its_wishes() -> None:
     found = listed(NODE, HOLDER, pending(card="1", memory="6000"))
     view = explain_pod(found, found.pods[1], ALL, NOW_S, SCHEDULER)
@@ -70,11 +56,3 @@ def test_hints_name_its_resources_and_its_wishes() -> None:
     wishing = listed(NODE, pending({names.MIN_FIRMWARE: "9"}, card="1", memory="10"))
     view = explain_pod(wishing, wishing.pods[0], ALL, NOW_S, SCHEDULER)
     assert view.cures[0] == "remove acme.example/min-firmware: then it fits on n1 now"
-
-
-def test_bound_pod_without_a_reservation_says_so() -> None:
-    pod = pending(card="1")
-    pod["spec"]["nodeName"] = "n1"  # type: ignore[index]  # JSON
-    found = listed(NODE, pod)
-    view = explain_pod(found, found.pods[0], ALL, NOW_S, SCHEDULER)
-    assert view.summary.startswith("it holds no card: it has no reservation")

@@ -12,7 +12,6 @@ from tests.fakes.saved_cluster import (
     node_json,
     pending_json,
     pod_json,
-    quota_json,
 )
 from tests.unit.inspection.views import SCHEDULER, held, listed, picture
 
@@ -75,12 +74,6 @@ def test_pod_of_another_scheduler_is_told_so_first() -> None:
     )
 
 
-def test_quota_is_a_reason() -> None:
-    quota = quota_json("default", gpumem=500)
-    (view,) = waiting(NODE, quota, pending_json("p", gpu=1, gpumem=1000))
-    assert "ResourceQuotaNotFit(n1)" in view.why
-
-
 def test_cluster_without_cards_says_so() -> None:
     (view,) = waiting(node_json("cpu", {}), pending_json("p"))
     assert view.why == "no node has published cards"
@@ -106,13 +99,6 @@ def test_longest_waiting_pod_comes_first_and_unknown_ages_last() -> None:
     ]
 
 
-def test_node_that_is_not_ready_is_no_room() -> None:
-    node = card_node_json("n1", card_json("GPU-a"))
-    node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]  # type: ignore[index]  # JSON
-    (view,) = waiting(node, pending_json("p", gpu=1, gpumem=1))
-    assert view.why.endswith("its cards are free on n1, which is not ready")
-
-
 def test_totals_count_what_the_next_pod_may_get() -> None:
     sick = card_json("GPU-s", 2, health=False)
     full = card_json("GPU-f", 3, count=1)
@@ -127,12 +113,3 @@ def test_totals_count_what_the_next_pod_may_get() -> None:
     assert (totals.slots, totals.slots_free) == (21, 9)
     assert (totals.memory_mib, totals.memory_free_mib) == (3 * 40960, 10960)
     assert (totals.largest_mib, totals.largest_node, totals.largest_index) == (10960, "n1", 0)
-
-
-def test_totals_of_neuron_count_cores() -> None:
-    node = node_json("trn", {})
-    node["status"] = {
-        "allocatable": {"aws.amazon.com/neuron": "2", "aws.amazon.com/neuroncore": "4"}
-    }
-    totals = totals_of(picture(node))
-    assert (totals.cards, totals.cores_free, totals.slots) == (2, {"Neuron cores": 4}, 0)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from hami_node.cli.main import main
 from hami_node.config.files import MAX_FILE_BYTES
 from hami_node.errors import ConfigError
+from hami_node.migrate.seen.picture import plain_yaml
 from hami_node.migrate.values.mapping import Mapped, as_yaml, map_values, read_values
 from hami_node.migrate.values.rules import RULES
 
@@ -229,6 +230,13 @@ def test_file_that_is_too_long_is_refused() -> None:
         read_values(b"a: 1\n" * MAX_FILE_BYTES, "values.yaml")
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "!!python/object:os.x {}", "x" * 2_000_000, "[" * 900_000, "a: 1\na: 2"]
+)
+def test_text_of_the_cluster_that_could_harm_is_nothing(text: str) -> None:
+    assert plain_yaml(text) is None
+
+
 @pytest.mark.parametrize("text", ["", "null\n", "{}", "# nothing"])
 def test_nothing_set_gives_the_label_only(text: str) -> None:
     assert mapped(text).values == {"devicePlugin": {"nodeSelection": "own-label"}}
@@ -255,6 +263,10 @@ def test_values_go_to_standard_output_and_the_rest_beside_it() -> None:
     assert yaml.safe_load(result.stdout)["resourceName"] == "nvidia.com/vgpu"
     assert "left out" in result.stderr
     assert "deviceSplitCount" in result.stderr
+
+
+def test_values_that_are_all_defaults_are_said() -> None:
+    assert "nothing to take over" in convert(stdin="{}").stderr
 
 
 def test_values_go_to_a_file_of_the_user_alone(tmp_path: Path) -> None:

@@ -143,12 +143,6 @@ BOXES = [
 ]
 
 
-def test_version_that_is_unknown_is_refused(kubelet: SimulatedKubelet, short_folder: Path) -> None:
-    with pytest.raises(grpc.RpcError, match="version v9"):
-        register(short_folder, version="v9")
-    assert kubelet.devices(GPU) == {}
-
-
 def test_admit_containers_are_served_in_order_and_reuse_init_ids(
     kubelet: SimulatedKubelet, plugin: Plugin
 ) -> None:
@@ -198,26 +192,6 @@ def test_admit_without_free_devices_does_not_ask_the_plugin(
     assert kubelet.admit(decode_pod(pod_body("c", [Box(cards=2)])), GPU).is_admitted
 
 
-def test_admit_without_a_plugin_is_refused(kubelet: SimulatedKubelet) -> None:
-    assert kubelet.admit(decode_pod(pod_body("p", [Box()])), GPU).refusal
-
-
-def test_unhealthy_devices_are_not_allocatable_and_come_back(
-    kubelet: SimulatedKubelet, plugin: Plugin
-) -> None:
-    plugin.turn("Unhealthy")
-    eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
-    plugin.turn("Healthy")
-    eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
-
-
-def test_plugin_that_ends_leaves_no_healthy_device(
-    kubelet: SimulatedKubelet, plugin: Plugin
-) -> None:
-    plugin.close()
-    eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
-
-
 def test_restart_empties_the_folder_and_forgets_plugins_but_not_who_holds_what(
     kubelet: SimulatedKubelet, plugin: Plugin, short_folder: Path
 ) -> None:
@@ -226,31 +200,3 @@ def test_restart_empties_the_folder_and_forgets_plugins_but_not_who_holds_what(
     assert kubelet.devices(GPU) == {}
     assert not (short_folder / "p" / "plugin.sock").exists()
     assert listed(short_folder / "r" / "k.sock") == [("p/main", held)]
-
-
-def test_second_registration_takes_over(
-    kubelet: SimulatedKubelet, plugin: Plugin, short_folder: Path
-) -> None:
-    other = Plugin(short_folder / "p", "other.sock")
-    try:
-        register(short_folder, "other.sock")
-        other.turn("Unhealthy")
-        eventually(lambda: kubelet.allocatable(GPU) == 0, LIMIT_S)
-        other.turn("Healthy")
-        eventually(lambda: kubelet.allocatable(GPU) == 4, LIMIT_S)
-        kubelet.admit(decode_pod(pod_body("p", [Box()])), GPU)
-        assert (len(plugin.calls), len(other.calls)) == (0, 1)
-    finally:
-        other.close()
-
-
-def test_settled_while_one_plugin_is_connected(
-    plugin: Plugin, kubelet: SimulatedKubelet, short_folder: Path
-) -> None:
-    assert kubelet.is_settled()
-    newer = Plugin(short_folder / "p", "newer.sock")
-    try:
-        register(short_folder, "newer.sock")
-        assert not kubelet.is_settled()
-    finally:
-        newer.close()

@@ -17,14 +17,6 @@ def spec_of(change: Callable[[Json], object]) -> Callable[[Json], object]:
     return lambda body: change(body["spec"]["template"]["spec"])
 
 
-def remove_argument(begin: str) -> Callable[[Json], object]:
-    def change(body: Json) -> None:
-        args = body["spec"]["template"]["spec"]["containers"][0]["args"]
-        args[:] = [word for word in args if not word.startswith(begin)]
-
-    return change
-
-
 def add_argument(word: str) -> Callable[[Json], object]:
     def change(body: Json) -> None:
         body["spec"]["template"]["spec"]["containers"][0]["args"].append(word)

@@ -110,16 +110,3 @@ def test_plugin_of_other_cards_or_other_nodes_is_no_collision(
 ) -> None:
     other_plugin(image, key=key)(cluster)
     assert call(cluster).exit_code == 0
-
-
-def test_policies_of_a_second_installation_are_its_own(cluster: Installed) -> None:
-    for one in cluster.server.list("validatingadmissionpolicies"):
-        name = one["metadata"]["name"].replace("hami-node-", "hami-node-blue-", 1)
-        spec = json.loads(json.dumps(one["spec"]).replace("hami-system", "blue"))
-        meta = {"name": name, "labels": one["metadata"]["labels"]}
-        cluster.server.create("validatingadmissionpolicies", {"metadata": meta, "spec": spec})
-        binding = {"policyName": name, "validationActions": ["Deny"]}
-        body = {"metadata": {"name": name}, "spec": binding}
-        cluster.server.create("validatingadmissionpolicybindings", body)
-    found = findings(cluster)
-    assert ("policies", "14 admission policies are in force") in states(found, "ok")

@@ -93,13 +93,6 @@ def test_pod_that_gets_its_slice_is_green_and_gone(cluster: Installed, phase: st
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
 
 
-def test_signals_are_handed_back(cluster: Installed) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with answered(cluster, runs()):
-        call(cluster, "--probe")
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-
-
 def test_image_namespace_and_node_are_the_users(cluster: Installed) -> None:
     args = ("--probe=cuda:12", "--probe-namespace", "ml", "--node", "gpu-0")
     with answered(cluster, runs()) as seen:

@@ -83,13 +83,6 @@ def test_without_a_right_to_nodes_the_pods_there_are_checked(cluster: Installed)
     assert ("daemon", what) in states(findings(cluster), "ok")
 
 
-def test_rights_of_one_namespace_are_enough_for_its_daemons(cluster: Installed) -> None:
-    cluster.server.faults.add("list", "daemonsets", 403, 1)
-    found = findings(cluster)
-    assert [check for check, _ in states(found, "skip")] == ["collision"]
-    assert "daemon" in {check for check, _ in states(found, "ok")}
-
-
 def test_empty_namespace_says_so(cluster: Installed) -> None:
     (bad,) = states(findings(cluster, "--namespace", "gpu"), "wrong")[:1]
     assert bad == ("parts", "nothing of hami-node is in namespace gpu")
@@ -114,12 +107,6 @@ def test_unreachable_api_server_ends_at_once_with_3(cluster: Installed) -> None:
     done = call(cluster)
     assert done.exit_code == 3
     assert "can't be reached" in done.stderr
-
-
-def test_hiccup_is_tried_again(cluster: Installed) -> None:
-    cluster.server.faults.add("*", "*", 503, 1)
-    cluster.server.faults.add("*", "*", "reset", 1)
-    assert call(cluster).exit_code == 0
 
 
 def test_kind_that_fails_is_not_checked_and_ends_with_3(cluster: Installed) -> None:

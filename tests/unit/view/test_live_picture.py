@@ -136,29 +136,6 @@ def test_kept_picture_equals_one_made_anew(world: World, seed: int) -> None:
     world.check()
 
 
-def test_report_changes_no_row_but_its_time_is_known(world: World) -> None:
-    world.put(node(0, reported="Reported 2026-11-22 12:00:00"))
-    world.settle()
-    world.put(node(0, reported="Reported 2026-11-22 12:00:30"))
-    found = world.picture.refresh()
-    assert (found.nodes, found.left) == (frozenset(), 0)
-    assert world.picture.rows["gpu-00000"].reported_s == 1795348830.0
-
-
-def test_handshake_of_another_kind_is_a_change(world: World) -> None:
-    world.put(node(0))
-    world.settle()
-    world.put(node(0, reported="Deleted_2026-11-22 12:00:30"))
-    assert world.picture.refresh().nodes == {"gpu-00000"}
-    assert world.picture.rows["gpu-00000"].is_late(NOW_S)
-
-
-def test_many_changes_of_a_node_are_read_once(world: World) -> None:
-    world.put(*(node(0, sick=(number % 8,)) for number in range(50)))
-    found = world.picture.refresh()
-    assert (set(found.nodes), found.left) == ({"gpu-00000"}, 0)
-
-
 def test_nodes_wait_for_the_pods_that_come_with_them_and_not_for_ever(world: World) -> None:
     world.put(node(0))
     world.put(*(pod(pending_pod("ml", f"p{number}")) for number in range(NOTES * 3)))
@@ -213,14 +190,6 @@ def test_quota_counts_and_goes(world: World) -> None:
     with world.picture.picture() as seen:
         (view,) = waiting_in(seen, waiting, NOW_S, SCHEDULER)
         assert "its cards are free" in view.why
-
-
-def test_pod_on_a_node_that_does_not_exist_is_a_problem(world: World) -> None:
-    world.put(pod(holding_pod("ml", "p", 7, 0, 1000)))
-    world.settle()
-    (problem,) = world.picture.lost()
-    assert problem.where == "pod ml/p"
-    assert "gpu-00007, which does not exist" in problem.why
 
 
 def test_made_up_nodes_of_a_pod_leave_nothing_behind(world: World) -> None:
