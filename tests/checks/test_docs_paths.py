@@ -160,22 +160,6 @@ def test_name_of_nothing_is_found(text: str) -> None:
     assert len(missing(text)) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`engine/filters.py` and `hami_node/engine/filters.py`",
-        "`vendors/nvidia/`",
-        "`spec.py`",
-        "`node/daemon.Daemon.start`",
-        "`model.Device`",
-        "`node.kubernetes.io/instance-type`, `nvidia.com/gpu`, `/filter`, `config.json`",
-        "`kubectl apply -k daemonset/base`, `make check`",
-    ],
-)
-def test_name_of_something_is_not_reported(text: str) -> None:
-    assert missing(text) == []
-
-
 def test_uninstalling_removes_every_annotation_of_ours_from_the_nodes() -> None:
     text = ROOT.joinpath("docs/install.md").read_text()
     (command,) = re.findall(r"kubectl annotate node --all((?: [^`\n]*\n)+)```", text)

@@ -21,7 +21,6 @@ from tests.release import (
     ROOT,
     VERSION_PLACES,
     Image,
-    changes,
     misfits,
     program,
     release,
@@ -31,7 +30,7 @@ from tests.release import (
     write_checksums,
     write_manifests,
 )
-from tests.sbom import bill_of_materials, debian_packages
+from tests.sbom import bill_of_materials
 
 HELM = program("helm")
 DIGEST = f"sha256:{'a' * 64}"
@@ -86,12 +85,6 @@ def test_nothing_is_written_where_something_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="set it to 9\\.8\\.7"):
         release("9.8.7", tmp_path / "dist", {})
     assert not (tmp_path / "dist").exists()
-
-
-def test_changes_are_those_of_the_version_only(sources: Path) -> None:
-    text = changes(sources / "CHANGELOG.md", __version__)
-    assert "Much." in text
-    assert "Little." not in text
 
 
 # -- what is written -------------------------------------------------------------------------------
@@ -180,19 +173,6 @@ def image_of(path: Path, *layers: dict[str, bytes]) -> ImageArchive:
     index = json.dumps({"manifests": [document(manifest)]}).encode()
     path.write_bytes(packed({"index.json": index, **blobs}))
     return ImageArchive(path)
-
-
-def test_archive_of_one_platform_is_read(tmp_path: Path) -> None:
-    archive = image_of(tmp_path / "image.tar", {"etc/os-release": b"x"})
-    ((machine, manifest),) = archive.images().items()
-    assert machine == "amd64"
-    ((member, content),) = archive.files(manifest["layers"][0], lambda _: True)
-    assert (member.name, content) == ("etc/os-release", b"x")
-
-
-def test_debian_packages_that_are_installed_are_listed() -> None:
-    (found,) = debian_packages(STATUS)
-    assert found["purl"] == "pkg:deb/debian/libssl3@3.0.1%2Bdeb12u2?arch=amd64"
 
 
 @pytest.mark.skipif(

@@ -8,18 +8,14 @@ import yaml
 from hami_node.config.settings import declarations
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.unit.chart.helm import (
-    NOT_REFUSED,
-    PROCESSORS,
     Object,
     Objects,
     config,
     container,
-    host_paths,
     needs_helm,
     pod,
     pod_template,
     render,
-    terms,
 )
 
 pytestmark = needs_helm
@@ -29,15 +25,6 @@ def environment(found: Objects) -> dict[str, str]:
     return {one["name"]: one.get("value", "") for one in container(found)["env"]}
 
 
-@pytest.mark.parametrize("driver", ["nri", "host"])
-def test_driver_without_a_runtime_class(driver: str) -> None:
-    found = render({"devicePlugin": {"driver": driver}})
-    assert "runtimeClassName" not in pod(found)
-    assert {"host", "driver-root", "cdi", "validations"} <= {*host_paths(found)}
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(found)
-    assert container(found)["securityContext"]["privileged"] == (driver == "host")
-
-
 def test_folder_of_the_driver_is_named_for_host_and_container() -> None:
     values = {"driver": "host", "nvidiaDriverRoot": "/home/kubernetes/bin/nvidia"}
     found = environment(render({"devicePlugin": values}))
@@ -45,34 +32,6 @@ def test_folder_of_the_driver_is_named_for_host_and_container() -> None:
     assert found["DRIVER_ROOT_CTR_PATH"] == "/host/home/kubernetes/bin/nvidia"
     found = environment(render({"devicePlugin": {"driver": "host", "nvidiaDriverRoot": "/"}}))
     assert (found["NVIDIA_DRIVER_ROOT"], found["DRIVER_ROOT_CTR_PATH"]) == ("/", "/host")
-
-
-def test_daemon_is_in_the_hosts_pid_namespace_only_where_that_is_asked_for() -> None:
-    assert "hostPID" not in pod(render({"devicePlugin": {"mig": {"enabled": True}}}))
-    values = {"devicePlugin": {"hostPID": True}, "neuron": {"enabled": True}}
-    found = render(values | {"platform": "openshift"})
-    assert pod(found)["hostPID"] is True
-    assert "hostPID" not in pod({"DaemonSet/hami-node": found["DaemonSet/hami-node-neuron"]})
-    assert found["SecurityContextConstraints/hami-node"]["allowHostPID"]
-
-
-def test_simulated_cards_run_on_their_own_nodes_without_driver_and_limiter() -> None:
-    cards = [{"model": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "count": 4}]
-    found = render({"devicePlugin": {"simulatedCards": cards}})
-    assert terms(found) == [
-        [("hami-node.io/simulated", "In", ("true",)), NOT_REFUSED, PROCESSORS],
-    ]
-    assert {"runtimeClassName", "initContainers"}.isdisjoint(pod(found))
-    assert "--backend=simulated" in container(found)["args"]
-    assert yaml.safe_load(config(found, "cards.yaml")) == {"cards": cards}
-
-
-def test_foreign_container_gets_neither_token_nor_folder_of_the_node() -> None:
-    found = pod(render())
-    fetch = found["initContainers"][0]
-    assert not found["automountServiceAccountToken"]
-    assert [one["name"] for one in fetch["volumeMounts"]] == ["fetched"]
-    assert fetch["securityContext"]["runAsNonRoot"]
 
 
 def test_hamis_values_reach_the_configuration() -> None:

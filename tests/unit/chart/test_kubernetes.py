@@ -101,9 +101,3 @@ def test_nothing_is_looked_up_in_a_cluster_when_there_is_none() -> None:
     first, second = template(EVERYTHING), template(EVERYTHING)
     assert first == second
     assert first == template(EVERYTHING | {"inspectCluster": False})
-
-
-def test_misspelt_field_would_be_noticed() -> None:
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"prt": 1}}
-    with pytest.raises(kubernetes_validate.ValidationError, match="prt"):
-        kubernetes_validate.validate(service, VERSIONS[-1], strict=True)

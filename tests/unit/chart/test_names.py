@@ -10,8 +10,6 @@ import yaml
 
 from tests.unit.chart.helm import Object, needs_helm, objects_of, template
 from tests.unit.chart.test_kubernetes import EVERYTHING, SETS
-from tests.unit.daemonset.manifests import FOLDER
-from tests.unit.daemonset.test_overlays import rendered
 
 pytestmark = needs_helm
 
@@ -60,19 +58,6 @@ def test_no_object_is_named_like_one_of_hamis_chart(release: str) -> None:
     ours = [one for one in found if one["kind"] not in ("Namespace", "RuntimeClass")]
     strange = [called(one) for one in ours if not one["metadata"]["name"].startswith("hami-node")]
     assert [one for one in strange if "openshift:scc" not in one] == []
-
-
-def test_no_object_of_the_kustomizations_either() -> None:
-    for path in ("base", "extender", "overlays/cert-manager", "overlays/neuron"):
-        assert {called(one) for one in rendered(FOLDER / path)} & HAMIS_CHART == set()
-
-
-def test_lease_of_kube_scheduler_is_our_own() -> None:
-    """Two schedulers with one Lease: only one of them would ever run."""
-    (found,) = (one for one in objects({}) if called(one) == "ConfigMap hami-node-scheduler")
-    config = yaml.safe_load(found["data"]["config.yaml"])
-    assert config["leaderElection"]["resourceName"] == "hami-node-scheduler"
-    assert [one["schedulerName"] for one in config["profiles"]] == ["hami-scheduler"]
 
 
 @pytest.mark.parametrize("release", ["gpu", "hami"])

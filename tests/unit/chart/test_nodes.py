@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.chart.helm import (
-    DAEMON,
     NOT_REFUSED,
     PROCESSORS,
     Object,
@@ -123,13 +122,3 @@ def test_openshift_lets_our_accounts_run_and_no_other() -> None:
         for subject in found[name]["subjects"]
     }
     assert bound == accounts
-
-
-def test_neuron_nodes_have_a_daemon_of_their_own() -> None:
-    values = {"enabled": True, "nodeSelector": {"neuron": "on", "pool": "a"}}
-    found = render({"neuron": values})
-    neuron = {DAEMON: found["DaemonSet/hami-node-neuron"]}
-    assert pod(neuron)["nodeSelector"] == {"neuron": "on", "pool": "a"}
-    assert terms(neuron) == [[NOT_REFUSED, PROCESSORS]]
-    assert "runtimeClassName" not in pod(neuron)
-    assert "initContainers" not in pod(neuron)

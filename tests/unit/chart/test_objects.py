@@ -37,23 +37,6 @@ def test_page_reads_what_it_shows_and_answers_to_its_hosts_only() -> None:
     assert found["Ingress/hami-node-view"]["metadata"]["annotations"] == {"auth": "yes"}
 
 
-def test_monitors_select_the_services_and_these_the_pods() -> None:
-    found = render(
-        {"prometheus": {"enabled": True, "labels": {"release": "x"}}, "neuron": {"enabled": True}}
-    )
-    for monitor, service, owners in (
-        ("hami-node", "hami-node-metrics", ("DaemonSet/hami-node", "DaemonSet/hami-node-neuron")),
-        ("hami-node-extender", "hami-node-extender-metrics", ("Deployment/hami-node-extender",)),
-    ):
-        one = found[f"ServiceMonitor/{monitor}"]
-        assert one["metadata"]["labels"]["release"] == "x"
-        labels = found[f"Service/{service}"]["metadata"]["labels"]
-        assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        for owner in owners:
-            labels = pod_template(found, owner)["metadata"]["labels"]
-            assert found[f"Service/{service}"]["spec"]["selector"].items() <= labels.items()
-
-
 def test_node_ports_of_hamis_chart_on_request() -> None:
     service = {"enabled": True, "type": "NodePort", "nodePort": 31992}
     found = render({"devicePlugin": {"service": service}})

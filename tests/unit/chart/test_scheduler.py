@@ -29,12 +29,6 @@ def test_idle_scheduler_leaves_reservations_to_hamis() -> None:
     assert "ValidatingAdmissionPolicy/hami-node-reservations" in render()
 
 
-def test_policies_come_with_kubernetes_1_30() -> None:
-    kinds = {name.partition("/")[0] for name in render(kube_version="1.29.9")}
-    assert "ValidatingAdmissionPolicy" not in kinds
-    assert "ValidatingAdmissionPolicy/hami-node-own-node" in render(kube_version="v1.30.0-eks-1")
-
-
 def test_further_writers_of_reservations_are_added_to_the_policy() -> None:
     user = "system:serviceaccount:kube-system:hami-device-plugin"
     found = render({"admissionPolicies": {"reservationWriters": [user]}})

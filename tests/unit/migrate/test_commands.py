@@ -10,16 +10,17 @@ from typing import Any, Final
 
 import yaml
 
-from hami_node.cluster.calls import Query
-from hami_node.errors import NotFound
+from hami_node.clock import SystemClock
+from hami_node.cluster.access import Access
+from hami_node.cluster.client import connect
 from hami_node.migrate.plan import plan_of
 from hami_node.migrate.seen.reading import read_cluster
 from hami_node.migrate.values.mapping import as_yaml, map_values
-from hami_node.simulate.api_routes import route_of
+from hami_node.simulate.apiserver import ApiServer
 from tests.fakes.foreign_cluster import (
-    RESOURCES,
     Json,
     WithPolicy,
+    fill,
     hami_objects,
     node,
     operator_objects,
@@ -32,40 +33,23 @@ ROOT: Final = Path(__file__).parents[3]
 pytestmark = needs_helm
 
 
-class Static:
-    """An API server with these objects, which nobody changes."""
-
-    def __init__(self, objects: Iterable[Json]) -> None:
-        self._objects = [(RESOURCES[one["kind"]], one) for one in objects]
-
-    def request(self, method: str, path: str, *, query: Query = ()) -> bytes:
-        del query
-        route = route_of(method, path)
-        found = [one for resource, one in self._objects if resource == route.kind.resource]
-        if not route.name:
-            return json.dumps({"metadata": {}, "items": found}).encode()
-        for one in found:
-            if one["metadata"]["name"] == route.name:
-                return json.dumps(one).encode()
-        raise NotFound(path, 404)
-
-
-def steps_with_hami() -> dict[str, tuple[str, ...]]:
-    kube = Static([*hami_objects(), node("gpu-1"), plugin_pod("hami-device-plugin", "gpu-1")])
-    return _helm_commands(WithPolicy(kube))
-
-
-def steps_with_the_operator() -> dict[str, tuple[str, ...]]:
-    plugin = "nvidia-device-plugin-daemonset"
-    kube = Static([*operator_objects(), node("gpu-1"), plugin_pod(plugin, "gpu-1", "gpu-operator")])
-    return _helm_commands(WithPolicy(kube, policy()))
-
-
-def _helm_commands(kube: WithPolicy) -> dict[str, tuple[str, ...]]:
+def helm_commands(folder: Path, objects: Iterable[Json], *policies: Json) -> dict[str, list[str]]:
+    """The plan's helm commands by step, for a cluster with these objects."""
+    with ApiServer() as api:
+        fill(api, objects)
+        access = Access(kubeconfigs=(api.write_kubeconfig(folder / "kubeconfig"),))
+        kube = connect(access, component="test", clock=SystemClock())
+        steps = plan_of(read_cluster(WithPolicy(kube, *policies), 0)).steps
+        kube.close()
     return {
-        step.name: tuple(one for one in step.commands if one.startswith("helm upgrade"))
-        for step in plan_of(read_cluster(kube, 0)).steps
+        step.name: [one for one in step.commands if one.startswith("helm upgrade")]
+        for step in steps
     }
+
+
+def steps_with_hami(folder: Path) -> dict[str, list[str]]:
+    cluster = [*hami_objects(), node("gpu-1"), plugin_pod("hami-device-plugin", "gpu-1")]
+    return helm_commands(folder, cluster)
 
 
 def rendered(command: str, folder: Path) -> dict[str, Json]:
@@ -90,7 +74,7 @@ def chosen_by(daemon: Json) -> list[str]:
 
 
 def test_beside_hami_it_is_installed_on_no_node_and_without_a_scheduler(tmp_path: Path) -> None:
-    (install,) = steps_with_hami()["Install"]
+    (install,) = steps_with_hami(tmp_path)["Install"]
     found = rendered(install, tmp_path)
     assert chosen_by(found["DaemonSet/hami-node"]) == ["hami-node.io/serve"]
     assert not [name for name in found if name.startswith(("Deployment/", "MutatingWebhook"))]
@@ -98,13 +82,13 @@ def test_beside_hami_it_is_installed_on_no_node_and_without_a_scheduler(tmp_path
 
 def test_names_are_never_those_of_hami(tmp_path: Path) -> None:
     theirs = {(one["kind"], one["metadata"]["name"]) for one in hami_objects()}
-    for command in steps_with_hami()["Scheduler"]:
+    for command in steps_with_hami(tmp_path)["Scheduler"]:
         ours = {tuple(name.split("/", 1)) for name in rendered(command, tmp_path)}
         assert not theirs & ours
 
 
 def test_scheduler_is_idle_first_and_hamis_accounts_may_write(tmp_path: Path) -> None:
-    first, last = (rendered(one, tmp_path) for one in steps_with_hami()["Scheduler"])
+    first, last = (rendered(one, tmp_path) for one in steps_with_hami(tmp_path)["Scheduler"])
     assert first["Deployment/hami-node-scheduler"]["spec"]["replicas"] == 0
     assert last["Deployment/hami-node-scheduler"]["spec"]["replicas"] > 0
     assert "ValidatingAdmissionPolicy/hami-node-reservations" not in first  # HAMi still writes
@@ -114,14 +98,15 @@ def test_scheduler_is_idle_first_and_hamis_accounts_may_write(tmp_path: Path) ->
 
 
 def test_own_label_stays_the_only_one_in_every_step(tmp_path: Path) -> None:
-    for commands in steps_with_hami().values():
+    for commands in steps_with_hami(tmp_path).values():
         for command in commands:
             found = rendered(command, tmp_path)
             assert chosen_by(found["DaemonSet/hami-node"]) == ["hami-node.io/serve"]
 
 
 def test_beside_the_operator_only_labelled_namespaces_are_ours_at_first(tmp_path: Path) -> None:
-    steps = steps_with_the_operator()
+    pod = plugin_pod("nvidia-device-plugin-daemonset", "gpu-1", "gpu-operator")
+    steps = helm_commands(tmp_path, [*operator_objects(), node("gpu-1"), pod], policy())
     hooks: list[Any] = []
     for name in ("Install", "Everybody"):
         command = steps[name][-1]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from hami_node.clock import Deadline
-from hami_node.errors import Forbidden, KubeError
+from hami_node.errors import KubeError
 from hami_node.model import Pod
 from hami_node.view.used import BUSY, KEPT_S, UsedReader
 from tests.fakes.clock import FakeClock
@@ -66,24 +66,6 @@ def test_pod_of_another_namespace_is_no_daemon() -> None:
     found = daemons.reader.used_on("n1")
     assert daemons.asked == []
     assert "no daemon was found" in found["note"]
-
-
-def test_reason_is_said_where_it_may_not_or_can_not_be_read() -> None:
-    for error in (Forbidden("pods/proxy is forbidden", 403), KubeError("timed out")):
-        daemons = Daemons()
-        daemons.answer = error
-        daemons.reader.note(None, daemon("n1"))
-        found = daemons.reader.used_on("n1")
-        assert str(error) in found["note"]
-        assert found["slices"] == []
-
-
-def test_daemon_that_has_gone_is_not_asked() -> None:
-    daemons = Daemons()
-    daemons.reader.note(None, daemon("n1"))
-    daemons.reader.note(daemon("n1"), None)
-    daemons.reader.used_on("n1")
-    assert daemons.asked == []
 
 
 def test_daemons_that_hang_hold_up_two_readers_and_no_more() -> None:
