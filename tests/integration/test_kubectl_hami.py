@@ -17,7 +17,6 @@ import pytest
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.saved_cluster import GPU, card_json, card_node_json, pending_json, pod_json
-from tests.fakes.terminal import Terminal
 from tests.fakes.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
@@ -152,30 +151,3 @@ def test_closed_pipe_ends_quietly(user: dict[str, str], args: tuple[str, ...]) -
     )
     os.close(writer)
     assert done.stderr == b""
-
-
-# -- a terminal ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def terminals(user: dict[str, str]) -> Iterator[list[Terminal]]:
-    made: list[Terminal] = []
-    yield made
-    for terminal in made:
-        terminal.close()
-
-
-def run_in(terminals: list[Terminal], user: Mapping[str, str], *args: str) -> Terminal:
-    command = str(shutil.which("kubectl-hami", path=user["PATH"]))
-    terminals.append(Terminal(command, args, user))
-    return terminals[-1]
-
-
-def test_lines_on_a_terminal_have_80_columns_at_most(
-    user: dict[str, str], terminals: list[Terminal]
-) -> None:
-    for args in (("top", "-A"), ("why", "big")):
-        terminal = run_in(terminals, user, *args)
-        assert terminal.exit_code(LIMIT_S) == 0
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.text)
-        assert max(map(len, plain.splitlines())) <= 80

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 from tests.bench.fleet import churn, figures, machine
@@ -156,17 +154,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=20.0, help="pods a second")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     args = parser.parse_args(argv)
-    facts = machine.described()
-    print(machine.printed(facts), flush=True)
+    print(machine.printed(machine.described()), flush=True)
     row, failed = measure(args)
     print(figures.table([row]))
     print(f"goals: growth under {MOST_GROWTH_MIB} MiB, nothing wrong, nothing left behind")
     print(f"load average at the end: {machine.described()['load average']}")
     print("\n".join(["FAILED:", *failed]) if failed else "ok")
-    if args.json:
-        Path(args.json).write_text(
-            json.dumps({"machine": facts, "table": [row], "failed": failed}, indent=1)
-        )
     return 1 if failed else 0

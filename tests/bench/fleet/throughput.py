@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from tests.bench.fleet import figures, machine
@@ -187,17 +186,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--pace", type=float, default=10.0, help="pods/s where latency is measured")
     parser.add_argument("--paced-s", type=float, default=20.0, help="for how long, seconds")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there as well")
     args = parser.parse_args(argv)
-    facts = machine.described()
-    print(machine.printed(facts), flush=True)
+    print(machine.printed(machine.described()), flush=True)
     bursts = measure(args)
     table = rows(bursts)
     print(f"\n{figures.table(table)}")
     print(f"requests a pod with a card: {requests_line(bursts)}")
     print(f"{GOALS}; load average at the end: {machine.described()['load average']}")
-    if args.json:
-        found = {"machine": facts, "table": table, "bursts": [asdict(item) for item in bursts]}
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
     return 0

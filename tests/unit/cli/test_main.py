@@ -285,16 +285,29 @@ def test_inspect_shows_cards_holders_and_what_is_broken(recorder: Recorder) -> N
     text = " ".join(done.output.split())
     assert f"n1 0 NVIDIA A100 {GPU} ok 1/10 █░░░░░░░░░ 4096/40960 ███░░░░░░░ 30/100" in text
     assert f"default p1 main n1 0 {GPU} 4096 30 Running" in text
-    assert max(map(len, seen_at(80, cluster()).splitlines())) <= 80
     assert "pod default/p2 its reservation does not match" in text
     assert "'broken'" in text
+    narrow = seen_at(80, cluster())
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert f"{GPU[:12]}…" in narrow
+    assert GPU not in narrow.partition("problems")[0]
+    assert "░" not in narrow
+
+
+def test_inspect_lets_unhealthy_and_over_committed_cards_stand_out(recorder: Recorder) -> None:
+    node = card_node_json("n1", card_json(GPU, health=False))
+    much = HELD | {nvidia_names.POD_ALLOCATED: f"{GPU},NVIDIA,50000,30:;"}
+    text = call(recorder, "inspect", "--file", "-", stdin=saved(node, pod_json("p", much))).output
+    assert "UNHEALTHY" in text
+    assert "██████████ 50000/40960" in text
+    assert "over-committed" in text
 
 
 def seen_at(columns: int, stdin: bytes, *args: str) -> str:
     """What `inspect` shows on a terminal of that width."""
-    done = CliRunner().invoke(
-        main, ["inspect", *args, "--file", "-"], input=stdin, env={"COLUMNS": str(columns)}
-    )
+    command, env = ["inspect", *args, "--file", "-"], {"COLUMNS": str(columns)}
+    programs = Programs(now=lambda: NOW_S, env=dict)
+    done = CliRunner().invoke(main, command, obj=programs, input=stdin, env=env)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -313,6 +326,12 @@ def test_inspect_shows_who_waits_and_the_total(recorder: Recorder) -> None:
     assert (pod["pod"], pod["waits_s"]) == ("big", 3600)
     assert "nearest: 36864 MiB free" in pod["why"]
     assert (view["totals"]["slots_free"], view["totals"]["largest_mib"]) == (9, 36864)
+    text = " ".join(seen_at(100, saved(*WAITING)).split())
+    assert "default/big 1 x 40000 MiB 1 h 0 min no available node, 1 nodes do not meet" in text
+    assert (
+        "total: 1 cards of 1 nodes are offered, 9 of 10 slots free, 36864 of 40960 MiB free, "
+        "largest slice 36864 MiB (card 0 of n1)"
+    ) in text
 
 
 def test_inspect_as_json_counts_numbered_cores_among_the_totals(recorder: Recorder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,6 @@ from hami_node.demo.pods import Want
 from hami_node.demo.program import program_env
 from hami_node.demo.scheduling import limits_row
 from hami_node.demo.stage import (
-    EXTENDER,
     GPU_NODE,
     LONGEST_TMP,
     Stage,
@@ -47,12 +45,6 @@ FOREVER = (
     sys.executable,
     "-c",
     "import time; print('level=info event=up', flush=True); time.sleep(60)",
-)
-DEAF = (
-    sys.executable,
-    "-c",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    "print('level=info event=up', flush=True); time.sleep(60)",
 )
 
 
@@ -151,14 +143,6 @@ def test_run_without_a_needed_step_leaves_the_rest_out() -> None:
 
 
 # -- the stage -------------------------------------------------------------------------------------
-
-
-def test_stage_kills_a_program_that_does_not_sign_off() -> None:
-    with Stage(SystemClock(), {}, CAST, DEAF) as stage:
-        stage.start_extender()
-        extender = stage.program(EXTENDER)
-        assert stage.until(EXTENDER, "it logs", lambda: extender.logged("up"))
-    assert extender.exit_code == -signal.SIGKILL
 
 
 def test_until_without_the_sign_gives_up() -> None:

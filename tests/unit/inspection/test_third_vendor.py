@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hami_node.inspection.cluster import inspect
 from hami_node.inspection.picture import Basis
 from hami_node.inspection.pod import PodState, Verdict, explain_pod
 from tests.acme import names
@@ -33,16 +32,6 @@ def pending(annotations: dict[str, str] | None = None, **limits: str) -> dict[st
     wanted = {f"acme.example/{key}": value for key, value in limits.items()}
     pod["spec"]["containers"][0]["resources"]["limits"] = wanted  # type: ignore[index]  # JSON
     return pod
-
-
-def test_cards_holders_and_handshake_are_shown() -> None:
-    found = listed(NODE, HOLDER)
-    view = inspect(found.nodes, found.pods, ALL.vendors, NOW_S)
-    ((node,), (card,), (holder,)) = (view.nodes, view.cards, view.holders)
-    assert (node.handshake, node.handshake_age_s, node.allocatable) == ("Reported", 30, "4")
-    assert (card.vendor, card.memory_used_mib, card.cores_used) == ("ACME", 3000, 40)
-    assert (holder.container, holder.index, holder.memory_mib) == ("main", 0, 3000)
-    assert view.problems == ()
 
 
 def test_hints_name_its_resources_and_its_wishes() -> None:
