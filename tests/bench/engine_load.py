@@ -11,7 +11,6 @@ from hami_node.model import (
     ContainerKind,
     Device,
     Grant,
-    PodWishes,
     Uuid,
 )
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -43,19 +42,16 @@ def devices_of(number: int) -> list[Device]:
     ]
 
 
-def request_of(
-    draw: random.Random, wishes: PodWishes | None = None, memory_mib: int | None = None
-) -> PodRequest:
+def request_of(draw: random.Random) -> PodRequest:
     ask = Ask(
         vendor=NVIDIA,
         count=draw.choice((1, 1, 1, 1, 2, 4)),
-        memory_mib=memory_mib or draw.choice(SIZES_MIB) + draw.randrange(64),
+        memory_mib=draw.choice(SIZES_MIB) + draw.randrange(64),
         cores=draw.choice(CORES),
     )
     return PodRequest(
         namespace=f"team-{draw.randrange(20)}",
         containers=(ContainerAsks(kind=ContainerKind.APP, asks=(ask,)),),
-        wishes=wishes or PodWishes(),
     )
 
 

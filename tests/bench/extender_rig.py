@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
 import socket
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.grants import decode_grants
 from tests.bench.engine_load import devices_of
 from tests.bench.extender_cluster import READY, Json
+from tests.bench.fleet.processes import Running, free_port, is_good, launched, wait_for
 
 START_LIMIT_S = 120.0
 
@@ -136,64 +135,27 @@ class RunningExtender:
     """The extender's process; `ready_s` from its start to the first good /readyz."""
 
     url: str
-    process: subprocess.Popen[bytes]
-    listening_s: float
+    process: Running
     ready_s: float
-
-    def rss_mib(self, field: str = "VmRSS") -> float:
-        """Resident memory, MiB; VmHWM is the most there was. Check: /proc/PID/status."""
-        return rss_mib(self.process.pid, field)
-
-    def cpu_s(self) -> float:
-        """Processor time so far, seconds."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mib(pid: int, field: str = "VmRSS") -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(field))
-    return int(line.split()[1]) / 1024
 
 
 @contextmanager
-def running_extender(cluster: ApiServerProcess, *flags: str) -> Iterator[RunningExtender]:
+def running_extender(cluster: ApiServerProcess) -> Iterator[RunningExtender]:
     """Start `hami-node extender`, wait until it is ready, stop it in the end."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
     command = [
-        *(sys.executable, "-m", "hami_node", "extender", "--metrics-address", "off"),
-        *("--http-bind", "127.0.0.1:0", "--kubeconfig", str(cluster.kubeconfig), *flags),
+        *(sys.executable, "-m", "hami_node", "extender", "--metrics-address=off"),
+        *(f"--http-bind=127.0.0.1:{port}", f"--kubeconfig={cluster.kubeconfig}"),
     ]
-    with tempfile.NamedTemporaryFile(prefix="hx", suffix=".log") as log:
+    with tempfile.TemporaryDirectory(prefix="hx") as folder:
         began_s = time.monotonic()
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = launched("extender", command, Path(folder))
         try:
-            port = _port(process, Path(log.name))
-            listening_s = time.monotonic() - began_s
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url)
-            yield RunningExtender(url, process, listening_s, time.monotonic() - began_s)
+            wait_for("/readyz", lambda: is_good(f"{url}/readyz"), START_LIMIT_S, process)
+            yield RunningExtender(url, process, time.monotonic() - began_s)
         finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _port(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline_s = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline_s:
-        text = log.read_text()
-        assert process.poll() is None, text
-        if found := re.search(r"event=extender_served .*port=(\d+)", text):
-            return found[1]
-        time.sleep(0.01)
-    raise AssertionError("the extender did not listen in time")
-
-
-def _wait_until_ready(url: str) -> None:
-    deadline_s = time.monotonic() + START_LIMIT_S
-    with HttpCaller(url) as caller:
-        while caller.send("GET", "/readyz")[0] != 200:
-            assert time.monotonic() < deadline_s, "the extender did not get ready in time"
-            time.sleep(0.02)
+            process.stop()
 
 
 def held_by(pods: Iterable[Json]) -> Counter[tuple[str, str]]:

@@ -93,12 +93,12 @@ def _filters(cluster: ApiServerProcess, running: RunningExtender, policy: str) -
 
 def _bound(running: RunningExtender, pods: list[Json]) -> None:
     """Each where its reservation is, which only the extender knows until then."""
-    cpu_s, began_s = running.cpu_s(), time.monotonic()
+    cpu_s, began_s = running.process.use().cpu_s, time.monotonic()
     with ExtenderCaller(running.url) as extender:
         for pod in pods:
             (node,) = extender.filter(pod, NAMES)["NodeNames"]
             assert extender.bind(pod, node) == ""
-    took_s, cpu_s = time.monotonic() - began_s, running.cpu_s() - cpu_s
+    took_s, cpu_s = time.monotonic() - began_s, running.process.use().cpu_s - cpu_s
     print(f"{'filtered and bound, one after another':44}{len(pods) / took_s:9.0f} pods/s", end="")
     print(f"{cpu_s / len(pods) * 1000:27.2f}")
 
@@ -107,10 +107,10 @@ def _measure(
     running: RunningExtender, name: str, pods: list[Json], check: Callable[[Json], None]
 ) -> None:
     time.sleep(0.5)  # the watch has shown what was created
-    cpu_s = running.cpu_s()
+    cpu_s = running.process.use().cpu_s
     with ExtenderCaller(running.url) as extender:
         took_ms = _timed(extender, pods, check)
-    cpu_s = running.cpu_s() - cpu_s
+    cpu_s = running.process.use().cpu_s - cpu_s
     print(f"{shown(name, took_ms)}{cpu_s / len(pods) * 1000:9.2f}")
 
 
@@ -118,15 +118,16 @@ def test_filter(cluster: ApiServerProcess) -> None:
     draw = random.Random(8)
     nowhere = [_pod(draw, f"nowhere-{n}", NOWHERE_MIB + n) for n in range(CALLS)]
     with running_extender(cluster) as running, ApiCaller(cluster.url) as api:
-        print(f"start of the process to listening {running.listening_s:.2f} s, ", end="")
-        print(f"to /readyz {running.ready_s:.2f} s")
-        print(f"RSS when ready {running.rss_mib():.0f} MiB, at most {running.rss_mib('VmHWM'):.0f}")
+        used = running.process.use()
+        print(f"start of the process to /readyz {running.ready_s:.2f} s")
+        print(f"RSS when ready {used.rss_mib:.0f} MiB, at most {used.peak_mib:.0f}")
         print(f"{HEADING}{'CPU':>9}")
         pods = [pod for item in ("binpack", "spread") for pod in _filters(cluster, running, item)]
         _measure(running, "fits nowhere, another pod each time", nowhere, _nowhere)
         _measure(running, "fits nowhere, the same pod again", nowhere[:1] * CALLS, _nowhere)
-        print(f"RSS after {4 * CALLS} calls {running.rss_mib():.0f} MiB (budget 300), ", end="")
-        print(f"at most {running.rss_mib('VmHWM'):.0f} MiB; budget of a call: p50 10, p99 30 ms")
+        used = running.process.use()
+        print(f"RSS after {4 * CALLS} calls {used.rss_mib:.0f} MiB (budget 300), ", end="")
+        print(f"at most {used.peak_mib:.0f} MiB; budget of a call: p50 10, p99 30 ms")
         _bound(running, pods)
         stored = {item["metadata"]["uid"]: item for item in api.pods()}
         assert all(_node_of(stored[item["metadata"]["uid"]]) for item in pods)

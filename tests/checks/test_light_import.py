@@ -77,6 +77,17 @@ def change(file: Path, old: str, new: str) -> None:
 # -- light -----------------------------------------------------------------------------------------
 
 
+def test_client_and_watches_load_no_heavy_modules() -> None:
+    code = (
+        "import sys, hami_node.cluster.watching.views\n"
+        "heavy = ('pydantic', 'requests', 'requests_oauthlib', 'oauthlib', 'websocket',\n"
+        "         'aiohttp', 'dateutil', 'kubernetes.client.models', 'kubernetes.client.api',\n"
+        "         'kubernetes.dynamic')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    assert run(code).strip() == "[]"
+
+
 def test_exactly_the_known_parts_are_loaded() -> None:
     assert run(SHOW_LOADED).split() == LOADED
 

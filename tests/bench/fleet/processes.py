@@ -52,6 +52,7 @@ class Use:
 
     cpu_s: float
     rss_mib: float
+    peak_mib: float
 
 
 class Running:
@@ -71,6 +72,7 @@ class Running:
         return Use(
             cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
             rss_mib=field_mib(status, "VmRSS"),
+            peak_mib=field_mib(status, "VmHWM"),
         )
 
     def log_tail(self, lines: int = 12) -> str:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
 from tests.bench.fleet import figures, plane
-from tests.bench.fleet.figures import Moments
 from tests.bench.fleet.paper import pod_body
 from tests.bench.fleet.throughput import Burst, rows
 from tests.e2e.audit import Request
-
-
-def moments(*pairs: tuple[float, float]) -> list[Moments]:
-    return [Moments(created_s=created, bound_s=bound) for created, bound in pairs]
 
 
 def request(verb: str, what: str) -> Request:
@@ -24,17 +15,6 @@ def request(verb: str, what: str) -> Request:
 def burst(kind: str, pods_per_s: float, nodes: int = 10) -> Burst:
     cpu = {"extender": 2.0, "kube-scheduler": 1.0, "kube-apiserver": 3.0}
     return Burst(nodes=nodes, kind=kind, pods_per_s=pods_per_s, latency_ms=(1.0, 2.0), cpu_ms=cpu)
-
-
-def test_percentile_of_none_is_no_number_and_the_last_is_the_most() -> None:
-    assert math.isnan(figures.percentile([], 0.5))
-    assert figures.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert figures.percentile([3.0, 1.0, 2.0], 1.0) == 3.0
-
-
-def test_rate_is_from_the_first_created_to_the_last_bound() -> None:
-    assert figures.per_second(moments((0.0, 1.0), (0.5, 2.0))) == 1.0
-    assert figures.per_second([]) == 0.0
 
 
 def test_requests_are_counted_by_kind_without_names_lists_and_leases() -> None:
@@ -48,12 +28,6 @@ def test_requests_are_counted_by_kind_without_names_lists_and_leases() -> None:
         request("get", "endpointslices/x"),
     ]
     assert figures.kinds_of(seen) == {"patch pods": 2, "create pods/binding": 1, "create events": 1}
-
-
-def test_slope_is_what_is_added_for_each_step() -> None:
-    assert figures.slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]) == pytest.approx(2.0)
-    assert figures.slope([(1.0, 1.0)]) == 0.0
-    assert figures.slope([(1.0, 1.0), (1.0, 2.0)]) == 0.0
 
 
 def test_growth_begins_after_the_warm_up_and_one_peak_does_not_count() -> None:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hami_node.clock import SystemClock
 from hami_node.demo import demo
 from hami_node.demo.cast import cast_of
 from hami_node.demo.pods import Want
-from hami_node.demo.program import program_env
 from hami_node.demo.scheduling import limits_row
 from hami_node.demo.stage import (
-    GPU_NODE,
     LONGEST_TMP,
-    Stage,
     temporary_folder,
 )
 from hami_node.demo.tour import Seen, Step, Tour
-from hami_node.errors import ConfigError, HamiError, WireError
+from hami_node.errors import ConfigError, WireError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.model import Device, Uuid
 from hami_node.simulate.kubelet import Admission
@@ -79,9 +74,6 @@ def shown_by(*steps: Step) -> tuple[int, str]:
 
 
 # -- who plays ------------------------------------------------------------------------------------
-def test_cast_without_cards_to_share_says_so() -> None:
-    with pytest.raises(HamiError, match="no vendor brings cards"):
-        cast_of(replace(vendor, demo=None) for vendor in VENDORS)
 
 
 # -- what a step believes --------------------------------------------------------------------------
@@ -145,13 +137,6 @@ def test_run_without_a_needed_step_leaves_the_rest_out() -> None:
 # -- the stage -------------------------------------------------------------------------------------
 
 
-def test_until_without_the_sign_gives_up() -> None:
-    with Stage(SystemClock(), {}, CAST, FOREVER, limit_s=0.05) as stage:
-        stage.start_daemon(stage.gpu)
-        with pytest.raises(StepFailed, match=r"expected: a sign; not met within 0\.05 s"):
-            stage.until(GPU_NODE, "a sign", lambda: False)
-
-
 def test_temporary_folder_that_cannot_be_made_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="TMPDIR"):
         temporary_folder("/proc/nowhere")
@@ -163,21 +148,6 @@ def test_temporary_folder_below_a_long_path_keeps_sockets_short(tmp_path: Path) 
     folder.rmdir()
     assert len(str(folder)) < LONGEST_TMP
     assert not long.exists()
-
-
-def test_program_env_keeps_only_what_does_not_set_the_program() -> None:
-    base = {
-        "PATH": "/bin",
-        "HAMI_NODE_BACKEND": "nvml",
-        "DEVICE_SPLIT_COUNT": "3",
-        "KUBECONFIG": "/real/cluster",
-        "CONFIG_FILE": "/etc/x",
-        "https_proxy": "http://proxy",
-        "PYTHONPATH": "/more",
-    }
-    env = program_env(base, CAST.blocks)
-    assert set(env) == {"PATH", "PYTHONPATH", "PYTHONUNBUFFERED"}
-    assert env["PYTHONPATH"].endswith(":/more")
 
 
 # -- the view --------------------------------------------------------------------------------------
