@@ -66,14 +66,6 @@ def packages(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def change(file: Path, old: str, new: str) -> None:
-    """As a later release could do."""
-    text = file.read_text()
-    assert old in text
-    file.unlink()  # the link, not what it leads to
-    file.write_text(text.replace(old, new, 1))
-
-
 # -- light -----------------------------------------------------------------------------------------
 
 
@@ -199,19 +191,6 @@ def test_image_holds_a_small_package_that_serves(packages: Path) -> None:
     assert last == f"True {packages}/kubernetes/__init__.py"
 
 
-@pytest.mark.parametrize(
-    ("file", "more"),
-    [
-        pytest.param("client/rest.py", "from kubernetes.client import V1Pod\n", id="a_model"),
-        pytest.param("client/rest.py", "import kubernetes.dynamic\n", id="a_package"),
-        pytest.param("client/api_client.py", "", id="a_part_that_is_gone"),
-    ],
-)
-def test_image_is_not_built_when_the_light_import_breaks(
-    packages: Path, file: str, more: str
-) -> None:
-    if more:
-        change(packages / "kubernetes" / file, "import urllib3\n", "import urllib3\n" + more)
-    else:
-        (packages / "kubernetes" / file).unlink()
+def test_image_is_not_built_when_the_light_import_breaks(packages: Path) -> None:
+    (packages / "kubernetes" / "client/api_client.py").unlink()
     assert trim(packages).returncode != 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -99,15 +98,6 @@ def test_script_of_completion_is_the_same_program(user: dict[str, str], tmp_path
     (tmp_path / "bin" / "kubectl_complete-hami").write_text(call(user, "completion").stdout)
     done = call(user, "pods", "-o", "j", program="kubectl_complete-hami")
     assert done.stdout == "json\n:4\n"
-
-
-def test_pods_are_those_of_the_contexts_namespace(user: dict[str, str]) -> None:
-    path = Path(user["KUBECONFIG"])
-    config = json.loads(path.read_text())
-    config["contexts"][0]["context"]["namespace"] = "ml"
-    path.write_text(json.dumps(config))
-    assert "no pod of namespace ml (-A: of all namespaces)" in call(user, "pods").stdout
-    assert " held " in call(user, "-n", "default", "pods").stdout
 
 
 def test_why_has_the_schedulers_words_and_the_events(

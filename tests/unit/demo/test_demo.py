@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,11 +35,6 @@ ENVS = {
     nvidia_names.ENV_CORE_LIMIT: "30",
     nvidia_names.ENV_VISIBLE_DEVICES: "GPU-1",
 }
-FOREVER = (
-    sys.executable,
-    "-c",
-    "import time; print('level=info event=up', flush=True); time.sleep(60)",
-)
 
 
 def admission_of(envs: dict[str, str], ids: tuple[str, ...] = ("GPU-1-0",)) -> Admission:

@@ -45,17 +45,16 @@ def listed(socket: Path) -> list[tuple[str, tuple[str, ...]]]:
 class Plugin(DevicePluginServicer):
     """A plugin of four devices that serves everybody, or refuses from a call on."""
 
-    def __init__(self, folder: Path, name: str = "plugin.sock", refuses_from: int = 99) -> None:
+    def __init__(self, folder: Path, refuses_from: int = 99) -> None:
         self.calls: list[list[str]] = []
         self.preferences: list[api.ContainerPreferredAllocationRequest] = []
         self.seen: list[tuple[str, tuple[str, ...]]] = []
         self.list_socket: Path | None = None
-        self.health = "Healthy"
         self._refuses_from = refuses_from
-        self._changed, self._over = threading.Event(), threading.Event()
+        self._over = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(8))
         add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{folder / name}")
+        self._server.add_insecure_port(f"unix:{folder / 'plugin.sock'}")
         self._server.start()
 
     def GetDevicePluginOptions(  # noqa: N802 - the name is kubelet's
@@ -66,11 +65,9 @@ class Plugin(DevicePluginServicer):
     def ListAndWatch(  # noqa: N802 - the name is kubelet's
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
-        while not self._over.is_set():
-            devices = [api.Device(ID=f"d{n}", health=self.health) for n in range(4)]
-            yield api.ListAndWatchResponse(devices=devices)
-            self._changed.wait(LIMIT_S)
-            self._changed.clear()
+        devices = [api.Device(ID=f"d{n}", health="Healthy") for n in range(4)]
+        yield api.ListAndWatchResponse(devices=devices)
+        self._over.wait()
 
     def GetPreferredAllocation(  # noqa: N802 - the name is kubelet's
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -92,13 +89,8 @@ class Plugin(DevicePluginServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "too full")
         return api.AllocateResponse(container_responses=[api.ContainerAllocateResponse()])
 
-    def turn(self, health: str) -> None:
-        self.health = health
-        self._changed.set()
-
     def close(self) -> None:
         self._over.set()
-        self._changed.set()
         self._server.stop(0).wait(LIMIT_S)
 
 
@@ -122,12 +114,12 @@ def plugin(short_folder: Path, kubelet: SimulatedKubelet) -> Iterator[Plugin]:
     made.close()
 
 
-def register(folder: Path, endpoint: str = "plugin.sock", version: str = "v1beta1") -> None:
+def register(folder: Path) -> None:
     with grpc.insecure_channel(f"unix:{folder / 'p' / 'kubelet.sock'}") as channel:
         RegistrationStub(channel).Register(
             api.RegisterRequest(
-                version=version,
-                endpoint=endpoint,
+                version="v1beta1",
+                endpoint="plugin.sock",
                 resource_name=GPU,
                 options=api.DevicePluginOptions(get_preferred_allocation_available=True),
             ),
