@@ -1,4 +1,4 @@
-"""Names, selectors, rights and images: what may not change by accident, or collide with others."""
+"""Names, selectors, rights, images and metadata: what may not change by accident, or collide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.unit.chart.helm import Object, needs_helm, objects_of, template
+from tests.unit.chart.helm import (
+    Object,
+    container,
+    needs_helm,
+    objects_of,
+    pod_template,
+    render,
+    template,
+)
 from tests.unit.chart.test_kubernetes import EVERYTHING, SETS
 
 pytestmark = needs_helm
@@ -106,14 +114,14 @@ def containers(one: Object) -> list[Object]:
 
 def test_nothing_is_privileged_unless_a_value_says_so() -> None:
     for one in objects({"view": {"enabled": True}, "neuron": {"enabled": True}}):
-        for container in containers(one):
-            rights = container["securityContext"]
+        for box in containers(one):
+            rights = box["securityContext"]
             assert rights["capabilities"] == {"drop": ["ALL"]}, called(one)
             assert rights["allowPrivilegeEscalation"] is False
             assert rights["readOnlyRootFilesystem"] is True
             assert not rights.get("privileged")
-            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
-            assert "memory" in container["resources"]["limits"]
+            assert {"cpu", "memory"} <= set(box["resources"]["requests"])
+            assert "memory" in box["resources"]["limits"]
 
 
 def test_only_the_daemon_is_root_and_only_it_sees_the_node() -> None:
@@ -142,9 +150,9 @@ def test_rights_have_no_wildcard_and_reach_no_secret_but_our_own() -> None:
 def test_every_image_comes_from_the_registry_of_the_values(name: str) -> None:
     values: dict[str, Any] = {**SETS[name], "global": {"imageRegistry": "registry.example:5000"}}
     for one in objects(values):
-        for container in containers(one):
-            assert container["image"].startswith("registry.example:5000/"), called(one)
-            assert container["imagePullPolicy"] == "IfNotPresent"
+        for box in containers(one):
+            assert box["image"].startswith("registry.example:5000/"), called(one)
+            assert box["imagePullPolicy"] == "IfNotPresent"
 
 
 def test_every_pod_pulls_with_the_secrets_of_the_values() -> None:
@@ -169,3 +177,59 @@ def test_namespaced_objects_are_in_the_namespace_of_the_release() -> None:
 def test_another_namespace_is_named_wherever_a_namespace_is(name: str) -> None:
     """Policies and certificates name accounts and Services with their namespace."""
     assert "hami-system" not in template(SETS[name], space="gpus")
+
+
+def test_labels_and_annotations_reach_every_object() -> None:
+    found = render({"global": {"labels": {"team": "x"}, "annotations": {"note": "y"}}})
+    for one in found.values():
+        assert one["metadata"]["labels"]["team"] == "x"
+        assert one["metadata"]["annotations"]["note"] == "y"
+
+
+def test_extra_objects_are_templates() -> None:
+    cm = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-a"}}
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n"
+    found = render({"extraObjects": [cm, text]})
+    assert {"ConfigMap/gpu-a", "ConfigMap/b"} <= {*found}
+
+
+def test_page_reads_what_it_shows_and_answers_to_its_hosts_only() -> None:
+    ingress = {"enabled": True, "host": "gpu.example", "annotations": {"auth": "yes"}}
+    found = render({"view": {"enabled": True, "ingress": ingress}})
+    assert found["ClusterRole/hami-node-view"]["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["nodes", "pods", "resourcequotas", "events"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ]
+    arguments = container(found, "Deployment/hami-node-view")["args"]
+    assert arguments[:2] == ["view", "--bind=:8450"]
+    assert "--allowed-host=gpu.example" in arguments
+    assert found["Ingress/hami-node-view"]["metadata"]["annotations"] == {"auth": "yes"}
+
+
+def test_node_ports_of_hamis_chart_on_request() -> None:
+    service = {"enabled": True, "type": "NodePort", "nodePort": 31992}
+    found = render({"devicePlugin": {"service": service}})
+    ports = found["Service/hami-node-metrics"]["spec"]["ports"]
+    assert [one["nodePort"] for one in ports] == [31992]
+
+
+def test_network_policies_select_every_pod_that_listens() -> None:
+    peers: list[Object] = [{"namespaceSelector": {}}]
+    found = render(
+        {"networkPolicy": {"enabled": True, "metricsFrom": peers}, "view": {"enabled": True}}
+    )
+    policies = [one["spec"] for one in found.values() if one["kind"] == "NetworkPolicy"]
+    for owner in (
+        "DaemonSet/hami-node",
+        *(f"Deployment/hami-node-{n}" for n in ("extender", "scheduler", "view")),
+    ):
+        labels = pod_template(found, owner)["metadata"]["labels"]
+        chosen = [
+            one for one in policies if one["podSelector"]["matchLabels"].items() <= labels.items()
+        ]
+        assert len(chosen) == 1
+        opened = {port["port"] for rule in chosen[0]["ingress"] for port in rule["ports"]}
+        assert opened == {port["name"] for port in container(found, owner)["ports"]}

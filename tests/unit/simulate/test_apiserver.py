@@ -13,7 +13,6 @@ from tests.fakes.api_server import FaultyApiServer
 
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/ns/pods"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 MERGE = "application/merge-patch+json"
 PATCH = "application/json-patch+json"
 
@@ -91,15 +90,6 @@ def test_what_is_wrong_gets_a_status_object(
     assert answer["message"]
 
 
-def test_put_replaces_with_the_right_version_only(server: FaultyApiServer) -> None:
-    _, first = ask(server, "POST", LEASES, {"metadata": {"name": "l"}, "spec": {"x": 1}})
-    status, second = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 2}})
-    assert (status, second["spec"]) == (200, {"x": 2})
-    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
-    status, answer = ask(server, "PUT", f"{LEASES}/l", {**first, "spec": {"x": 3}})
-    assert (status, answer["reason"]) == (409, "Conflict")
-
-
 def test_merge_patch_merges_and_checks_a_version_that_it_names(server: FaultyApiServer) -> None:
     server.create("nodes", {"metadata": {"name": "n", "annotations": {"a": "1"}}})
     path = "/api/v1/nodes/n"
@@ -143,22 +133,6 @@ def test_selectors_choose(server: FaultyApiServer, query: str, found: list[str])
     status, answer = ask(server, "GET", f"/api/v1/pods?{query}")
     assert (status, answer["kind"], names(answer)) == (200, "PodList", found)
     assert names(ask(server, "GET", f"/api/v1/namespaces/other/pods?{query}")[1]) == []
-
-
-def test_list_comes_in_pages_unless_from_the_cache(server: FaultyApiServer) -> None:
-    for name in "abcde":
-        ask(server, "POST", PODS, pod(name))
-    seen: list[list[str]] = []
-    token = ""
-    while True:
-        _, page = ask(server, "GET", f"/api/v1/pods?limit=2&continue={token}")
-        seen.append(names(page))
-        token = page["metadata"].get("continue", "")
-        if not token:
-            break
-    assert seen == [["a", "b"], ["c", "d"], ["e"]]
-    assert len(names(ask(server, "GET", "/api/v1/pods?limit=2&resourceVersion=0")[1])) == 5
-    assert ask(server, "GET", "/api/v1/pods?limit=2&continue=nonsense")[0] == 400
 
 
 # -- watch -----------------------------------------------------------------------------------------
@@ -221,34 +195,6 @@ def test_watch_with_a_selector_adds_and_removes_as_objects_come_and_go(
     events = [watch.next() for _ in range(3)]
     assert [event[0] for event in events if event] == ["ADDED", "MODIFIED", "DELETED"]
     watch.close()
-
-
-def test_watch_sends_a_bookmark_when_there_is_something_newer(server: FaultyApiServer) -> None:
-    ask(server, "POST", PODS, pod("a"))
-    version = server.store.version
-    watch = Watch(server, f"resourceVersion={version}&allowWatchBookmarks=true&timeoutSeconds=1")
-    server.create("nodes", {"metadata": {"name": "n"}})
-    event = watch.next()
-    assert event is not None
-    assert (event[0], event[1]["metadata"]["resourceVersion"]) == ("BOOKMARK", str(version + 1))
-    assert watch.next() is None  # as in a real server: nothing new, no bookmark
-    watch.close()
-
-
-def test_expired_watches_get_410_as_an_event(server: FaultyApiServer) -> None:
-    ask(server, "POST", PODS, pod("a"))
-    old = server.store.version
-    running = Watch(server, f"resourceVersion={old}")
-    server.expire_watches()
-    assert running.rest() in ([], ["ERROR"])  # ended by the one or the other
-    running.close()
-    again = Watch(server, f"resourceVersion={old}")
-    assert again.status == 200
-    event = again.next()
-    assert event is not None
-    assert (event[0], event[1]["code"]) == ("ERROR", 410)
-    assert again.next() is None
-    again.close()
 
 
 # -- faults ----------------------------------------------------------------------------------------
