@@ -100,14 +100,13 @@ def test_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
                 print(
                     f"  minute {minute:5.1f}: {rss[-1][1]:.1f} MiB, {len(node.running)} pods run, "
                     f"{tally.started} started, {tally.ended} ended, {tally.repeated} repeated, "
-                    f"{sum(tally.refused.values())} refused, {sum(tally.faults.values())} faults, "
+                    f"{tally.refused} refused, {sum(tally.faults.values())} faults, "
                     f"{len(node.left_over())} folders left",
                     flush=True,
                 )
             warm = [size for minute, size in rss if minute >= WARM_UP_MINUTES]
             edge = max(1, len(warm) // 5)
             growth = statistics.median(warm[-edge:]) - statistics.median(warm[:edge])
-            print(f"  refused: {dict(node.tally.refused)}")
             print(f"  faults: {dict(node.tally.faults)}")
             print(f"  growth after {WARM_UP_MINUTES:.0f} minutes: {growth:+.1f} MiB (budget 2)")
         assert "Traceback" not in rig.log

@@ -575,14 +575,6 @@ def test_start_of_the_command_line_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_inspect_of_a_file_without_pods_does_not_say_that_nobody_holds_a_slice(
-    recorder: Recorder,
-) -> None:
-    done = call(recorder, "inspect", "--file", "-", stdin=saved(WAITING[0]))
-    assert "no pods were given: who holds what is not known" in done.output
-    assert "no pod holds a slice" not in done.output
-
-
 COMMANDS = (["run", "--help"], ["inspect", "--file", "SAVED"])
 
 
