@@ -187,10 +187,11 @@ def _no_webhook(api: ApiServer) -> None:
     api.delete("mutatingwebhookconfigurations", "hami-webhook")
 
 
+Problem = tuple[list[Json], Callable[[ApiServer], object] | None, str]
+"""What is in the cluster besides HAMi, what happens there, and what is said."""
 PRESENT: Final = {"nvidia.com/gpu.present": "true"}
 LEFT: Final = {"hami-node.io/allocate-identity": "pod-resources"}
-TWO: Final = [node("gpu-1"), node("gpu-2")]
-PROBLEMS: Final = {
+PROBLEMS: Final[dict[str, Problem]] = {
     "served twice": (
         own_objects(replicas=-1),
         _served_twice,
@@ -214,7 +215,7 @@ PROBLEMS: Final = {
     "labelled, and without our pod": (
         [node("gpu-3", labels={SERVE: "true"}), *own_objects(replicas=-1)],
         None,
-        "gpu-3",
+        "node gpu-3: hami-node.io/serve=true, but no pod of ours is there",
     ),
     "pod not ready": (
         [node("gpu-3"), plugin_pod(HAMI_PLUGIN, "gpu-3", ready=False)],
