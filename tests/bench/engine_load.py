@@ -6,13 +6,7 @@ import random
 from collections.abc import Iterator
 
 from hami_node.engine.place import ContainerAsks, PodRequest
-from hami_node.model import (
-    Ask,
-    ContainerKind,
-    Device,
-    Grant,
-    Uuid,
-)
+from hami_node.model import Ask, ContainerKind, Device, Grant, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
 
 CARDS = 8

@@ -130,9 +130,6 @@ def test_filter(cluster: ApiServerProcess) -> None:
         print(f"at most {used.peak_mib:.0f} MiB; budget of a call: p50 10, p99 30 ms")
         _bound(running, pods)
         stored = {item["metadata"]["uid"]: item for item in api.pods()}
-        assert all(_node_of(stored[item["metadata"]["uid"]]) for item in pods)
+        notes = [stored[item["metadata"]["uid"]]["metadata"]["annotations"] for item in pods]
+        assert all(names.POD_NODE in each for each in notes)
     assert overcommitted(stored.values(), NODES) == []
-
-
-def _node_of(pod: Json) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get(names.POD_NODE, ""))

@@ -22,17 +22,11 @@ _PARTS: Final = ("throughput", "soak")
 
 def main() -> int:
     """Run one part; its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.fleet",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("part", nargs="?", default="throughput", choices=_PARTS)
-    if len(sys.argv) > 1 and sys.argv[1] in _PARTS:
-        part, rest = sys.argv[1], sys.argv[2:]
-    else:
-        part, rest = parser.parse_args().part, []
-    run: Callable[[list[str]], int] = importlib.import_module(f"tests.bench.fleet.{part}").main
+    parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
+    parser.add_argument("part", choices=_PARTS)
+    given, rest = parser.parse_known_args()
+    run: Callable[[list[str]], int]
+    run = importlib.import_module(f"tests.bench.fleet.{given.part}").main
     with ending_on_signals():
         if "-h" not in rest and "--help" not in rest:
             prepare.build_programs()

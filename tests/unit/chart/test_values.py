@@ -83,13 +83,6 @@ def test_images_lists_every_image() -> None:
     assert [one["image"] for one in shown] == listed
 
 
-def test_chart_has_the_version_of_the_package() -> None:
-    chart = yaml.safe_load(CHART.joinpath("Chart.yaml").read_text())
-    package = CHART.parents[1].joinpath("hami_node/__init__.py").read_text()
-    assert f'__version__ = "{chart["appVersion"]}"' in package
-    assert chart["version"] == chart["appVersion"]
-
-
 PAGE: Final = CHART.parents[1] / "docs" / "chart.md"
 
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hami_node.cli.main import Programs, main
+from hami_node.cli.show.tables import span
 from hami_node.cluster.access import Access
 from hami_node.config.settings import declarations, settings_of
 from hami_node.config.sources import ConfigSources, Settings
@@ -581,13 +582,9 @@ COMMANDS = (["run", "--help"], ["inspect", "--file", "SAVED"])
 def process(args: list[str], path: Path, stdout: int, **env: str) -> tuple[bytes, bytes]:
     """What a command writes to standard output and to standard error."""
     path.write_bytes(saved(*WAITING))
+    words = (str(path) if arg == "SAVED" else arg for arg in args)
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "hami_node",
-            *(str(path) if arg == "SAVED" else arg for arg in args),
-        ],
+        [sys.executable, "-m", "hami_node", *words],
         stdout=stdout,
         stderr=subprocess.PIPE,
         env={**os.environ, **env},
@@ -612,3 +609,36 @@ def test_every_command_writes_ascii_where_there_is_nothing_else(
     assert errors == b""
     assert text.isascii()
     assert len(text) > 500
+
+
+def test_inspect_of_an_empty_cluster_says_so(recorder: Recorder) -> None:
+    done = call(recorder, "inspect", "--file", "-", stdin=saved(node_json("cpu", {})))
+    assert "no node has published cards" in done.output
+
+
+def test_inspect_shows_each_way_of_handing_over_cards_once_with_its_nodes(
+    recorder: Recorder,
+) -> None:
+    ways = ["envvar UUID"] * 7 + ["refused: containerd://1.6.8 knows no CDI: use 2.0 or later"]
+    nodes = [card_node_json(f"n{i}", card_json(f"GPU-{i}")) for i in range(len(ways))]
+    for node, way in zip(nodes, ways, strict=True):
+        node["metadata"]["annotations"][names.NODE_HAND_OVER] = way  # type: ignore[index]  # JSON
+    text = call(recorder, "inspect", "--file", "-", stdin=saved(*nodes)).output
+    text = " ".join(text.split())
+    assert "envvar UUID n0, n1, n2, n3, n4 and 2 more" in text
+    assert "refused: containerd://1.6.8 knows no CDI: use 2.0 or later n7" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (7500, "2 h 5 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_span_has_two_units_at_most(seconds: int, shown: str) -> None:
+    assert span(seconds) == shown

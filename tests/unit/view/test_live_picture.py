@@ -16,13 +16,7 @@ from hami_node.vendors.holding import UNBOUND_S
 from hami_node.view.live_picture import NOTES, PATIENCE, LivePicture
 from hami_node.wire.objects import decode_node, decode_pod
 from hami_node.wire.quotas import ResourceQuota
-from tests.fakes.card_cluster import (
-    SCHEDULER,
-    holding_pod,
-    node_object,
-    pending_pod,
-    uuid_of,
-)
+from tests.fakes.card_cluster import SCHEDULER, holding_pod, node_object, pending_pod, uuid_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.kept import kept_bytes
 from tests.fakes.view_rig import basis
