@@ -614,6 +614,7 @@ def test_every_command_writes_ascii_where_there_is_nothing_else(
 def test_inspect_of_an_empty_cluster_says_so(recorder: Recorder) -> None:
     done = call(recorder, "inspect", "--file", "-", stdin=saved(node_json("cpu", {})))
     assert "no node has published cards" in done.output
+    assert "total:" not in done.output
 
 
 def test_inspect_shows_each_way_of_handing_over_cards_once_with_its_nodes(
