@@ -11,17 +11,15 @@ import click
 import pytest
 
 from hami_node.cli.options import SettingsCommand, options_of
-from hami_node.config.check import check_file, effective
 from hami_node.config.settings import (
     changed_fields,
-    declarations,
     keep_fixed,
     make_settings,
     plain,
     settings_of,
 )
-from hami_node.config.sources import ConfigSources, ignored_env, ignored_flags, resolve
-from hami_node.errors import ConfigError, HamiError
+from hami_node.config.sources import ConfigSources, resolve
+from hami_node.errors import ConfigError
 from hami_node.setting_types import Count, Group, Role, SettingsBlock, setting
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.quantities import ResourceName
@@ -73,7 +71,6 @@ ACME = SettingsBlock(
     resources=("acme_resource",),
     fixed=("acme_resource",),
     ignored_flags=("acme-old",),
-    ignored_env=("ACME_OLD",),
     idle_node_keys={"acmestrategy": ("none",)},
     problems=_problems,
 )
@@ -123,58 +120,6 @@ def test_file_sets_it(
     assert found.errors == ()
     assert found.settings == make_settings({"node_name": "n1", **wanted}, BLOCKS)
     assert found.settings.of(AcmeSettings) == AcmeSettings(**wanted)  # type: ignore[arg-type]
-
-
-def test_what_has_no_effect_is_named(tmp_path: Path) -> None:
-    entry = {"name": "n1", "acmestrategy": "mixed", "acme": {"x": 1}}
-    found = load(sources(tmp_path, "acme: {colour: red}", entry))
-    assert found.ignored == (
-        "config.json: nodeconfig[0].acmestrategy, nodeconfig[0].acme.x",
-        "device-config.yaml: acme.colour",
-    )
-    assert "acme-old" in ignored_flags(Role.DAEMON, BLOCKS)
-    assert "acme-old" not in ignored_flags(Role.EXTENDER, BLOCKS)
-    assert "ACME_OLD" in ignored_env(BLOCKS)
-    env = {**NODE, "ACME_OLD": "yes"}
-    assert load(ConfigSources(env=env, blocks=BLOCKS)).ignored == ("ACME_OLD",)
-
-
-@pytest.mark.parametrize(
-    ("yaml", "field", "hint"),
-    [
-        ("acme: {slotCount: 0}", "acme.slotCount", "allowed is a whole number from 1 to 100000"),
-        (
-            "acme: {speed: fast}",
-            "acme.speed",
-            "the boards would melt: set slow; allowed is one of slow",
-        ),
-        ("acme: {resourceName: x}", "acme.resourceName", "an extended resource"),
-        ("acme: 3", "acme", "needs keys with values below it"),
-        ("[]", "document", "needs a section nvidia: or awsneuron: or acme:"),
-    ],
-)
-def test_check_names_what_is_wrong(yaml: str, field: str, hint: str, tmp_path: Path) -> None:
-    path = tmp_path / "device-config.yaml"
-    path.write_text(yaml)
-    (checked,) = check_file(path, BLOCKS)
-    (error,) = checked.found.errors
-    assert error.field == field
-    assert hint in error.hint
-
-
-def test_check_shows_what_a_node_would_use(tmp_path: Path) -> None:
-    path = tmp_path / "device-config.yaml"
-    path.write_text("acme: {slotCount: 9}")
-    found = effective(check_file(path, BLOCKS), "n1", BLOCKS)
-    assert found.errors == ()
-    assert found.origins["acme_slots"] == "device-config.yaml"
-    assert plain(found.settings)["acme-slots"] == 9
-
-
-def test_wrong_object_of_a_node_entry_says_its_keys(tmp_path: Path) -> None:
-    (error,) = resolve(sources(tmp_path, node={"name": "n1", "acme": [1]})).errors
-    assert error.field == "nodeconfig[0].acme"
-    assert error.hint == 'needs {"speed": ..., "hidden": [...]}'
 
 
 def test_contradictions_of_a_vendor_are_errors_of_the_program_that_minds() -> None:
@@ -232,20 +177,3 @@ def test_program_reads_the_groups_that_concern_it() -> None:
     assert "acme_slots" in settings_of(Role.DAEMON, BLOCKS)
     assert "acme_slots" not in settings_of(Role.EXTENDER, BLOCKS)
     assert "acme_resource" in settings_of(Role.EXTENDER, BLOCKS)
-
-
-def test_settings_of_an_absent_vendor_are_an_error() -> None:
-    with pytest.raises(HamiError, match="no AcmeSettings among the settings"):
-        make_settings({}, SETTINGS_BLOCKS).of(AcmeSettings)
-
-
-def test_two_settings_of_one_name_are_an_error() -> None:
-    twin = SettingsBlock(kind=AcmeSettings, groups=ACME.groups)
-    with pytest.raises(HamiError, match="the same name: acme_slots"):
-        declarations((ACME, twin))
-
-
-def test_setting_without_a_group_is_an_error() -> None:
-    stray = SettingsBlock(kind=AcmeSettings, groups={})
-    with pytest.raises(HamiError, match=r"AcmeSettings\.acme_slots is in no group"):
-        declarations((stray,))

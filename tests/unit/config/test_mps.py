@@ -6,15 +6,8 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
-from hami_node.cli.main import main
 from hami_node.config.files import read_node_config as read
-from hami_node.config.sources import ConfigSources
-from hami_node.errors import ConfigError
 from hami_node.vendors.registry import SETTINGS_BLOCKS
-from tests.fakes.settings import load
 
 NODE = {"NODE_NAME": "n1"}
 PAGE = Path(__file__).parents[3] / "docs" / "mps.md"
@@ -36,20 +29,3 @@ def test_node_file_with_mps_is_refused_in_the_words_of_the_page(tmp_path: Path) 
     assert error.field == "nodeconfig[0].operatingmode"
     assert error.hint in page
     assert words(str(error)) in page
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"flags": {"operating_mode": "mps"}}, {"env": {**NODE, "HAMI_NODE_OPERATING_MODE": "mps"}}],
-    ids=["flag", "environment"],
-)
-def test_mps_is_refused_whoever_asks_for_it(given: dict[str, dict[str, str]]) -> None:
-    sources = {"env": NODE, **given}
-    with pytest.raises(ConfigError, match=r"docs/mps\.md.*hami-core, mig"):
-        load(ConfigSources(blocks=SETTINGS_BLOCKS, **sources))  # type: ignore[arg-type]  # by name
-
-
-def test_check_config_says_so_before_any_node_does(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["check-config", str(config_json(tmp_path))])
-    assert done.exit_code == 1
-    assert "hami-node does not serve MPS" in done.output

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.config.settings import declarations
-from hami_node.config.sources import ConfigSources, changed_fields, plain, resolve
+from hami_node.config.sources import ConfigSources, plain, resolve
 from hami_node.config.values import allowed
 from hami_node.errors import ConfigError
 from hami_node.logs import LogFormat
@@ -290,13 +290,6 @@ def test_every_error_is_collected_strongest_source_first(tmp_path: Path) -> None
     ]
 
 
-def test_changed_fields_are_named() -> None:
-    old = settings(node_name="n")
-    assert changed_fields(old, old) == ()
-    new = settings(node_name="n", split_count=4, memory_scaling=2.0)
-    assert changed_fields(old, new) == ("split_count", "memory_scaling")
-
-
 def test_mig_geometries_are_json_outside_the_file() -> None:
     text = '[{"models": ["A30"], "allowedGeometries": [[{"name": "x", "memory": 9, "count": 1}]]}]'
     flags = {"known_mig_geometries": text}
@@ -307,12 +300,6 @@ def test_mig_geometries_are_json_outside_the_file() -> None:
     )
     assert again == loaded
     assert json.loads(shown)[0]["allowedGeometries"][0][0]["memory"] == 9
-
-
-def test_plain_settings_survive_json() -> None:
-    text = json.dumps(plain(settings(node_name="n", filter_uuids=("a",))))
-    assert json.loads(text)["filter-uuids"] == ["a"]
-    assert json.loads(text)["hook-path"] == "/usr/local"
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))

@@ -73,13 +73,6 @@ def test_file_changed_in_any_way_is_told(tmp_path: Path, change: Callable[[Path]
         eventually(lambda: changes() >= 1)
 
 
-def test_file_that_appears_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    with watching(path) as changes:
-        rewrite(path)
-        eventually(lambda: changes() == 1)
-
-
 def test_file_changed_before_the_thread_runs_is_told(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("old", encoding="utf-8")
@@ -102,16 +95,6 @@ def test_same_content_and_other_files_are_no_change(tmp_path: Path) -> None:
         (tmp_path / "other").write_text("x", encoding="utf-8")
         rewrite(path)
         eventually(lambda: changes() == 1)
-
-
-def test_request_without_files_is_answered_and_then_followed_up() -> None:
-    calls: list[str] = []
-    watch = ConfigWatch(
-        (), lambda: calls.append("reload"), lambda: calls.append("then"), clock=RealClock()
-    )
-    with running(watch):
-        watch.request()
-        eventually(lambda: calls == ["reload", "then"])
 
 
 @shows(
@@ -145,8 +128,3 @@ def test_request_and_change_at_once_end_in_the_last_content(tmp_path: Path) -> N
         eventually(lambda: in_force[-1:] == ["new"])
     assert in_force[0] == "old"
     assert in_force[-1] == "new"
-
-
-def test_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    with watching(tmp_path / "absent" / "config.yaml") as changes:
-        assert changes() == 0

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hami_node import __version__
 from hami_node.cli.main import Programs, main
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.extender.http.certify import service_names
@@ -96,18 +95,6 @@ def settings(tmp_path: Path) -> Settings:
     return got[0]
 
 
-def test_every_file_is_used_and_named_where_it_stands() -> None:
-    (found,) = documents(EXTENDER / "kustomization.yaml")
-    files = {path.name for path in EXTENDER.glob("*.yaml")}
-    assert files == {*found["resources"], "kustomization.yaml"}
-    assert "namespace" not in found, "it would move the RoleBinding out of kube-system"
-    cluster_wide = ("Cluster", "Validating", "Mutating", "Kustomization")
-    for doc in ALL:
-        if not doc["kind"].startswith(cluster_wide):
-            wanted = "kube-system" if doc["metadata"]["name"].endswith("-reader") else SPACE
-            assert doc["metadata"]["namespace"] == wanted, doc["metadata"]["name"]
-
-
 def test_arguments_are_those_of_our_command_line(settings: Settings) -> None:
     assert settings.leader_elect
     assert settings.replica_name == "pod-1"
@@ -121,20 +108,6 @@ def test_arguments_are_those_of_our_command_line(settings: Settings) -> None:
     assert settings.probe_address == f":{ports['probes']}"
     assert (settings.endpoint_slice, settings.pod_ip) == (LEADER, "192.0.2.7")
     assert settings.client_name == SCHEDULER
-
-
-def test_certificate_and_configuration_are_mounted_where_they_are_read(settings: Settings) -> None:
-    found = container("Deployment", NAME)
-    mounts = {mount["mountPath"]: mount["name"] for mount in found["volumeMounts"]}
-    assert mounts == {"/config": "config", "/tls": "tls"}
-    assert all(mount["readOnly"] and "subPath" not in mount for mount in found["volumeMounts"])
-    volumes = {volume["name"]: volume for volume in pod_spec("Deployment", NAME)["volumes"]}
-    assert volumes["tls"]["secret"]["secretName"] == SECRET
-    files = {item["path"] for item in volumes["tls"]["secret"]["items"]}
-    read = {settings.cert_file, settings.key_file, settings.client_ca_file}
-    assert {str(file) for file in read} == {f"/tls/{file}" for file in files}
-    (config,) = documents(FOLDER / "base" / "config.yaml")
-    assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
 
 
 @pytest.mark.parametrize(("kind", "name"), PODS, ids=[name for _, name in PODS])
@@ -161,34 +134,6 @@ def test_our_webhook_never_sees_our_own_pods(kind: str, name: str) -> None:
     assert labels[names.WEBHOOK_OPT_OUT] == OPT_OUT
     (space,) = documents(FOLDER / "base" / "namespace.yaml")
     assert space["metadata"]["labels"][names.WEBHOOK_OPT_OUT] == OPT_OUT
-
-
-@pytest.mark.parametrize("name", [NAME, SCHEDULER])
-def test_selectors_find_their_pods(name: str) -> None:
-    spec = one("Deployment", name)["spec"]
-    labels = spec["template"]["metadata"]["labels"]
-    selectors = [
-        spec["selector"]["matchLabels"],
-        one("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"],
-        *(
-            term["podAffinityTerm"]["labelSelector"]["matchLabels"]
-            for term in spec["template"]["spec"]["affinity"]["podAntiAffinity"][
-                "preferredDuringSchedulingIgnoredDuringExecution"
-            ]
-        ),
-    ]
-    if name == NAME:
-        selectors.append(one("Service", WEBHOOK)["spec"]["selector"])
-    assert all(selector == {"app": name} for selector in selectors)
-    assert labels["app"] == name
-    assert spec["replicas"] == 2
-
-
-def test_rollout_ends_and_one_replica_is_always_available() -> None:
-    spec = one("Deployment")["spec"]
-    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert "progressDeadlineSeconds" not in spec, "a rollout that hangs has to be reported"
-    assert one("PodDisruptionBudget")["spec"]["minAvailable"] == 1
 
 
 def test_probes_have_a_port_of_their_own() -> None:
@@ -262,19 +207,6 @@ def test_rights_of_the_scheduler_are_those_of_a_kube_scheduler() -> None:
     }
 
 
-def test_every_binding_joins_what_is_there() -> None:
-    accounts = {doc["metadata"]["name"] for doc in ALL if doc["kind"] == "ServiceAccount"}
-    assert accounts == {pod_spec(*pod)["serviceAccountName"] for pod in PODS}
-    roles = {(doc["kind"], doc["metadata"]["name"]) for doc in ALL if doc["kind"].endswith("Role")}
-    bindings = [doc for doc in ALL if doc["kind"].endswith("RoleBinding")]
-    joined = {(doc["roleRef"]["kind"], doc["roleRef"]["name"]) for doc in bindings}
-    assert roles <= joined
-    for doc in bindings:
-        (subject,) = doc["subjects"]
-        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", SPACE)
-        assert subject["name"] in accounts
-
-
 # -- kube-scheduler ------------------------------------------------------------------------------
 
 
@@ -320,11 +252,6 @@ def test_kube_scheduler_asks_our_extender_about_our_resources(
 
 def test_kube_scheduler_shows_the_extender_every_node(scheduler: Object) -> None:
     assert scheduler["percentageOfNodesToScore"] == 100
-
-
-def test_kube_scheduler_leads_by_its_own_lease(scheduler: Object) -> None:
-    lease = scheduler["leaderElection"]
-    assert lease == {"leaderElect": True, "resourceName": SCHEDULER, "resourceNamespace": SPACE}
 
 
 def test_kube_scheduler_has_its_own_certificate_and_not_the_servers_key() -> None:
@@ -548,11 +475,3 @@ def test_cert_manager_takes_the_place_of_the_job() -> None:
 
 
 # -- images --------------------------------------------------------------------------------------
-
-
-def test_images_have_our_version_and_no_registry() -> None:
-    (found,) = documents(EXTENDER / "kustomization.yaml")
-    images = {image["name"]: image for image in found["images"]}
-    assert set(images) == {container(*pod)["image"] for pod in PODS}
-    assert images["hami-node"]["newTag"] == __version__
-    assert all("/" not in image["newName"] for image in images.values())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from hami_node.cli.main import Programs, main
 from hami_node.vendors.nvidia.demo import empty_library
-from tests.e2e.assets import program
 from tests.unit.daemonset.manifests import FOLDER, Object, documents
 
 PART: Final = FOLDER / "components" / "limiter-image"
@@ -89,54 +86,3 @@ def test_our_container_installs_what_the_foreign_one_fetched(spec: Object, tmp_p
         main, [ours["args"][0], *arguments], obj=Programs(env=lambda: {"HOOK_PATH": str(tmp_path)})
     )
     assert "installed: " in done.output or "another processor" in done.output
-
-
-def rendered(folder: Path, tmp_path: Path) -> Object:
-    """The pod of an overlay with the component; the overlay is somewhere else, as an operator's."""
-    kubectl = program("kubectl")
-    assert kubectl is not None, "no kubectl: `make e2e` brings one"
-    copy = tmp_path / "daemonset"
-    shutil.copytree(FOLDER, copy)
-    parts = {"resources": [f"../{folder}"], "components": ["../components/limiter-image"]}
-    own = copy / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    done = subprocess.run(
-        [kubectl, "kustomize", str(own)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    (found,) = (
-        item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == "DaemonSet"
-    )
-    pod: Object = found["spec"]["template"]["spec"]
-    return pod
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    ("folder", "hook_path"),
-    [
-        ("base", "/usr/local"),
-        ("overlays/gpu-operator", "/usr/local"),
-        ("overlays/read-only-usr-local", "/var/lib/hami"),
-    ],
-)
-def test_component_takes_image_and_folder_from_the_daemon(
-    folder: str, hook_path: str, tmp_path: Path
-) -> None:
-    pod = rendered(Path(folder), tmp_path)
-    (daemon,) = pod["containers"]
-    foreign, ours = pod["initContainers"]
-    assert ours["image"] == daemon["image"] != foreign["image"]
-    env = {item["name"]: item["value"] for item in ours["env"]}
-    assert env["HOOK_PATH"] == hook_path
-    mounts = mounts_of(ours)
-    assert mounts["limiter"]["mountPath"] == f"{hook_path}/vgpu"
-    assert mounts["limiter"]["mountPath"] == mounts_of(daemon)["limiter"]["mountPath"]
-    assert mounts["fetched"]["mountPath"] == "/limiter"
-    (volume,) = (item for item in pod["volumes"] if item["name"] == "limiter")
-    assert volume["hostPath"]["path"] == f"{hook_path}/vgpu"
-    volumes = [item["name"] for item in pod["volumes"]]
-    used = {name for item in (daemon, foreign, ours) for name in mounts_of(item)}
-    assert (used, len(volumes)) == (set(volumes), len(set(volumes)))
-    assert "token" in mounts_of(daemon)

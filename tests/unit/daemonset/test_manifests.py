@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from hami_node import __version__
 from hami_node.cli.main import Programs, main
 from hami_node.config.files import read_device_config, read_node_config
 from hami_node.config.sources import ConfigSources, Settings
-from hami_node.simulate.patches import json_patch
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -47,31 +44,6 @@ def container(pod_spec: Object) -> Object:
     (found,) = pod_spec["containers"]
     item: Object = found
     return item
-
-
-def kustomizations() -> list[Path]:
-    return sorted(FOLDER.rglob("kustomization.yaml"))
-
-
-@pytest.mark.parametrize("path", kustomizations(), ids=lambda path: path.parent.name)
-def test_every_part_of_a_kustomization_is_there(path: Path) -> None:
-    (found,) = documents(path)
-    parts = [*found.get("resources", ()), *found.get("components", ())]
-    parts += [file for item in found.get("configMapGenerator", ()) for file in item["files"]]
-    assert parts or found["kind"] == "Component"
-    parts += [item["path"] for item in found.get("patches", []) if "path" in item]
-    for part in parts:
-        assert path.parent.joinpath(part).resolve().exists(), part
-    for patch in found.get("patches", []):
-        assert yaml.safe_load(patch.get("patch", "{}")) is not None
-
-
-def test_every_file_of_the_base_is_used() -> None:
-    used = set()
-    for path in FOLDER.joinpath("base").rglob("kustomization.yaml"):
-        used |= {path.parent / part for part in documents(path)[0]["resources"]} | {path}
-    files = set(FOLDER.joinpath("base").rglob("*.yaml"))
-    assert files <= used
 
 
 def test_rights_are_exactly_these() -> None:
@@ -128,14 +100,6 @@ def test_default_paths_are_the_mounted_ones(container: Object) -> None:
     assert str(found.of(NvidiaSettings).hook_path) == env["HOOK_PATH"]
 
 
-def test_driver_comes_by_the_runtime_class(pod_spec: Object, container: Object) -> None:
-    env = {item["name"]: item.get("value") for item in container["env"]}
-    assert pod_spec["runtimeClassName"] == "nvidia"
-    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert pod_spec["priorityClassName"] == "system-node-critical"
-
-
 def test_probes_ask_a_port_of_their_own(container: Object) -> None:
     metrics, port = container["ports"]
     assert settings().metrics_address == f":{metrics['containerPort']}"
@@ -183,51 +147,6 @@ def test_shipped_configuration_is_accepted_and_means_the_defaults(
     assert started_with(container["args"], file) == replace(defaults, probe_address=":9396")
 
 
-def overlay_arguments(name: str) -> list[str]:
-    (found,) = documents(FOLDER / "overlays" / name / "kustomization.yaml")
-    steps = [yaml.safe_load(item.get("patch", "[]")) for item in found["patches"]]
-    return [
-        step["value"]
-        for patch in steps
-        if isinstance(patch, list)
-        for step in patch
-        if step["path"].endswith("/args/-")
-    ]
-
-
-def test_simulated_overlay_starts_the_simulated_backend(container: Object, tmp_path: Path) -> None:
-    file = tmp_path / "device-config.yaml"
-    file.write_text("nvidia: {}")
-    found = started_with([*container["args"], *overlay_arguments("simulated")], file)
-    nvidia = found.of(NvidiaSettings)
-    assert nvidia.backend == "simulated"
-    assert nvidia.limiter == "optional"
-    (config,) = documents(FOLDER / "overlays" / "simulated" / "config.yaml")
-    assert nvidia.simulated_file is not None
-    assert nvidia.simulated_file.name in config["data"]
-    assert config["metadata"]["name"] == every("ConfigMap")[0]["metadata"]["name"]
-
-
-def test_standalone_overlay_serves_shares_and_may_not_write_to_pods(
-    container: Object, tmp_path: Path
-) -> None:
-    file = tmp_path / "device-config.yaml"
-    file.write_text("nvidia: {}")
-    found = started_with([*container["args"], *overlay_arguments("standalone")], file)
-    nvidia = found.of(NvidiaSettings)
-    assert (nvidia.standalone, nvidia.standalone_shares.plain()) == (True, 4)
-    (role,) = every("ClusterRole")
-    (overlay,) = documents(FOLDER / "overlays" / "standalone" / "kustomization.yaml")
-    (patch,) = (it for it in overlay["patches"] if it["target"]["kind"] == "ClusterRole")
-    reduced = [{**it, "value": it["value"]} for it in yaml.safe_load(patch["patch"])]
-    changed = json_patch({"rules": role["rules"]}, reduced)
-    assert rights_of([{**role, **changed}]) == {
-        *(("", "nodes", "", verb) for verb in ("get", "list", "watch", "patch")),
-        *(("", "pods", "", verb) for verb in ("get", "list", "watch")),
-        ("", "events", "", "create"),
-    }
-
-
 def test_admission_policies_deny_and_name_our_account() -> None:
     policies = every("ValidatingAdmissionPolicy")
     resources = set()
@@ -260,12 +179,6 @@ def test_admission_policies_allow_every_annotation_that_the_daemon_writes() -> N
     ]
     assert len(written) > 15
     assert all(value.startswith(prefixes) for value in written)
-
-
-def test_image_has_the_version_of_the_package() -> None:
-    (found,) = documents(FOLDER / "base" / "daemonset" / "kustomization.yaml")
-    (image,) = found["images"]
-    assert image["newTag"] == __version__
 
 
 LOCKS = ("requirements.lock", "requirements-runtime.lock", "requirements-build.lock")

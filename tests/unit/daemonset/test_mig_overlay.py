@@ -11,7 +11,7 @@ import yaml
 from hami_node.vendors.nvidia.driver.location import HOST_MOUNT
 from hami_node.vendors.nvidia.node.handover.mig.caps import FOLDER as CAPS
 from tests.unit.daemonset.manifests import FOLDER, Object, starts_on
-from tests.unit.daemonset.test_overlays import container_of, env_of, mounts_of, pod_of, rendered
+from tests.unit.daemonset.test_overlays import container_of, mounts_of, pod_of, rendered
 
 pytestmark = pytest.mark.programs
 
@@ -37,31 +37,6 @@ def composed(folder: Path, resource: str, *components: str) -> tuple[Object, Obj
     return pod, container
 
 
-def test_base_has_no_capability_and_knows_no_mig() -> None:
-    assert container_of("")["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert container_of("")["securityContext"]["privileged"] is False
-    text = yaml.safe_dump(pod_of(""))
-    assert "MIG" not in text
-    assert "nvidia-caps" not in text
-
-
-def test_overlay_adds_two_variables_one_folder_and_two_capabilities() -> None:
-    base, own = env_of(""), env_of("mig")
-    assert own == base | VARIABLES
-    more = mounts_of("mig")
-    inside = str(HOST_MOUNT / CAPS)
-    assert set(more) - set(mounts_of("")) == {inside}, "where the daemon looks for it"
-    assert more[inside].get("readOnly", False) is False
-    (volume,) = (
-        item for item in pod_of("mig")["spec"]["volumes"] if item["name"] == more[inside]["name"]
-    )
-    assert volume["hostPath"] == {"path": f"/{CAPS}", "type": "DirectoryOrCreate"}
-    security = container_of("mig")["securityContext"]
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN", "MKNOD"]}
-    assert security["allowPrivilegeEscalation"] is False
-    assert pod_of("mig")["spec"]["runtimeClassName"] == "nvidia"
-
-
 @pytest.mark.parametrize("overlay", ["gpu-operator", "kubelet-root", "read-only-usr-local"])
 def test_component_fits_overlays_in_which_the_runtime_adds_the_driver(
     overlay: str, tmp_path: Path
@@ -72,25 +47,6 @@ def test_component_fits_overlays_in_which_the_runtime_adds_the_driver(
     assert {item["mountPath"] for item in found["volumeMounts"]} == {
         *mounts_of(overlay), str(HOST_MOUNT / CAPS)
     }  # fmt: skip
-
-
-def test_switching_the_mode_is_privileged_and_only_in_its_own_component(tmp_path: Path) -> None:
-    text = FOLDER.joinpath("overlays/mig/kustomization.yaml").read_text()
-    assert "  # - ../../components/mig-mode\n" in text, "the overlay leaves it out"
-    pod, found = composed(tmp_path, "base", "mig", "mig-mode")
-    assert found["securityContext"] == {
-        "runAsUser": 0, "privileged": True, "readOnlyRootFilesystem": True
-    }  # fmt: skip
-    assert pod["spec"]["hostPID"] is True
-    assert {item["name"] for item in pod["spec"]["volumes"]} == {
-        item["name"] for item in pod_of("mig")["spec"]["volumes"]
-    }
-
-
-def test_hosts_processes_are_seen_with_a_component_of_its_own(tmp_path: Path) -> None:
-    pod, found = composed(tmp_path, "base", "mig", "host-pid")
-    assert pod["spec"]["hostPID"] is True
-    assert found == container_of("mig")
 
 
 def from_docs(number: int, folder: Path) -> Object:

@@ -60,16 +60,6 @@ def test_own_label_starts_every_overlay_for_nvidia_cards(name: str) -> None:
     assert starts_on(pod_of(name)["spec"], SERVE)
 
 
-@pytest.mark.programs
-def test_overlays_with_nodes_of_their_own_start_there_alone() -> None:
-    for name, own in (
-        ("neuron", {"neuron": "on"}),
-        ("simulated", {"hami-node.io/simulated": "true"}),
-    ):
-        assert starts_on(pod_of(name)["spec"], own)
-        assert not starts_on(pod_of(name)["spec"], OPERATOR | DISCOVERY)
-
-
 @pytest.mark.parametrize("processor", ["s390x", "ppc64le", "riscv64"])
 def test_does_not_start_where_the_image_has_no_program_for_the_processor(
     base: Object, processor: str

@@ -85,11 +85,6 @@ def settings_of(name: str, folder: Path) -> Settings:
     return got[0]
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_overlay_can_be_rendered(name: str) -> None:
-    assert rendered(FOLDER / "overlays" / name)
-
-
 @pytest.mark.parametrize("name", ["", *WITH_DAEMON])
 def test_paths_in_settings_mounts_and_volumes_agree(name: str, tmp_path: Path) -> None:
     found, mounts = settings_of(name, tmp_path), mounts_of(name)
@@ -154,13 +149,6 @@ def test_rights_are_those_of_the_base_unless_the_overlay_is_for_more(name: str) 
         assert "privileged here, and only here: " in text, "the reason is written there"
 
 
-def test_kubelets_other_root_moves_the_pod_resources_alone(tmp_path: Path) -> None:
-    found = settings_of("kubelet-root", tmp_path)
-    assert found.plugin_dir == settings_of("", tmp_path).plugin_dir
-    assert str(found.pod_resources_socket).startswith("/var/lib/k0s/kubelet/")
-    assert "/var/lib/kubelet/pod-resources" not in mounts_of("kubelet-root")
-
-
 def test_commented_lines_let_the_operator_pause_the_daemon_for_a_driver_upgrade(
     tmp_path: Path,
 ) -> None:
@@ -174,17 +162,6 @@ def test_commented_lines_let_the_operator_pause_the_daemon_for_a_driver_upgrade(
     assert found["spec"]["template"]["spec"]["nodeSelector"] == {
         "nvidia.com/gpu.deploy.client": "true",
     }
-
-
-def test_no_path_below_usr_local_is_left_where_that_is_read_only() -> None:
-    assert "/usr/local" not in yaml.safe_dump(pod_of("read-only-usr-local"))
-
-
-@pytest.mark.parametrize("name", ["driver-root", "nri"])
-def test_without_a_runtime_class_nothing_is_asked_of_the_runtime(name: str) -> None:
-    assert "runtimeClassName" not in pod_of(name)["spec"]
-    assert "NVIDIA_VISIBLE_DEVICES" not in env_of(name)
-    assert mounts_of(name)["/var/run/cdi"].get("readOnly", False) is False
 
 
 def test_driver_root_has_both_places_where_the_operators_driver_may_be(tmp_path: Path) -> None:
