@@ -10,7 +10,7 @@ from hami_node.ports import HostUse, PartError
 
 
 class FakeBackend:
-    """`ports.Backend`. `wait_for_event` returns at once after `signal`."""
+    """`ports.Backend`. `wait_for_event` returns at the end alone."""
 
     name = "fake"
     is_simulated = True
@@ -19,34 +19,25 @@ class FakeBackend:
         self.cards = cards
         self.error: Exception | None = None
         self.cleared: list[Collection[Uuid] | None] = []
-        self.is_closed = False
-        self.scans = 0
         self.pass_age_s = 0.0
         self.used: dict[Uuid, HostUse] = {}
-        self.processes_wanted: list[Collection[Uuid]] = []
         self.errors: dict[tuple[Uuid, int], int] = {}
         self.of_parts: tuple[PartError, ...] = ()
         self._event = threading.Event()
 
     def scan(self) -> tuple[Device, ...]:
-        self.scans += 1
         if self.error is not None:
             raise self.error
         return self.cards
 
-    def signal(self) -> None:
-        self._event.set()
-
     def wait_for_event(self, timeout_s: float) -> bool:
-        came = self._event.wait(timeout_s)
-        self._event.clear()
-        return came
+        return self._event.wait(timeout_s)
 
     def pair_scores(self) -> PairScores:
         return {}
 
     def host_use(self, with_processes: Collection[Uuid] = ()) -> Mapping[Uuid, HostUse]:
-        self.processes_wanted.append(with_processes)
+        del with_processes
         return self.used
 
     def error_counts(self) -> Mapping[tuple[Uuid, int], int]:
@@ -64,5 +55,4 @@ class FakeBackend:
         return self.pass_age_s
 
     def close(self) -> None:
-        self.is_closed = True
         self._event.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -12,7 +12,7 @@ import grpc
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.kubelet_api import podresources_pb2 as held_api
 from hami_node.model import Pod
-from hami_node.simulate.kubelet import SimulatedKubelet, _Admitted
+from hami_node.simulate.kubelet import SimulatedKubelet, _Admitted, _Endpoint
 
 
 class FaultyKubelet(SimulatedKubelet):
@@ -24,11 +24,48 @@ class FaultyKubelet(SimulatedKubelet):
         super().__init__(plugin_dir, pod_resources_socket, lists_ended_pods=lists_ended_pods)
         self.failing_lists = 0
         """How many of the next lists fail."""
+        self.failing_code = grpc.StatusCode.UNAVAILABLE
+        """With what; RESOURCE_EXHAUSTED is its limit of rate."""
         self.lists_hang = threading.Event()
         """While set, a list is answered only when the caller has given up."""
         self.hanging = False
         """Whether a list has hung."""
+        self.refused_registrations = 0
+        """How many of the next registrations are refused."""
+        self.opens_streams = True
+        """Whether registered plugins are asked for their list."""
+        self.ends_streams = False
+        """Whether each stream is ended as soon as it has brought a list."""
+        self.requests: list[api.RegisterRequest] = []
+        """All of them, the refused ones too."""
         self._chosen: list[str] | None = None
+
+    def Register(  # noqa: N802 - the name is kubelet's
+        self, request: api.RegisterRequest, context: grpc.ServicerContext
+    ) -> api.Empty:
+        """As kubelet, unless it is told to refuse."""
+        self.requests.append(request)
+        if self.refused_registrations > 0:
+            self.refused_registrations -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        return super().Register(request, context)
+
+    def _follow(self, resource: str, endpoint: _Endpoint) -> None:
+        if self.opens_streams and not self.ends_streams:
+            super()._follow(resource, endpoint)
+            return
+        if self.ends_streams:
+            with suppress(grpc.RpcError, ValueError):  # the plugin may have ended it first
+                next(self._lists(endpoint), None)
+        with self._state:
+            self._newest.pop(resource, None)
+            self._following -= 1
+        endpoint.channel.close()
+
+    def end_stream(self, resource: str) -> None:
+        """Cancel the stream of the plugin that serves the resource; the sockets stay."""
+        with self._state:
+            self._endpoints[resource].channel.close()
 
     def List(  # noqa: N802 - the name is kubelet's
         self, request: held_api.ListPodResourcesRequest, context: grpc.ServicerContext
@@ -39,7 +76,7 @@ class FaultyKubelet(SimulatedKubelet):
             threading.Event().wait(0.02)
         if self.failing_lists > 0:
             self.failing_lists -= 1
-            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            context.abort(self.failing_code, "not now")
         return super().List(request, context)
 
     def numa_nodes(self, resource: str) -> set[tuple[int, ...]]:

@@ -70,13 +70,6 @@ def wait_served(rig: DaemonRig) -> None:
     eventually(lambda: listed(rig) == dict.fromkeys(range(CARDS), True), LIMIT_S)
 
 
-def test_what_the_runtime_injected_comes_before_the_root(node: Node) -> None:
-    node.install()
-    with running_daemon(f"--driver-root-ctr-path={node.root}") as rig:
-        wait_served(rig)
-        assert "driver_library_loaded" not in rig.log
-
-
 @shows(
     "D2",
     fault="the driver is neither injected by the runtime nor below the driver root",
@@ -91,11 +84,6 @@ def test_missing_driver_says_where_it_was_looked_for_until_it_is_there(node: Nod
         node.install()
         wait_served(rig)
         assert rig.process.poll() is None
-
-
-def test_without_a_driver_root_the_sentence_says_so(node: Node) -> None:
-    with node.daemon() as rig:
-        eventually(lambda: f"no driver root is mounted at {node.root}" in ready_text(rig), LIMIT_S)
 
 
 @shows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
 
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
@@ -15,38 +15,96 @@ from tests.reliability import shows
 RUNNING = 30_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forged:
+    """What a container asks for, the reservation that somebody wrote, and why it gets nothing."""
+
+    asks: Box
+    allocated: str | None
+    waits: str | None = None
+    why: str = ""
+
+
+SMALL = Box(memory_mib=100)
+FORGED = {
+    "full-card": Forged(
+        asks=Box(memory_mib=20_000),
+        allocated=f"{uuid(0)},NVIDIA,20000,0:;",
+        why="too little free memory",
+    ),
+    "beyond-limits": Forged(
+        asks=SMALL,
+        allocated=f"{uuid(1)},NVIDIA,20000,100:;",
+        why="more memory than the container asks for",
+    ),
+    "no-memory-limit": Forged(
+        asks=SMALL, allocated=f"{uuid(1)},NVIDIA,0,0:;", why="lifts the memory limit"
+    ),
+    "more-cores": Forged(
+        asks=Box(memory_mib=100, cores=5),
+        allocated=f"{uuid(1)},NVIDIA,100,80:;",
+        why="more cores than",
+    ),
+    "no-core-limit": Forged(
+        asks=Box(memory_mib=100, cores=5),
+        allocated=f"{uuid(1)},NVIDIA,100,0:;",
+        why="lifts the core limit",
+    ),
+    "percent": Forged(
+        asks=Box(memory_percent=10),
+        allocated=f"{uuid(1)},NVIDIA,5000,0:;",
+        why="more memory than the container asks for",
+    ),
+    "part": Forged(asks=Box(memory_mib=10_240), allocated=f"{uuid(1)}[1-0],NVIDIA,10240,0:;"),
+    "other-vendor": Forged(
+        asks=SMALL, allocated=f"{uuid(1)},AWSNeuron,100,1:;", why="of another vendor"
+    ),
+    "twice": Forged(
+        asks=Box(memory_mib=100, cards=2),
+        allocated=f"{uuid(1)},NVIDIA,100,0:{uuid(1)},NVIDIA,100,0:;",
+        why="names one card twice",
+    ),
+    "negative": Forged(asks=SMALL, allocated=f"{uuid(1)},NVIDIA,-1,0:;"),
+    "none": Forged(asks=SMALL, allocated=None, why="it did not come through the scheduler"),
+    "unreadable": Forged(asks=SMALL, allocated="rubbish,1;", why="its reservation can't be read"),
+    "other-count": Forged(
+        asks=SMALL,
+        allocated=f"{uuid(0)},NVIDIA,1,1:{uuid(1)},NVIDIA,1,1:;",
+        why="asks for 1 cards, its reservation has 2",
+    ),
+    "used-up": Forged(
+        asks=SMALL, allocated=f"{uuid(0)},NVIDIA,100,0:;", waits=";", why="used up before"
+    ),
+    "card-of-another-node": Forged(
+        asks=SMALL,
+        allocated="GPU-other,NVIDIA,100,0:;",
+        why="the reserved card is not on this node: card GPU-other",
+    ),
+}
+
+
 @shows(
     "P4",
     fault="a user writes a reservation by hand: on a full card, beyond the limits, on a part of a "
     "divided card, of another maker, twice on one card",
     happens="Allocate refuses it with the reason and an Event; others keep what they have",
 )
-@pytest.mark.parametrize(
-    ("box", "text"),
-    [
-        (Box(memory_mib=20_000), f"{uuid(0)},NVIDIA,20000,0:;"),
-        (Box(memory_mib=100), f"{uuid(1)},NVIDIA,20000,100:;"),
-        (Box(memory_mib=10_240), f"{uuid(1)}[1-0],NVIDIA,10240,0:;"),
-        (Box(memory_mib=100), f"{uuid(1)},AWSNeuron,100,1:;"),
-        (Box(memory_mib=100, cards=2), f"{uuid(1)},NVIDIA,100,0:{uuid(1)},NVIDIA,100,0:;"),
-        (Box(memory_mib=100), f"{uuid(1)},NVIDIA,-1,0:;"),
-    ],
-    ids=["full-card", "beyond-limits", "part", "other-vendor", "twice", "negative"],
-)
-def test_forged_reservation_gets_nothing(rig: Rig, box: Box, text: str) -> None:
-    rig.place(
-        "running", [Box(memory_mib=RUNNING)], {"main": [Part(uuid=uuid(0), memory_mib=RUNNING)]}
-    )
-    assert rig.admit("running").is_admitted
-    rig.bind("forged", [box], reservation(text))
-    answer = rig.admit("forged")
-    assert not answer.responses
-    assert "default/forged/main" in answer.refusal
-    assert rig.bind_phase("forged") == names.PHASE_FAILED
-    eventually(lambda: any("forged" in text for text in rig.events("AllocationRefused")), LIMIT_S)
-    assert not list(rig.hook.rglob("*uid-forged*"))
+def test_forged_reservation_gets_nothing(rig: Rig) -> None:
     rest = MEMORY_MIB - RUNNING
-    rig.place("rest", [Box(memory_mib=rest)], {"main": [Part(uuid=uuid(0), memory_mib=rest)]})
+    for name, memory_mib in (("running", RUNNING), ("rest", rest)):
+        part = Part(uuid=uuid(0), memory_mib=memory_mib)
+        rig.place(name, [Box(memory_mib=memory_mib)], {"main": [part]})
+    assert rig.admit("running").is_admitted
+    for name, forged in FORGED.items():
+        notes = reservation(forged.allocated, to_allocate=forged.waits) if forged.allocated else {}
+        rig.bind(name, [forged.asks], notes)
+        answer = rig.admit(name)
+        assert not answer.responses, name
+        assert f"default/{name}/main" in answer.refusal
+        assert forged.why in answer.refusal, name
+        assert rig.bind_phase(name) == names.PHASE_FAILED
+        assert not list(rig.hook.rglob(f"*uid-{name}*"))
+    eventually(lambda: len(rig.events("AllocationRefused")) == len(FORGED), LIMIT_S)
     beside = rig.admit("rest")
     assert inside(beside)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == f"{rest}m"
 
@@ -66,7 +124,5 @@ def test_annotations_of_pods_without_cards_fill_no_record(rig: Rig) -> None:
     rig.wait_seen("t39")
     for card in (0, 1):
         name = f"victim-{card}"
-        rig.place(name, [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
-        answer = rig.admit(name)
-        assert answer.is_admitted, answer.refusal
+        rig.serve_one(name, card)
     assert (rig.record / "grants.record").stat().st_size < 10_000

@@ -7,17 +7,9 @@ import threading
 import pytest
 
 from hami_node.wire import names
-from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S, Rig
 from tests.reliability import shows
-
-BOX = Box(memory_mib=1000)
-
-
-def place(rig: Rig, name: str, card: int = 1) -> None:
-    rig.place(name, [BOX], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
 
 
 @shows(
@@ -27,9 +19,7 @@ def place(rig: Rig, name: str, card: int = 1) -> None:
 )
 @pytest.mark.parametrize("restarts", ["none", "daemon", "kubelet", "both"])
 def test_repeated_call_after_restarts_gets_the_same_bytes(rig: Rig, restarts: str) -> None:
-    place(rig, "running")
-    answer = rig.admit("running")
-    assert answer.is_admitted, answer.refusal
+    answer = rig.serve_one("running", 1)
     if restarts in ("kubelet", "both"):
         before = len(rig.kubelet.registrations)
         rig.kubelet.restart()
@@ -52,7 +42,7 @@ def test_repeated_call_after_restarts_gets_the_same_bytes(rig: Rig, restarts: st
     happens="the daemon registers again, the pod has one grant at most, and the next is served",
 )
 def test_kubelet_restarts_in_the_middle_of_allocate(rig: Rig) -> None:
-    place(rig, "unlucky")
+    rig.place_one("unlucky", 1)
     rig.api.fail_next("patch", "pods", "hang")
     pod = rig.pod("unlucky")
     waiting = threading.Thread(target=lambda: rig.kubelet.admit(pod, GPU), daemon=True)
@@ -66,6 +56,5 @@ def test_kubelet_restarts_in_the_middle_of_allocate(rig: Rig) -> None:
     rig.wait_registered()
     rig.kubelet.remove("default", "unlucky")
     rig.set_phase("unlucky", "Failed")
-    place(rig, "next")
-    assert rig.admit("next").is_admitted
+    rig.serve_one("next", 1)
     assert rig.bind_phase("next") == names.PHASE_SUCCESS

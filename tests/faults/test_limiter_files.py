@@ -6,16 +6,8 @@ import hashlib
 import mmap
 from pathlib import Path
 
-from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part
 from tests.integration.rig import Rig
 from tests.reliability import shows
-
-BOX = Box(memory_mib=1000)
-
-
-def place(rig: Rig, name: str) -> None:
-    rig.place(name, [BOX], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
 
 
 def facts(path: Path) -> tuple[int, str]:
@@ -28,7 +20,7 @@ def facts(path: Path) -> tuple[int, str]:
     happens="the mapped file keeps its inode and its bytes; what the container was given stays",
 )
 def test_mapped_library_is_never_written(rig: Rig) -> None:
-    place(rig, "running")
+    rig.place_one("running")
     answer = rig.admit("running")
     paths = [Path(mount.host_path) for mount in answer.responses["main"].mounts]
     (library,) = (path for path in paths if path.name.startswith("libvgpu.so"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hami_node.wire import names
-from tests.fakes.cards import uuid
 from tests.fakes.pods import NODE, Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
@@ -13,10 +12,6 @@ from tests.reliability import shows
 
 BOX = Box(memory_mib=1000)
 FUTURE = "2099-01-01T00:00:00Z"
-
-
-def place(rig: Rig, name: str, card: int) -> None:
-    rig.place(name, [BOX], {"main": [Part(uuid=uuid(card), memory_mib=1000)]})
 
 
 @shows(
@@ -31,13 +26,14 @@ def place(rig: Rig, name: str, card: int) -> None:
         (",default,abc", True),
         (",default,abc-123", False),
         (",default,ab", False),
+        (",other,abc", False),
         ("", False),
     ],
-    ids=["own", "longer-name", "shorter-name", "ownerless"],
+    ids=["own", "longer-name", "shorter-name", "other-namespace", "ownerless"],
 )
 def test_only_the_own_lock_is_freed(rig: Rig, owner: str, is_freed: bool) -> None:
     for card, name in enumerate(("abc", "abc-123", "ab")):
-        place(rig, name, card)
+        rig.place_one(name, card)
     lock = f"{FUTURE}{owner}"
     rig.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
     rig.wait_node_seen()
@@ -45,8 +41,7 @@ def test_only_the_own_lock_is_freed(rig: Rig, owner: str, is_freed: bool) -> Non
     if is_freed:
         eventually(lambda: not rig.lock_text, LIMIT_S)
     else:
-        place(rig, "after", 3)
-        assert rig.admit("after").is_admitted
+        rig.serve_one("after", 3)
         assert rig.lock_text == lock
 
 
@@ -64,5 +59,4 @@ def test_lock_of_a_refused_pod_is_freed_when_the_api_server_answers(
     rig.api.fail_next("patch", "nodes", outcome)
     assert "GPU-elsewhere" in rig.admit("big").refusal
     eventually(lambda: not rig.lock_text, LIMIT_S)
-    place(rig, "next", 1)
-    assert rig.admit("next").is_admitted
+    rig.serve_one("next", 1)

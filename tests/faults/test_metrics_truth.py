@@ -8,6 +8,7 @@ import pytest
 
 from hami_node.model import ContainerKind
 from hami_node.vendors.nvidia.codec import decode_register
+from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
@@ -49,10 +50,11 @@ def test_series_come_and_go_with_the_containers(rig: Rig) -> None:
     happens="the node says so itself: its cards are published as unhealthy",
 )
 def test_stopped_daemon_leaves_no_healthy_cards_behind(rig: Rig) -> None:
-    rig.place("p", [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
-    assert rig.admit("p").is_admitted
+    rig.serve_one("p")
     assert rig.stop() == 0
     assert [card.healthy for card in decode_register(rig.register_text)] == [False] * 4
+    assert names.NODE_IDENTITY not in rig.notes
+    assert not list(rig.plugins.glob("hami-*.sock"))
 
 
 @shows(

@@ -25,8 +25,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.cards import MEMORY_MIB, uuid
 from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
-from tests.integration.rig import LIMIT_S, Rig, inside
-from tests.integration.test_kill import launch
+from tests.integration.rig import LIMIT_S, Rig, inside, launch
 from tests.reliability import shows
 
 MOST_MIB = MEMORY_MIB - 1000
@@ -136,14 +135,6 @@ def test_missing_record_running_pods_are_adopted(rig: Rig) -> None:
     wait_recorded(rig, old="adopted")
     eventually(lambda: rig.metric("record_rebuilt_total", reason="missing") == 1, LIMIT_S)
     assert_old_keeps_its_card(rig)
-
-
-def test_missing_record_of_a_new_node_is_nothing_to_report(node: Rig) -> None:
-    node.start()
-    assert_serves(node, "first", 0)
-    assert node.metric("record_rebuilt_total") is None
-    assert entries(node) == {"first": "served"}
-    eventually(lambda: node.metric("record_entries", source="served") == 1, LIMIT_S)
 
 
 @pytest.fixture
@@ -273,6 +264,7 @@ def test_killed_between_record_and_answer_the_slice_is_free_again(
     node: Rig, process: subprocess.Popen[bytes]
 ) -> None:
     place(node, "lost", 2)
+    node.lock("lost")
     node.api.fail_next("patch", "pods", "hang")
     answers: list[Admission] = []
     admission = threading.Thread(target=lambda: answers.append(node.admit("lost")))
@@ -283,12 +275,15 @@ def test_killed_between_record_and_answer_the_slice_is_free_again(
     admission.join(LIMIT_S)
     assert not answers[0].is_admitted
     node.api.faults.clear()
+    assert node.lock_text
     again = launch(node)
     try:
+        eventually(lambda: not node.lock_text, LIMIT_S)
         eventually(lambda: entries(node) == {"old": "served"}, LIMIT_S)
         assert_serves(node, "next", 2)
         place(node, "greedy", 1)
         assert not node.admit("greedy").is_admitted
+        assert len(list(node.plugins.glob("hami-*.sock"))) == 1
     finally:
         again.kill()
         again.wait(LIMIT_S)

@@ -24,7 +24,7 @@ from tests.seeds import seeds
 def test_ids_annotation_and_container_agree(rig: Rig, seed: int) -> None:
     dice = random.Random(seed)
     alive = ["first"]
-    rig.place("first", [Box(memory_mib=1)], {"main": [Part(uuid=uuid(0), memory_mib=1)]})
+    rig.place_one("first", 0, 1)
     assert rig.admit("first").is_admitted, "until it serves, the daemon has no preference"
     for number in range(10):
         if len(alive) > 4:

@@ -6,13 +6,9 @@ import time
 
 import pytest
 
-from hami_node.config.sources import ConfigSources
 from hami_node.errors import ConfigError
-from hami_node.node.daemon import Daemon
-from hami_node.vendors.registry import VENDORS
 from tests.bench.daemon_rig import DaemonRig
 from tests.fakes.cards import uuid
-from tests.fakes.settings import load
 from tests.fakes.waiting import eventually
 from tests.faults.process import LIMIT_S, listed
 from tests.integration.rig import GPU, Rig
@@ -28,20 +24,8 @@ WELL = dict.fromkeys(range(8), True)
     happens="the daemon does not start, and says the largest number of slots that fits",
 )
 def test_list_that_kubelet_can_not_take_is_refused_with_the_largest_that_fits(node: Rig) -> None:
-    flags = {
-        "node_name": "n1",
-        "kubeconfig": str(node.kubeconfig),
-        "backend": "simulated",
-        "simulated_file": str(node.cards_path),
-        "plugin_dir": str(node.plugins),
-        "split_count": "100000",
-        "metrics_address": "off",
-    }
-    sources = ConfigSources(blocks=tuple(vendor.settings for vendor in VENDORS), flags=flags)
-    daemon = Daemon(load(sources), sources, VENDORS)
     with pytest.raises(ConfigError, match=r"use at most \d+"):
-        daemon.start()
-    daemon.stop.set()
+        node.start(split_count="100000")
     assert node.kubelet.devices(GPU) == {}
 
 

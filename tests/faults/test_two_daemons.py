@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,8 @@ from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
 from tests.faults.process import page
 from tests.faults.test_record import assert_old_keeps_its_card, assert_serves, entries
-from tests.integration.rig import LIMIT_S, Rig
-from tests.integration.test_kill import launch
+from tests.integration.rig import LIMIT_S, Rig, launch
 from tests.reliability import shows
-
-Launch = Callable[[], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -108,13 +105,3 @@ def test_daemon_that_waits_ends_when_it_is_told(
     second.process.terminate()
     assert second.process.wait(LIMIT_S) == 0
     assert first.poll() is None
-
-
-def test_settings_that_changed_while_it_waited_count(
-    node: Rig, first: subprocess.Popen[bytes], second: Second
-) -> None:
-    node.config_path.write_text("nvidia: {deviceSplitCount: 3}", encoding="utf-8")
-    first.kill()
-    first.wait(LIMIT_S)
-    eventually(lambda: node.kubelet.allocatable(node.resource) == 3 * node.card_count, LIMIT_S)
-    assert "daemon_waits" in second.log

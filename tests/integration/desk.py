@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self, cast
 
 from hami_node.clock import Deadline
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.cluster.watching.views import WatchedCluster
-from hami_node.engine.compat import COMPATS
 from hami_node.errors import AllocationError, KubeletError
 from hami_node.model import Node, Pod
-from hami_node.node.allocate.allocator import AllocatorParts, PodAllocator
-from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.allocate.pod_writer import PodWriter
-from hami_node.node.allocate.terms import AllocateRules, CardState, ReservedTerms
+from hami_node.node.allocators import build_allocators, build_locks
+from hami_node.node.cards.preference import CardChoice
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import Ledger
@@ -35,16 +30,15 @@ from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
 from hami_node.vendors.on_node.answer import ContainerResponse, Responder, Slice
 from hami_node.vendors.on_node.parts import CardParts
-from hami_node.wire import names
-from hami_node.wire.objects import decode_pod
-from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.cards import card
 from tests.fakes.clock import RealClock
-from tests.fakes.limiter import lay_limiter
 from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
-from tests.fakes.waiting import eventually, remove
+from tests.fakes.settings import settings
+from tests.fakes.waiting import eventually
+from tests.integration.rig import Site
 
 GPU = nvidia_names.RESOURCE_GPU
 SHORT = Timeouts(connect_s=1.0, read_s=0.25, total_s=1.0)
@@ -159,93 +153,69 @@ class AllocatingDaemon:
 
     def __init__(self, world: World, fate: Fate | None = None) -> None:
         self.world, self.stop, self.clock = world, threading.Event(), RealClock()
-        fate = fate or Fate()
-        clock = self.clock
+        fate, clock = fate or Fate(), self.clock
         self.kube: KubeClient = connect(
             world.kubeconfig, component="test", clock=clock, timeouts=SHORT
         )
         self.view = WatchedCluster.of_node(self.kube, NODE, clock)
-        hook, vendor = SlowHook(world), nvidia_protocol()
-        watched = Veiled(self.view, world.hidden)
+        kube, watched = fate.mortal(self.kube), Veiled(self.view, world.hidden)
         self.ledger = Ledger(MortalRecord(world, "grants", fate))
-        self.live = LiveUse(
-            watched=watched,
-            vendors=[vendor],
-            ledger=self.ledger,
-            clock=clock,
-        )
-        kube = fate.mortal(self.kube)
-        self.keeper = LockKeeper(
-            lock=NodeLock(kube, clock),
-            kube=kube,
-            watched=watched,
-            live=self.live,
-            vendors=[vendor],
-            node_name=NODE,
-            clock=clock,
-        )
-        self.owed = OwedWrites(
-            kube=kube,
-            locks=self.keeper,
-            file=MortalRecord(world, "owed", fate),
-            clock=clock,
-        )
-        cards = world.cards
-        rules = AllocateRules(vendor=vendor, vendors=(vendor,), compat=COMPATS["2.8"])
-        identity = Identity(
-            vendor=vendor,
-            resource=GPU,
-            sources=IdentitySources(
-                live=self.live,
-                ledger=self.ledger,
-                kube=kube,
-                resources=fate.mortal(world.listed),
-                lock_owner=self.keeper.owner_now,
-            ),
-            node_name=NODE,
-        )
+        served = (nvidia_protocol(),)
+        self.live = LiveUse(watched=watched, vendors=served, ledger=self.ledger, clock=clock)
         self.one_at_a_time = threading.Lock()
-        self.writer = PodWriter(
+        cluster: Any = SimpleNamespace(
             kube=kube,
-            locks=self.keeper,
+            view=watched,
+            kubelet=fate.mortal(world.listed),
+            served=served,
+            ledger=self.ledger,
             live=self.live,
-            vendors=[vendor],
-            notify=lambda note: fate.call("notify", world.events.append, note),
-            owed=self.owed,
+            notify=lambda note: fate.call("notify", world.notified.append, note),
+            one_at_a_time=self.one_at_a_time,
+            metrics=SimpleNamespace(
+                count_lock_removed=lambda _: None,
+                count_allocate=lambda result, _: world.results.append(result),
+            ),
         )
-        settings = NvidiaSettings(hook_path=world.hook, backend=BackendKind.SIMULATED)
-        state = CardState(
-            cards=lambda: cards,
-            usage=lambda leave_out: self.live.cards(cards, leave_out=leave_out),
-            live=self.live,
-        )
-        self.allocator = PodAllocator(
-            AllocatorParts(
-                identity=identity,
-                terms=ReservedTerms(state, identity, self.writer),
-                ledger=self.ledger,
-                cards=lambda: cards,
-                writer=self.writer,
-                responder=world.responder
-                or NvidiaResponder(
-                    cast(HookFolder, fate.mortal(hook)),
-                    lambda: settings,
-                    NodeHandOver(lambda: settings),
-                ),
-                parts=lambda: None if world.parts is None else fate.mortal(world.parts),
-                notice=self.live.noticed,
-                rules=lambda: rules,
-                clock=clock,
-                resource=GPU,
-                one_at_a_time=self.one_at_a_time,
-                on_result=lambda result, _: world.results.append(result),
-            )
-        )
+        parts = self._parts(fate)
+        self.keeper = build_locks(parts, cluster)
+        record = MortalRecord(world, "owed", fate)
+        self.owed = OwedWrites(kube=kube, locks=self.keeper, file=record, clock=clock)
+        (self.allocator,) = build_allocators(parts, cluster, self.keeper, self.owed)
         self.view.start(self.stop)
         eventually(self.view.is_synced)
         self.ledger.load()
         self.live.settle(world.listed.list())
         fate.is_armed = True
+
+    def _parts(self, fate: Fate) -> Any:
+        """The cards of the world, as the daemon's resource of them."""
+        world = self.world
+        found = settings(node_name=NODE, hook_path=world.hook, backend=BackendKind.SIMULATED)
+        own = found.of(NvidiaSettings)
+        hook = cast(HookFolder, fate.mortal(SlowHook(world)))
+        hand_over = NodeHandOver(lambda: own)
+        resource = SimpleNamespace(
+            name=GPU,
+            vendor=NVIDIA_SPEC,
+            inventory=SimpleNamespace(cards=world.cards),
+            choice=lambda: CardChoice(cards=world.cards),
+            is_aligned=lambda: False,
+            update_hints=lambda _: None,
+        )
+        owner = SimpleNamespace(
+            vendor=NVIDIA_SPEC,
+            resources=(resource,),
+            responder=world.responder or NvidiaResponder(hook, lambda: own, hand_over),
+            parts=world.parts and fate.mortal(world.parts),
+        )
+        return SimpleNamespace(
+            settings=lambda: found,
+            vendors=(NVIDIA_SPEC,),
+            vendor_cards=(owner,),
+            clock=self.clock,
+            cards=lambda: world.cards,
+        )
 
     def deadline(self) -> Deadline:
         """Of a call that begins now."""
@@ -276,19 +246,14 @@ class AllocatingDaemon:
         eventually(is_true)
 
 
-class World:
-    """What a kill does not end: API server, kubelet's list, the disk."""
+class World(Site):
+    """What a kill does not end, and kubelet's list."""
 
     def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="hn-"))
-        self.hook, self.record = self.root / "hook", self.root / "record"
-        lay_limiter(self.hook)
-        self.api = FaultyApiServer().start()
-        self.api.create("nodes", {"metadata": {"name": NODE}, "status": {}})
-        self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
+        super().__init__()
         self.listed = Listed()
         self.hidden: set[str] = set()
-        self.events: list[EventNote] = []
+        self.notified: list[EventNote] = []
         self.results: list[str] = []
         self.disk: Callable[[Path], object] = lambda _: None
         self.budget_s = 3.0
@@ -303,8 +268,7 @@ class World:
     def __exit__(self, *_: object) -> None:
         for desk in self._desks:
             desk.close()
-        self.api.stop()
-        remove(self.root)
+        self.close()
 
     def desk(self, fate: Fate | None = None) -> AllocatingDaemon:
         """A daemon starts; the one before is dead."""
@@ -327,8 +291,7 @@ class World:
         notes = reservation(layout(boxes, reserved, generation)) | dict(annotations or {})
         self.api.create("pods", pod_body(name, boxes, notes))
         if is_locked:
-            lock = f"2099-01-01T00:00:00Z,default,{name}"
-            self.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
+            self.lock(name)
         self.listed.held["default", name] = {
             box.name: () for box in boxes if box.kind.value != "init"
         }
@@ -357,17 +320,6 @@ class World:
     def reasons(self) -> list[str]:
         """Of all Events, written or queued."""
         return [
-            *(note.reason for note in self.events),
+            *(note.reason for note in self.notified),
             *(str(note["reason"]) for note in self.api.list("events")),
         ]
-
-    def pod(self, name: str) -> Pod:
-        return decode_pod(self.api.read("pods", name, "default"))
-
-    @property
-    def notes(self) -> dict[str, str]:
-        return dict(self.api.read("nodes", NODE)["metadata"].get("annotations") or {})
-
-    @property
-    def lock_text(self) -> str:
-        return self.notes.get(names.NODE_LOCK, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,12 @@ from hami_node.vendors.spec import AnyVendor
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
 from tests.fakes.api_server import FaultyApiServer
-from tests.fakes.cards import cards_file
+from tests.fakes.cards import cards_file, uuid
 from tests.fakes.clock import PacedClock
 from tests.fakes.faulty_kubelet import FaultyKubelet
 from tests.fakes.limiter import lay_limiter, take_limiter
-from tests.fakes.pods import NODE, Box, Generation, Reserved, layout, pod_body, reservation
+from tests.fakes.pods import NODE, Box, Generation, Part, Reserved, layout, pod_body, reservation
+from tests.fakes.processes import started
 from tests.fakes.settings import load
 from tests.fakes.waiting import eventually, remove
 
@@ -34,7 +36,69 @@ LIMIT_S: Final = 60.0
 """For hopeless cases: at this pace the longest pauses of a watch or a registration are 3 s."""
 
 
-class Rig:
+class Site:
+    """What no daemon's end ends: the API server with its node and pods, the limiter, the disk."""
+
+    def __init__(self) -> None:
+        # Short, for a unix socket's path has at most 107 characters.
+        self.root = Path(tempfile.mkdtemp(prefix="hn-"))
+        self.record, self.hook = self.root / "record", self.root / "hook"
+        self.lay_limiter()
+        self.api = FaultyApiServer().start()
+        self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
+        self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
+
+    def close(self) -> None:
+        """End everything and remove the folder."""
+        self.api.stop()
+        remove(self.root)
+
+    def lay_limiter(self, version: str = "") -> None:
+        """Put stand-ins of the limiter's files where the node has them."""
+        lay_limiter(self.hook, version)
+
+    def take_limiter(self) -> None:
+        """Remove them."""
+        take_limiter(self.hook)
+
+    def lock(self, pod: str, at: str = "2099-01-01T00:00:00Z") -> None:
+        """Take the node's lock for a pod; far in the future, so that it never expires."""
+        self.api.annotate("nodes", NODE, {names.NODE_LOCK: f"{at},default,{pod}"})
+
+    def pod(self, name: str) -> Pod:
+        """The pod as the API server has it."""
+        return decode_pod(self.api.read("pods", name, "default"))
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The node's annotations."""
+        node = self.api.read("nodes", NODE)
+        return dict(node["metadata"].get("annotations") or {})
+
+    @property
+    def register_text(self) -> str:
+        """What the node registered."""
+        return self.notes.get(nvidia_names.NODE_REGISTER, "")
+
+    @property
+    def lock_text(self) -> str:
+        """The node lock; empty when it is free."""
+        return self.notes.get(names.NODE_LOCK, "")
+
+    def bind_phase(self, name: str) -> str:
+        """The pod's bind phase."""
+        return self.pod(name).annotations.get(names.POD_BIND_PHASE, "")
+
+    def waits(self, name: str) -> str:
+        """What is left of the pod's reservation, without separators."""
+        return self.pod(name).annotations.get(nvidia_names.POD_TO_ALLOCATE, "").replace(";", "")
+
+    def events(self, reason: str) -> list[str]:
+        """Messages of the Events with that reason."""
+        return [note["message"] for note in self.api.list("events") if note["reason"] == reason]
+
+
+class Rig(Site):
     """All the parts of one node. `start` and `stop` are the daemon's; the rest stays."""
 
     def __init__(
@@ -44,26 +108,19 @@ class Rig:
         lists_ended_pods: bool = False,
         vendors: Sequence[AnyVendor] = VENDORS,
     ) -> None:
+        super().__init__()
         self.vendors = tuple(vendors)
-        # Short, for a unix socket's path has at most 107 characters.
-        self.root = Path(tempfile.mkdtemp(prefix="hn-"))
-        self.record = self.root / "record"
         self.resource = GPU
         self.cards_path = self.root / "cards.yaml"
         self.config_path = self.root / "device-config.yaml"
-        self.hook = self.root / "hook"
         self.plugins = self.root / "plugins"
         self.socket = self.root / "pr" / "kubelet.sock"
         self.card_count = cards
         self.closed_count = 0
         """How many of them can't be used when the daemon starts."""
         self.write_cards()
-        self.lay_limiter()
         self.kubelet = FaultyKubelet(self.plugins, self.socket, lists_ended_pods=lists_ended_pods)
         self.kubelet.start()
-        self.api = FaultyApiServer().start()
-        self.kubeconfig = self.api.write_kubeconfig(self.root / "kubeconfig")
-        self.api.create("nodes", {"metadata": {"name": NODE}, "status": {"capacity": {}}})
         self.daemon: Daemon | None = None
         self.clock: Clock = PacedClock(PACE)
 
@@ -88,14 +145,6 @@ class Rig:
             "metrics-address": "off",
         }
 
-    def lay_limiter(self, version: str = "") -> None:
-        """Put stand-ins of the limiter's files where the node has them."""
-        lay_limiter(self.hook, version)
-
-    def take_limiter(self) -> None:
-        """Remove them."""
-        take_limiter(self.hook)
-
     # -- the daemon --------------------------------------------------------------------------------
     def start(self, **flags: str) -> Daemon:
         """Start the daemon and wait until it has registered and reported."""
@@ -112,17 +161,7 @@ class Rig:
         return daemon
 
     def _sources(self, flags: Mapping[str, str]) -> ConfigSources:
-        given = {
-            "node_name": NODE,
-            "kubeconfig": str(self.kubeconfig),
-            "backend": "simulated",
-            "simulated_file": str(self.cards_path),
-            "plugin_dir": str(self.plugins),
-            "pod_resources_socket": str(self.socket),
-            "hook_path": str(self.hook),
-            "record_dir": str(self.record),
-            "metrics_address": "off",
-        }
+        given = {name.replace("-", "_"): str(value) for name, value in self.flags().items()}
         return ConfigSources(
             blocks=tuple(vendor.settings for vendor in self.vendors),
             flags=given | dict(flags),
@@ -148,9 +187,8 @@ class Rig:
         """End everything and remove the folder."""
         if self.daemon is not None:
             self.stop()
-        self.api.stop()
         self.kubelet.stop()
-        remove(self.root)
+        super().close()
 
     def wait_registered(self, count: int | None = None) -> None:
         """Wait until kubelet counts so many healthy slots; by default those of all open cards."""
@@ -198,6 +236,13 @@ class Rig:
         notes = reservation(text) | dict(annotations or {})
         return self.bind(name, boxes, notes, is_locked=is_locked)
 
+    def place_one(
+        self, name: str, card: int = 0, memory_mib: int = 1000, *, is_locked: bool = False
+    ) -> Pod:
+        """A pod with one container, which holds so much of a card."""
+        part = Part(uuid=uuid(card), memory_mib=memory_mib)
+        return self.place(name, [Box(memory_mib=memory_mib)], {"main": [part]}, is_locked=is_locked)
+
     def bind(
         self,
         name: str,
@@ -213,10 +258,6 @@ class Rig:
         self.api.edit("pods", name, lambda body: body["spec"].update(nodeName=NODE), "default")
         self.wait_seen(name)
         return self.pod(name)
-
-    def lock(self, pod: str, at: str = "2099-01-01T00:00:00Z") -> None:
-        """Take the node's lock for a pod; far in the future, so that it never expires."""
-        self.api.annotate("nodes", NODE, {names.NODE_LOCK: f"{at},default,{pod}"})
 
     def wait_seen(self, name: str) -> None:
         """Wait until the daemon's watch shows the pod as it is now."""
@@ -237,16 +278,19 @@ class Rig:
         assert cluster is not None
         eventually(lambda: (node := cluster.view.node()) and node.annotations == self.notes)
 
-    def pod(self, name: str) -> Pod:
-        """The pod as the API server has it."""
-        return decode_pod(self.api.read("pods", name, "default"))
-
     def admit(self, name: str) -> Admission:
         """Let kubelet admit the pod; a refused one is Failed, as kubelet leaves it."""
         answer = self.kubelet.admit(self.pod(name), self.resource)
         self.wait_paid()
         phase = "Running" if answer.is_admitted else "Failed"
         self.set_phase(name, phase)
+        return answer
+
+    def serve_one(self, name: str, card: int = 0, memory_mib: int = 1000) -> Admission:
+        """As `place_one`, and kubelet admits it."""
+        self.place_one(name, card, memory_mib)
+        answer = self.admit(name)
+        assert answer.is_admitted, answer.refusal
         return answer
 
     def wait_paid(self) -> None:
@@ -265,35 +309,15 @@ class Rig:
         self.kubelet.remove("default", name)
         self.set_phase(name, "Succeeded")
 
-    @property
-    def notes(self) -> dict[str, str]:
-        """The node's annotations."""
-        node = self.api.read("nodes", NODE)
-        return dict(node["metadata"].get("annotations") or {})
-
-    @property
-    def register_text(self) -> str:
-        """What the node registered."""
-        return self.notes.get(nvidia_names.NODE_REGISTER, "")
-
-    @property
-    def lock_text(self) -> str:
-        """The node lock; empty when it is free."""
-        return self.notes.get(names.NODE_LOCK, "")
-
-    def bind_phase(self, name: str) -> str:
-        """The pod's bind phase."""
-        return self.pod(name).annotations.get(names.POD_BIND_PHASE, "")
-
-    def waits(self, name: str) -> str:
-        """What is left of the pod's reservation, without separators."""
-        return self.pod(name).annotations.get(nvidia_names.POD_TO_ALLOCATE, "").replace(";", "")
-
-    def events(self, reason: str) -> list[str]:
-        """Messages of the Events with that reason."""
-        return [note["message"] for note in self.api.list("events") if note["reason"] == reason]
-
 
 def inside(answer: Admission, container: str = "main") -> dict[str, str]:
     """The environment that a container got."""
     return dict(answer.responses[container].envs)
+
+
+def launch(rig: Rig) -> subprocess.Popen[bytes]:
+    """`hami-node run` as a process of its own, registered and reported."""
+    process = started(rig.root / "log", "run", rig.flags())
+    rig.wait_registered()
+    eventually(lambda: names.NODE_IDENTITY in rig.notes, LIMIT_S)
+    return process

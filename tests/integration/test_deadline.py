@@ -40,10 +40,6 @@ def world() -> Iterator[World]:
         yield made
 
 
-def phase(world: World, pod: str) -> str:
-    return world.pod(pod).annotations.get(names.POD_BIND_PHASE, "")
-
-
 # -- the budget ------------------------------------------------------------------------------------
 @shows(
     "N4",
@@ -102,17 +98,6 @@ def test_pod_that_the_watch_lacks_is_read_once_for_both_calls(world: World) -> N
     assert made == [("get", "pods"), ("patch", "pods")]
 
 
-def test_pod_read_for_the_preference_is_replaced_before_the_call(world: World) -> None:
-    desk = world.desk()
-    world.hidden.add("p")
-    world.place("p", [BOX], PART, is_locked=False)
-    desk.allocator.prefer(IDS, (), 1, desk.deadline())
-    world.api.delete("pods", "p", "default")
-    world.place("p", [BOX], {"main": [Part(uuid=uuid(2), memory_mib=1000)]}, is_locked=False)
-    with pytest.raises(AllocationError, match="rewritten while it was served"):
-        world.allocate("p", IDS)
-
-
 @shows(
     "N4",
     fault="the API server does not answer while the daemon starts",
@@ -138,6 +123,7 @@ def test_start_without_an_api_server_does_not_hold_kubelet(node: Rig) -> None:
     admitting.join(2 * LIMIT_S)
     ((answer, took_s),) = done
     assert "has just started and the API server has not answered for 1 s" in answer.refusal
+    assert "Unavailable" in answer.refusal
     assert took_s < BUDGET_S
 
 
@@ -170,13 +156,13 @@ def test_disk_hangs_kubelet_is_answered_and_the_next_pod_is_served(world: World,
     with pytest.raises(AllocationError, match="check the disk"):
         world.allocate("p", IDS)
     assert time.monotonic() - began_s < world.budget_s + SLACK_S
-    assert phase(world, "p") == names.PHASE_FAILED
+    assert world.bind_phase("p") == names.PHASE_FAILED
     released.set()
     world.kubelet_fails("p")
     world.place("q", [BOX], PART)
     eventually(lambda: not desk.ledger._disk.is_late)
     world.allocate("q", IDS)
-    assert phase(world, "q") == names.PHASE_SUCCESS
+    assert world.bind_phase("q") == names.PHASE_SUCCESS
 
 
 @shows(
@@ -208,7 +194,7 @@ def test_start_on_a_disk_that_hangs_refuses_with_the_reason(
 # -- what is owed ----------------------------------------------------------------------------------
 @shows(
     "N4",
-    fault="the API server is away after a refusal, and the daemon restarts",
+    fault="the API server is away after a refusal, and the daemon restarts while it owes that",
     happens="phase, lock and Event are on record; the next daemon writes them",
 )
 def test_debts_outlive_the_daemon(world: World) -> None:
@@ -219,9 +205,9 @@ def test_debts_outlive_the_daemon(world: World) -> None:
     with pytest.raises(AllocationError):
         world.allocate("p", IDS)
     world.api.faults.clear()
-    assert (phase(world, "p"), bool(world.lock_text)) == (names.PHASE_ALLOCATING, True)
+    assert (world.bind_phase("p"), bool(world.lock_text)) == (names.PHASE_ALLOCATING, True)
     world.desk().pay()
-    assert (phase(world, "p"), world.lock_text) == (names.PHASE_FAILED, "")
+    assert (world.bind_phase("p"), world.lock_text) == (names.PHASE_FAILED, "")
     assert world.reasons == ["AllocationRefused"]
     world.desk().pay()
     assert world.reasons == ["AllocationRefused"]
@@ -248,7 +234,7 @@ def test_debts_are_never_paid_to_a_namesake(world: World) -> None:
     lock = "2099-01-01T00:00:09Z,default,p"
     world.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
     desk.pay()
-    assert (phase(world, "p"), world.lock_text) == (names.PHASE_ALLOCATING, lock)
+    assert (world.bind_phase("p"), world.lock_text) == (names.PHASE_ALLOCATING, lock)
     assert not desk.owed._debts
 
 
@@ -261,7 +247,7 @@ def test_late_patch_does_not_turn_a_refusal_into_a_success(world: World) -> None
     desk = world.desk()
     world.place("p", [BOX], PART)
     candidate = desk.allocator._identity.find(IDS, desk.deadline())
-    late = desk.writer._served_patch(candidate)
+    late = desk.allocator._writer._served_patch(candidate)
     world.api.fail_next("patch", "pods", "reset", 1000)
     world.budget_s = 1.5
     with pytest.raises(AllocationError):
@@ -270,7 +256,7 @@ def test_late_patch_does_not_turn_a_refusal_into_a_success(world: World) -> None
     desk.pay()
     with pytest.raises(Conflict):
         desk.kube.json_patch_pod("default", "p", late)
-    assert phase(world, "p") == names.PHASE_FAILED
+    assert world.bind_phase("p") == names.PHASE_FAILED
     assert desk.ledger.entries() == ()
 
 
@@ -289,7 +275,7 @@ def test_lost_answers_until_the_end_leave_a_refused_pod(world: World) -> None:
         world.allocate("p", IDS)
     world.api.faults.clear()
     desk.pay()
-    assert phase(world, "p") == names.PHASE_FAILED
+    assert world.bind_phase("p") == names.PHASE_FAILED
     assert nvidia_names.POD_TO_ALLOCATE in world.pod("p").annotations
     assert desk.ledger.entries() == ()
 
@@ -306,13 +292,21 @@ def test_debts_are_tried_again_until_they_are_paid(rig: Rig) -> None:
     eventually(lambda: rig.bind_phase("p") == names.PHASE_FAILED, LIMIT_S)
 
 
-def test_debts_that_can_not_be_read_are_said_to_be_lost(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.record.mkdir(exist_ok=True)
-    (world.record / "owed.record").write_text("damaged")
-    world.desk()
-    assert "owed_lost" in caplog.messages
+@shows(
+    "N4",
+    fault="what is owed can't be recorded, because the disk is full",
+    happens="it is written to the API server all the same",
+)
+def test_debts_that_can_not_be_recorded_are_paid(rig: Rig) -> None:
+    rig.serve_one("first")  # which makes the folder
+    rig.record.rename(rig.root / "aside")
+    rig.record.write_text("no folder")
+    rig.place("p", [BOX], PART, is_locked=True)
+    rig.wait_node_seen()
+    assert "can't be written" in rig.admit("p").refusal
+    eventually(lambda: rig.bind_phase("p") == names.PHASE_FAILED, LIMIT_S)
+    eventually(lambda: not rig.lock_text, LIMIT_S)
+    eventually(lambda: rig.events("AllocationRefused"), LIMIT_S)
 
 
 # -- the log ---------------------------------------------------------------------------------------

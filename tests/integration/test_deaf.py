@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import grpc
@@ -16,14 +18,13 @@ from hami_node.kubelet_api.deviceplugin_pb2_grpc import (
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
+from hami_node.node.kubelet.lifecycle import BACK_OFF_S, LIST_TIMEOUTS_S
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part
+from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
 from tests.integration.rig import GPU, LIMIT_S, SLOTS, Rig
 from tests.reliability import shows
-
-SMALL = Box(memory_mib=1000)
 
 
 class OtherPlugin(DevicePluginServicer):
@@ -74,10 +75,6 @@ class OtherPlugin(DevicePluginServicer):
         return api.AllocateResponse(container_responses=each)
 
 
-def place(rig: Rig, name: str) -> None:
-    rig.place(name, [SMALL], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
-
-
 @shows(
     "N10",
     fault="another device plugin registers for our resource while our stream stays open",
@@ -88,8 +85,7 @@ def test_plugin_that_takes_the_resource_is_named_and_replaced_once_it_is_gone(ri
     try:
         other.register()
         eventually(lambda: rig.kubelet.allocatable(GPU) == rig.card_count, LIMIT_S)
-        place(rig, "theirs")
-        assert rig.admit("theirs").is_admitted
+        rig.serve_one("theirs")
         eventually(lambda: rig.metric("resource_taken", resource=GPU) == 1.0, LIMIT_S)
         eventually(lambda: rig.events("ResourceTaken"), LIMIT_S)
         (message,) = rig.events("ResourceTaken")
@@ -101,8 +97,7 @@ def test_plugin_that_takes_the_resource_is_named_and_replaced_once_it_is_gone(ri
     rig.end("theirs")
     rig.wait_registered()
     eventually(lambda: rig.metric("resource_taken", resource=GPU) == 0.0, LIMIT_S)
-    place(rig, "ours")
-    assert rig.admit("ours").is_admitted
+    rig.serve_one("ours")
     assert rig.bind_phase("ours") == names.PHASE_SUCCESS
 
 
@@ -110,7 +105,7 @@ def test_pods_that_an_earlier_plugin_served_are_no_sign_of_another(node: Rig) ->
     other = OtherPlugin(node.plugins, node.card_count)
     other.register()
     eventually(lambda: node.kubelet.allocatable(GPU) == node.card_count, LIMIT_S)
-    place(node, "old")
+    node.place_one("old")
     assert node.kubelet.admit(node.pod("old"), GPU).is_admitted
     other.close()
     node.closed_count = 1  # the pod's card, until it has ended
@@ -122,6 +117,82 @@ def test_pods_that_an_earlier_plugin_served_are_no_sign_of_another(node: Rig) ->
     assert not node.events("ResourceTaken")
 
 
+def failures(caplog: pytest.LogCaptureFixture) -> str:
+    """What the log says of registrations that failed or were lost."""
+    said = (vars(record) for record in caplog.records)
+    return " ".join(str(each) for each in said if each["msg"].startswith("regist"))
+
+
+def test_registration_says_version_resource_socket_and_options(node: Rig) -> None:
+    node.kubelet.refused_registrations = 2
+    node.start()
+    assert len({made.endpoint for made in node.kubelet.requests}) == 3, "each time another socket"
+    request = node.kubelet.requests[-1]
+    assert (request.version, request.resource_name) == ("v1beta1", GPU)
+    assert (node.plugins / request.endpoint).is_socket()
+    assert request.options.get_preferred_allocation_available
+    assert not request.options.pre_start_required
+    assert len(list(node.plugins.glob("hami-*.sock"))) == 1
+
+
+@shows(
+    "N10",
+    fault="kubelet ends its ListAndWatch stream; both sockets stay as they are",
+    happens="not ready, with the reason; registered again within a second",
+)
+def test_stream_that_kubelet_ends_is_noticed_and_registered_again(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert rig.daemon is not None
+    lifecycle = rig.daemon.resources[0].lifecycle
+    rig.kubelet.opens_streams = False
+    rig.kubelet.end_stream(GPU)
+    eventually(lambda: not lifecycle.registered.is_set(), LIMIT_S)
+    assert lifecycle.problem != ""
+    eventually(lambda: "has ended the ListAndWatch stream of" in failures(caplog), LIMIT_S)
+    rig.kubelet.opens_streams = True
+    rig.wait_registered()
+    assert lifecycle.problem == ""
+    assert BACK_OFF_S[0] < 1.0
+
+
+@shows(
+    "N10",
+    fault="kubelet accepts a registration and never opens the stream",
+    happens="not ready, with the reason; registered again within a second, then less often",
+)
+def test_stream_that_kubelet_never_opens_is_asked_for_again(
+    node: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    node.kubelet.opens_streams = False
+    daemon = node._start()
+    eventually(lambda: len(node.kubelet.requests) == 3, LIMIT_S)
+    assert not daemon.resources[0].lifecycle.registered.is_set()
+    assert "kubelet never opened the ListAndWatch stream" in failures(caplog)
+    assert LIST_TIMEOUTS_S[0] + BACK_OFF_S[0] < 1.0
+    node.kubelet.opens_streams = True
+    node.wait_registered()
+
+
+@shows(
+    "N10",
+    fault="kubelet ends every stream as soon as it has opened it",
+    happens="registrations become rarer, and never a burst",
+)
+def test_streams_that_kubelet_keeps_ending_are_answered_more_and_more_slowly(node: Rig) -> None:
+    node.clock = RealClock()
+    node.start()
+    node.kubelet.ends_streams = True
+    node.kubelet.end_stream(GPU)
+    eventually(lambda: len(node.kubelet.registrations) == 5, LIMIT_S)
+    at_s = [time_s for time_s, _ in node.kubelet.registrations[1:]]
+    gaps_s = [late - early for early, late in pairwise(at_s)]
+    assert gaps_s[-1] > gaps_s[0]
+    assert gaps_s[-1] > 0.9
+
+
 @shows(
     "N10",
     fault="kubelet drops the plugin's connection and keeps both sockets: allocatable is 0",
@@ -129,13 +200,11 @@ def test_pods_that_an_earlier_plugin_served_are_no_sign_of_another(node: Rig) ->
 )
 def test_connection_that_kubelet_drops_is_made_again(rig: Rig) -> None:
     before = len(rig.kubelet.registrations)
-    with rig.kubelet._state:
-        rig.kubelet._endpoints[GPU].channel.close()
+    rig.kubelet.end_stream(GPU)
     eventually(lambda: rig.kubelet.allocatable(GPU) == 0, LIMIT_S)
     rig.wait_registered()
     assert len(rig.kubelet.registrations) == before + 1
-    place(rig, "p")
-    assert rig.admit("p").is_admitted
+    rig.serve_one("p")
     assert rig.kubelet.allocatable(GPU) == rig.card_count * SLOTS
 
 
@@ -162,7 +231,7 @@ def test_new_server_that_kubelet_drops_with_the_old_one_is_registered_again(rig:
 )
 def test_call_in_flight_survives_a_new_registration(rig: Rig) -> None:
     assert rig.daemon is not None
-    place(rig, "p")
+    rig.place_one("p")
     rig.kubelet.lists_hang.set()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(rig.admit, "p")
@@ -176,14 +245,3 @@ def test_call_in_flight_survives_a_new_registration(rig: Rig) -> None:
         assert answer.result(LIMIT_S).refusal == ""
     eventually(lambda: rig.kubelet.dropped, LIMIT_S)
     rig.wait_registered()
-
-
-def test_restarted_kubelet_is_registered_with_once(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    for count in range(2, 8):
-        rig.kubelet.restart()
-        rig.wait_registered()
-        # a kubelet that is too slow to open the stream is registered with again, and that is said
-        failed = sum(record.msg == "register_failed" for record in caplog.records)
-        assert count <= len(rig.kubelet.registrations) <= count + failed

@@ -35,10 +35,6 @@ def is_mine(answer: ContainerResponse) -> bool:
     )
 
 
-def phase(world: World, pod: str) -> str:
-    return world.pod(pod).annotations[names.POD_BIND_PHASE]
-
-
 def assert_next_pod_works(world: World, desk: AllocatingDaemon) -> None:
     """After the faults: the lock goes, another pod is served, and it alone is charged."""
     world.api.faults.clear()
@@ -52,7 +48,7 @@ def assert_next_pod_works(world: World, desk: AllocatingDaemon) -> None:
     env = dict(world.allocate("next", [f"{uuid(2)}-0"]).envs)
     assert env[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(1)
     assert env[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "37000m"
-    assert phase(world, "next") == names.PHASE_SUCCESS
+    assert world.bind_phase("next") == names.PHASE_SUCCESS
     desk.wait_seen()
     desk.keeper.look()
     assert not world.lock_text
@@ -67,7 +63,7 @@ def test_patch_of_the_pod_fails_once_it_is_served_exactly_once(
     world.place("p", [BOX], MINE)
     world.api.fail_next("patch", "pods", fault)
     assert is_mine(world.allocate("p", IDS))
-    assert phase(world, "p") == names.PHASE_SUCCESS
+    assert world.bind_phase("p") == names.PHASE_SUCCESS
     assert world.results == ["ok"]
     assert not world.lock_text
     assert_next_pod_works(world, desk)
@@ -82,46 +78,7 @@ def test_patch_of_the_lock_fails_the_pod_is_served_and_the_lock_goes_later(
     world.place("p", [BOX], MINE)
     world.api.fail_next("patch", "nodes", fault, times)
     assert is_mine(world.allocate("p", IDS))
-    assert phase(world, "p") == names.PHASE_SUCCESS
-    assert_next_pod_works(world, desk)
-
-
-@pytest.mark.parametrize("fault", [*HTTP, *BROKEN], ids=str)
-def test_pod_unknown_to_the_watch_is_read_again_after_a_fault(
-    world: World, fault: int | str
-) -> None:
-    desk = world.desk()
-    world.hidden.add("p")
-    world.place("p", [BOX], MINE)
-    world.api.fail_next("get", "pods", fault)
-    assert is_mine(world.allocate("p", IDS))
-    assert world.results == ["ok"]
-    world.hidden.clear()
-    assert_next_pod_works(world, desk)
-
-
-@pytest.mark.parametrize("fault", [*HTTP, *BROKEN, 403], ids=str)
-def test_pod_unknown_to_the_watch_can_not_be_read_it_is_refused_cleanly(
-    world: World, fault: int | str
-) -> None:
-    desk = world.desk()
-    world.hidden.add("p")
-    world.place("p", [BOX], MINE)
-    world.api.fail_next("get", "pods", fault, 100)
-    with pytest.raises(AllocationError, match="delete and recreate the pod"):
-        world.allocate("p", IDS)
-    assert world.results == ["refused"]
-    world.kubelet_fails("p")
-    world.hidden.clear()
-    assert_next_pod_works(world, desk)
-
-
-def test_pod_unknown_to_the_watch_is_read_and_served(world: World) -> None:
-    desk = world.desk()
-    world.hidden.add("p")
-    world.place("p", [BOX], MINE)
-    assert is_mine(world.allocate("p", IDS))
-    assert phase(world, "p") == names.PHASE_SUCCESS
+    assert world.bind_phase("p") == names.PHASE_SUCCESS
     assert_next_pod_works(world, desk)
 
 
@@ -140,22 +97,6 @@ def test_patch_of_the_pod_fails_always_it_is_refused_and_the_lock_freed(
     assert world.reasons == ["AllocationRefused"]
     world.kubelet_fails("p")
     assert_next_pod_works(world, desk)
-
-
-def test_answers_to_the_patch_are_always_lost_it_is_refused_and_nothing_is_kept(
-    world: World,
-) -> None:
-    desk = world.desk()
-    world.place("p", [BOX], MINE)
-    world.api.fail_next("patch", "pods", "reset-after", 20)
-    try:
-        world.allocate("p", IDS)
-    except AllocationError:
-        assert phase(world, "p") == names.PHASE_FAILED
-        world.kubelet_fails("p")
-        assert_next_pod_works(world, desk)
-    else:
-        assert phase(world, "p") == names.PHASE_SUCCESS
 
 
 @pytest.mark.parametrize("verb", ["patch", "create", "*"])
@@ -186,7 +127,7 @@ def test_reservation_rewritten_while_it_is_served_is_refused(world: World) -> No
     )
     with pytest.raises(AllocationError, match="its reservation was rewritten while it was served"):
         world.allocate("p", IDS)
-    assert phase(world, "p") == names.PHASE_FAILED
+    assert world.bind_phase("p") == names.PHASE_FAILED
 
 
 def test_other_pod_of_the_same_name_is_not_touched(world: World) -> None:
@@ -248,25 +189,8 @@ def test_killed_at_any_step_the_call_made_again_gets_its_own_slice(is_after: boo
                 world.allocate("p", IDS)
             desk = world.desk()
             assert is_mine(world.allocate("p", IDS))
-            assert phase(world, "p") == names.PHASE_SUCCESS
+            assert world.bind_phase("p") == names.PHASE_SUCCESS
             desk.wait_seen()
             desk.keeper.look()
             desk.wait_seen()
             assert not world.lock_text
-
-
-def test_killed_while_it_serves_an_init_container_the_pod_goes_on_where_it_was() -> None:
-    """Containers that were served before the kill are not served again."""
-    boxes = [Box(name="a", memory_mib=1000), Box(name="b", memory_mib=2000)]
-    reserved = {
-        "a": [Part(uuid=uuid(1), memory_mib=1000)],
-        "b": [Part(uuid=uuid(2), memory_mib=2000)],
-    }
-    with World() as world:
-        world.desk()
-        world.place("p", boxes, reserved)
-        first = world.allocate("p", [f"{uuid(1)}-0"], "a")
-        world.desk()
-        second = dict(world.allocate("p", [f"{uuid(2)}-0"], "b").envs)
-        assert second[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(2)
-        assert world.allocate("p", [f"{uuid(1)}-0"], "a") == first

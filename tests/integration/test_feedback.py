@@ -107,26 +107,6 @@ def test_forced_core_limits_count_for_one_alone_too(node: Rig) -> None:
     assert told.words[1] == 1
 
 
-@pytest.mark.parametrize(
-    "settings", [{"core_policy": "disable"}, {"core_policy": "force", "disable_core_limit": "true"}]
-)
-def test_core_limits_that_are_off_are_told_to_the_container(
-    node: Rig, settings: dict[str, str]
-) -> None:
-    node.start(**settings, **QUICK)
-    assert program(node, "a").policy == "disable"
-
-
-def test_second_tenant_is_noticed_though_the_first_one_marks_no_launches(quick: Rig) -> None:
-    """Limiters from 2.8.1 on mark none while their switch is off."""
-    first = program(quick, "a")
-    eventually(lambda: first.words[1] == 0, LIMIT_S)
-    with first.path.open("r+b") as file:
-        os.pwrite(file.fileno(), struct.pack("<i", 0), first.layout.recent_kernel_at)
-    second = program(quick, "b")
-    eventually(lambda: first.words[1] == second.words[1] == 1, LIMIT_S)
-
-
 def test_lower_priority_waits_while_the_higher_one_works(quick: Rig) -> None:
     low, high = program(quick, "low"), program(quick, "high", env=HIGH)
     eventually(lambda: low.words == WAITS, LIMIT_S)

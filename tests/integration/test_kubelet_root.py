@@ -7,26 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.model import Pod
-from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import Rig
 from tests.reliability import shows
-
-
-def place(rig: Rig, name: str) -> Pod:
-    return rig.place(name, [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
-
-
-def test_both_paths_apart_are_served_by_their_settings(node: Rig) -> None:
-    node.start()
-    assert node.socket.parent.parent == node.plugins.parent
-    assert node.socket.parent != node.plugins
-    for name in ("a", "b"):
-        place(node, name)
-    assert node.admit("a").is_admitted
-    assert node.admit("b").is_admitted
 
 
 @shows(
@@ -41,7 +24,7 @@ def test_moved_socket_is_explained_where_people_look(
     with caplog.at_level(logging.WARNING):
         node.start(pod_resources_socket=str(elsewhere))
         for name in ("a", "b"):
-            place(node, name)
+            node.place_one(name)
         refusal = node.admit("a").refusal
     logged = " ".join(str(vars(record)) for record in caplog.records)
     for text in (refusal, logged):

@@ -6,17 +6,9 @@ import os
 import stat
 
 from hami_node.vendors.nvidia import names as nvidia_names
-from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import Rig
 from tests.reliability import shows
-
-_SLICE = Part(uuid=uuid(0), memory_mib=1000)
-
-
-def place(rig: Rig, name: str) -> None:
-    rig.place(name, [Box(memory_mib=1000)], {"main": [_SLICE]})
 
 
 @shows(
@@ -27,15 +19,14 @@ def place(rig: Rig, name: str) -> None:
 def test_half_a_library_refuses_pods_until_it_is_whole(rig: Rig) -> None:
     library = rig.hook / "vgpu" / "libvgpu.so"
     os.truncate(library, 700)
-    place(rig, "a")
+    rig.place_one("a")
     refusal = rig.admit("a").refusal
     assert f"{library} has 700 bytes" in refusal
     assert "without its limits" in refusal
     assert "install it again" in refusal
     eventually(lambda: rig.metric("limiter_missing") == 1)
     rig.lay_limiter()
-    place(rig, "b")
-    assert rig.admit("b").is_admitted
+    rig.serve_one("b")
 
 
 @shows(
@@ -48,15 +39,14 @@ def test_leaky_limiter_is_reported_on_pod_and_node(node: Rig) -> None:
     node.take_limiter()
     node.lay_limiter("v2.8.1")
     node.start()
-    place(node, "a")
-    assert node.admit("a").is_admitted
+    node.serve_one("a")
     eventually(lambda: any("second program" in str(event) for event in node.api.list("events")))
     eventually(lambda: node.metric("limiter_defective") == 1)
     assert node.metric("limiter_missing") == 0
 
 
 def test_container_gets_files_of_its_own_and_the_lock_folder_below_the_hook_path(rig: Rig) -> None:
-    place(rig, "a")
+    rig.place_one("a")
     response = rig.admit("a").responses["main"]
     root, name = rig.hook / "vgpu", "uid-a_main"
     mounts = {m.container_path: (m.host_path, m.read_only) for m in response.mounts}

@@ -21,9 +21,8 @@ from hami_node.vendors.nvidia.node.leftovers import folders, old_limiters
 from hami_node.vendors.nvidia.regions.region_layouts import MAGIC
 from hami_node.wire import names
 from hami_node.wire.limiters import limiters_of
-from tests.fakes.cards import uuid
 from tests.fakes.clock import PacedClock
-from tests.fakes.pods import NODE, Box, Part
+from tests.fakes.pods import NODE
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, PACE, Rig
 from tests.reliability import shows
@@ -76,7 +75,7 @@ def install(rig: Rig, version: str, *arguments: str) -> subprocess.CompletedProc
 
 
 def admit(rig: Rig, pod: str) -> Admission:
-    rig.place(pod, [Box(memory_mib=1000)], {"main": [Part(uuid=uuid(0), memory_mib=1000)]})
+    rig.place_one(pod)
     return rig.admit(pod)
 
 
@@ -206,21 +205,6 @@ def test_wanted_sha256_that_is_not_there_refuses_new_pods_only(bare: Rig) -> Non
     assert install(bare, "v2.10.0", "--sha256", sha256("v2.10.0")).returncode == 0
     assert library(bare, admit(bare, "c")) == name("v2.10.0")
     eventually(lambda: cluster._limiters.why_unready() == "", LIMIT_S)
-
-
-def test_wanted_sha256_is_taken_from_the_file_while_the_daemon_runs(bare: Rig) -> None:
-    for version in ("v2.10.0", "v2.9.0"):
-        install(bare, version)
-    bare.config_path.write_text("hami-node: {}")
-    daemon = bare.start()
-    assert library(bare, admit(bare, "a")) == name("v2.9.0")
-    wanted = f"hami-node:\n  limiter-sha256: [{sha256('v2.10.0')}]\n"
-    bare.config_path.write_text(wanted)
-    daemon.reload()
-    assert library(bare, admit(bare, "b")) == name("v2.10.0")
-    bare.config_path.write_text("hami-node: {limiter-sha256: [nonsense]}")
-    daemon.reload()
-    assert library(bare, admit(bare, "c")) == name("v2.10.0"), "wrong settings change nothing"
 
 
 def test_limiter_that_hami_left_serves_with_and_without_being_installed(bare: Rig) -> None:

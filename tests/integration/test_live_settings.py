@@ -140,16 +140,6 @@ def test_file_that_is_too_much_is_refused_and_the_settings_stay(daemon: Process,
     assert daemon.process.poll() is None
 
 
-def test_misspelt_key_of_ours_is_refused_and_one_of_hamis_is_mentioned(daemon: Process) -> None:
-    daemon.configure("  log-lvel: debug\n")
-    daemon.wait_for("did you mean log-level?")
-    assert any("event=config_refused" in line for line in daemon.logged())
-    daemon.configure("nvidia:\n  deviceSplitCuont: 9\n")
-    daemon.wait_for("event=settings_without_effect")
-    daemon.wait_for("deviceSplitCuont: unknown; did you mean deviceSplitCount?")
-    assert daemon.process.poll() is None
-
-
 def test_every_setting_is_live_or_known_to_need_a_restart() -> None:
     """A new setting has to be put into one of the two, and tried."""
     fixed = {*FIXED, *(name for block in SETTINGS_BLOCKS for name in block.fixed)}

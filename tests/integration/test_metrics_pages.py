@@ -5,10 +5,7 @@ from __future__ import annotations
 import urllib.request
 from typing import Any
 
-import pytest
-
 from hami_node.vendors.neuron import names as neuron_names
-from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import NODE, Box
@@ -48,15 +45,6 @@ def test_seed_001_feature_3_the_daemon_shows_neuron_devices_beside_gpus(node: Ri
     eventually(lambda: node.metric("card_cores_granted_ratio", uuid=DEVICE) == 0.5, LIMIT_S)
     assert node.metric("card_core_granted", uuid=DEVICE, core="0") == 1
     assert node.metric("allocation_cores_ratio", pod="core", container="main") == 0.5
-
-
-@pytest.mark.parametrize("form", ["json", "csv9", "csv7"])
-def test_types_join_with_the_annotation_that_the_daemon_writes(node: Rig, form: str) -> None:
-    node.start(register_format=form)
-    (card, *_) = decode_register(node.register_text)
-    eventually(
-        lambda: node.metric("card_slots", uuid=card.uuid, type=card.model) is not None, LIMIT_S
-    )
 
 
 def test_the_extender_shows_all_nodes_or_one_under_both_names() -> None:

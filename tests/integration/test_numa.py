@@ -69,13 +69,6 @@ def test_numa_nodes_stay_hidden_while_a_container_runs_without(node: Rig) -> Non
     eventually(lambda: node.kubelet.numa_nodes(GPU) == {(0,), (1,)}, LIMIT_S)
 
 
-def test_card_of_unknown_numa_node_hides_all(node: Rig) -> None:
-    lay_cards(node, known=False)
-    node.start(numa_topology="true")
-    admit(node, "p", 2)
-    assert node.kubelet.numa_nodes(GPU) == {()}
-
-
 @shows(
     "F7",
     fault="kubelet asks which device IDs to take, and it can't be told for which pod",

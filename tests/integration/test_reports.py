@@ -10,25 +10,11 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
 from tests.fakes.cards import MODEL, uuid
-from tests.fakes.pods import NODE, Box, Part, pod_body
+from tests.fakes.pods import NODE, Box, pod_body
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
 
 OFTEN = "2"
-FOREIGN = {
-    "example.com/owner": "someone",
-    "hami.io/node-handshake-dcu": "Requesting_2024.01.02 03:04:05",
-    "hami.io/node-dcu-register": "rubbish",
-}
-
-
-def test_foreign_annotations_survive_start_reports_and_stop(node: Rig) -> None:
-    node.api.annotate("nodes", NODE, FOREIGN)
-    node.start(report_interval_s=OFTEN)
-    node.write_cards(lost=[0])
-    eventually(lambda: not decode_register(node.register_text)[0].healthy, LIMIT_S)
-    node.stop()
-    assert {key: node.notes.get(key) for key in FOREIGN} == FOREIGN
 
 
 def test_nothing_changes_only_the_handshake_is_written(node: Rig) -> None:
@@ -94,24 +80,6 @@ def test_dotted_question_of_2_4_changes_the_form_and_a_dashed_one_changes_it_bac
     ask_until(node, dashed, lambda: node.register_text.startswith("["))
 
 
-@pytest.mark.parametrize(
-    ("form", "start", "commas"), [("json", "[{", None), ("csv9", "GPU-", 8), ("csv7", "GPU-", 6)]
-)
-def test_form_that_is_set_is_written_whatever_the_marks(
-    node: Rig, form: str, start: str, commas: int | None
-) -> None:
-    node.api.annotate(
-        "nodes", NODE, {nvidia_names.NODE_HANDSHAKE: "Requesting_2024.01.02 03:04:05"}
-    )
-    node.start(register_format=form)
-    assert node.register_text.startswith(start)
-    if commas is not None:
-        assert node.register_text.partition(":")[0].count(",") == commas
-    assert [card.uuid for card in decode_register(node.register_text)] == [
-        uuid(i) for i in range(4)
-    ]
-
-
 def test_socket_of_pod_resources_gone_the_promise_goes_too_and_comes_back(node: Rig) -> None:
     node.start(report_interval_s=OFTEN)
     assert node.notes[names.NODE_IDENTITY] == names.IDENTITY_POD_RESOURCES
@@ -120,28 +88,6 @@ def test_socket_of_pod_resources_gone_the_promise_goes_too_and_comes_back(node: 
     eventually(lambda: names.NODE_IDENTITY not in node.notes, LIMIT_S)
     hidden.rename(node.socket)
     eventually(lambda: names.NODE_IDENTITY in node.notes, LIMIT_S)
-
-
-FAULTS = [409, 500, "reset", "reset-after"]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_report_that_fails_is_made_again_and_nothing_is_remembered_wrongly(
-    node: Rig, fault: int | str
-) -> None:
-    daemon = node.start(report_interval_s=OFTEN)
-    node.api.fail_next("patch", "nodes", fault, 2)
-    node.write_cards(lost=[3])
-    node.wait_registered(30)
-
-    def is_true() -> bool:
-        assert daemon.cluster is not None
-        daemon.cluster.wake()  # any change in the cluster does; else it is tried after 5 s
-        return not decode_register(node.register_text)[3].healthy
-
-    eventually(is_true, LIMIT_S)
-    node.api.annotate("nodes", NODE, {nvidia_names.NODE_REGISTER: "rubbish"})
-    eventually(lambda: node.register_text != "rubbish", LIMIT_S)
 
 
 def test_a_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody(
@@ -169,6 +115,4 @@ def test_a_thousand_pods_with_foreign_and_malformed_annotations_disturb_nobody(
         phase = ("Running", "Succeeded", "Failed", "Pending")[n % 4]
         node.api.create("pods", pod_body(f"x{n}", boxes, notes, phase=phase))
     node.start()
-    node.place("p", [Box(memory_mib=5000)], {"main": [Part(uuid=uuid(1), memory_mib=5000)]})
-    answer = node.admit("p")
-    assert answer.is_admitted, answer.refusal
+    node.serve_one("p", 1, 5000)

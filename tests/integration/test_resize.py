@@ -24,8 +24,7 @@ from tests.fakes.processes import started
 from tests.fakes.tenant import ask as ask_tenant
 from tests.fakes.tenant import build_tenant
 from tests.fakes.waiting import eventually
-from tests.integration.rig import GPU, SLOTS, Rig, inside
-from tests.integration.test_kill import launch
+from tests.integration.rig import GPU, SLOTS, Rig, inside, launch
 from tests.reliability import shows
 
 pytestmark = pytest.mark.timeout(180)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami_node.model import ContainerKind
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_shares
 from hami_node.wire import names
@@ -65,47 +64,6 @@ def test_shares_card_of_its_own_size_each_and_one_scan_for_all(bare: ShareRig) -
     half, whole = bare.run("h", Shares(resource=HALF)), bare.run("w", Shares(resource=WHOLE))
     assert (cards_of(half), cores_of(half)) == ([(uuid(0), f"{MEMORY_MIB // 2}m")], "50")
     assert (cards_of(whole), cores_of(whole)) == ([(uuid(1), f"{MEMORY_MIB}m")], "100")
-
-
-def test_two_shares_are_on_two_cards_and_one_share_fills_the_fullest(rig: ShareRig) -> None:
-    two = rig.run("two", Shares(count=2))
-    assert cards_of(two) == [(uuid(0), f"{QUARTER_MIB}m"), (uuid(1), f"{QUARTER_MIB}m")]
-    first = cards_of(rig.run("a"))[0][0]
-    assert [cards_of(rig.run(name))[0][0] for name in "bc"] == [first, first]
-
-
-def test_shares_of_one_card_add_up_to_one_grant(rig: ShareRig) -> None:
-    answer = rig.run("p", Shares(count=5))
-    three, two = f"{3 * QUARTER_MIB}m", f"{2 * QUARTER_MIB}m"
-    assert sorted(limit for _, limit in cards_of(answer)) == [two, three]
-    assert [card for card, _ in cards_of(answer)] == [uuid(0), uuid(1)]
-    assert cores_of(answer) == "50"
-
-
-def test_pod_of_many_containers_each_gets_its_own_shares(rig: ShareRig) -> None:
-    answer = rig.run(
-        "p",
-        Shares(name="setup", kind=ContainerKind.INIT, count=2),
-        Shares(name="proxy", kind=ContainerKind.SIDECAR),
-        Shares(name="train", count=2),
-        Shares(name="serve"),
-    )
-    assert answer.is_admitted, answer.refusal
-    assert {name: len(cards_of(answer, name)) for name in answer.responses} == {
-        "setup": 2,
-        "proxy": 1,
-        "train": 2,
-        "serve": 1,
-    }
-
-
-def test_full_node_refuses_nobody_it_can_serve_and_frees_what_has_ended(rig: ShareRig) -> None:
-    names_ = [f"p{n}" for n in range(8)]
-    assert all(rig.run(name).is_admitted for name in names_)
-    assert "Available: 0" in rig.run("late").refusal
-    rig.end("p3")
-    assert rig.run("next").is_admitted
-    assert rig.metric("card_memory_granted_bytes", uuid=uuid(0)) is not None
 
 
 def test_no_request_to_the_api_server_for_a_pod(rig: ShareRig) -> None:

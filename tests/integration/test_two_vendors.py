@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -194,14 +193,6 @@ def test_call_for_one_resource_is_never_answered_with_the_others_cards(
     assert two.bind_phase("p") == names.PHASE_ALLOCATING
 
 
-def test_refusal_of_one_resource_fails_the_pod_and_frees_the_lock(two: TwoVendorsRig) -> None:
-    two.bind_both("p", body_of("p", card="ACME-7,ACME,500,0:;"))
-    answer = two.serve("p", *BOTH)
-    assert "the reserved card is not on this node" in answer.refusal
-    assert two.bind_phase("p") == names.PHASE_FAILED
-    assert two.lock_text == ""
-
-
 def test_cards_of_both_are_counted_together(two: TwoVendorsRig) -> None:
     two.bind_both("p", body_of("p"))
     assert two.serve("p", *BOTH).is_admitted
@@ -209,15 +200,6 @@ def test_cards_of_both_are_counted_together(two: TwoVendorsRig) -> None:
         two.wait_metric("card_memory_granted_bytes", mib * 2**20, uuid=card)
     two.bind_both("q", body_of("q", gpu="", card="ACME-0,ACME,500,0:;"))
     assert two.serve("q", CARD).is_admitted
-
-
-def test_stale_sockets_of_one_resource_are_not_taken_for_the_others(two: TwoVendorsRig) -> None:
-    two.stop()
-    stale = two.plugins / "hami-acme-example-card-00000000.sock"
-    stale.touch()
-    two.start_both()
-    assert not stale.exists()
-    two.wait_registered()
 
 
 def test_success_waits_for_a_resource_whose_reservation_is_unclear(two: TwoVendorsRig) -> None:
@@ -228,55 +210,3 @@ def test_success_waits_for_a_resource_whose_reservation_is_unclear(two: TwoVendo
     assert "can't be read" in two.serve("p", CARD).refusal
     assert two.bind_phase("p") == names.PHASE_FAILED
     assert two.lock_text == ""
-
-
-@pytest.fixture
-def configured() -> Iterator[TwoVendorsRig]:
-    """A node whose configuration file names ACME's slots."""
-    rig = TwoVendorsRig()
-    rig.config_path.write_text("acme: {slots: 4}\n")
-    try:
-        rig.start_both()
-        yield rig
-    finally:
-        rig.close()
-
-
-def test_changed_setting_of_one_vendor_changes_its_own_resource_alone(
-    configured: TwoVendorsRig,
-) -> None:
-    configured.config_path.write_text("acme: {slots: 2}\n")
-    configured.wait_acme(4)
-    configured.wait_registered()
-    assert len(configured.kubelet.registrations) == 2
-
-
-def test_setting_that_kubelet_could_not_bear_for_one_resource_changes_neither(
-    configured: TwoVendorsRig,
-) -> None:
-    text = "acme: {slots: 100000}\nnvidia: {deviceSplitCount: 3}\n"
-    configured.config_path.write_text(text)
-    eventually(lambda: configured.metric("config_reload_failures_total"), LIMIT_S)
-    configured.wait_registered()
-    configured.wait_acme(8)
-
-
-def test_hang_up_registers_every_resource_again(two: TwoVendorsRig) -> None:
-    assert two.daemon is not None
-    two.daemon.hang_up()
-    # kubelet drops a new server when it notices that an old one has stopped: a registration for
-    # each drop, beside the first and the one that was asked for
-    names = ("hami-nvidia-com-gpu", "hami-acme-example-card")
-
-    def counts(endpoints: Iterable[str]) -> Counter[str]:
-        return Counter(endpoint.rpartition("-")[0] for endpoint in endpoints)
-
-    def is_settled() -> bool:
-        dropped = counts(two.kubelet.dropped)
-        made = counts(endpoint for _, endpoint in two.kubelet.registrations)
-        return all(dropped[name] and made[name] == 2 + dropped[name] for name in names)
-
-    eventually(is_settled, LIMIT_S)
-    two.wait_registered()
-    two.wait_acme(8)
-    assert is_settled()

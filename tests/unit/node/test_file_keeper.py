@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from hami_node.errors import KubeletError
 from hami_node.model import Node, Pod
-from hami_node.node.file_keeper import INTERVAL_S, FileKeeper
+from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
@@ -25,7 +25,6 @@ class Desk:
     """A keeper over a vendor's upkeep that only remembers what it was told."""
 
     pods: list[Pod] = field(default_factory=list)
-    entries: list[Any] = field(default_factory=list)
     listed: list[HeldContainer] | None = field(default_factory=list)
     silent_s: float | None = 1.0
     is_synced: bool = True
@@ -55,7 +54,7 @@ class Desk:
             view=view,
             kubelet=self,
             live=SimpleNamespace(pods=lambda: tuple(self.pods)),
-            ledger=SimpleNamespace(entries=lambda: tuple(self.entries)),
+            ledger=SimpleNamespace(entries=lambda: ()),
             notify=self.events.append,
             metrics=SimpleNamespace(set_container_files=lambda *all_: self.shown.append(all_)),
         )
@@ -67,35 +66,7 @@ def pod(name: str, phase: str = "Running") -> Pod:
     return Pod(uid=f"u-{name}", namespace="ns", name=name, phase=phase)
 
 
-def entry(name: str, uid: str = "") -> Any:
-    return SimpleNamespace(
-        pod_uid=uid or f"u-{name}", namespace="ns", pod=name, answer=f"answer {name}"
-    )
-
-
-def listed(name: str, resource: str = GPU) -> HeldContainer:
-    return HeldContainer(namespace="ns", pod=name, container="c", device_ids={resource: ("d",)})
-
-
-def test_pods_on_record_in_the_cluster_and_in_kubelets_list_keep_their_files() -> None:
-    desk = Desk(
-        pods=[pod("runs"), pod("over", "Succeeded"), pod("listed", "Failed")],
-        entries=[entry("recorded")],
-        listed=[listed("listed"), listed("other", "example.com/nic")],
-    )
-    desk.keeper().tidy()
-    (used,) = desk.used
-    assert used is not None
-    assert used.uids == {"u-runs", "u-recorded", "u-listed"}
-    assert used.answers == ("answer recorded",)
-    assert (used.is_held("u-runs"), used.is_held("u-over")) == (True, False)
-
-
-def test_namesake_on_record_is_kept_beside_the_pod_that_has_the_name_now() -> None:
-    desk = Desk(pods=[pod("a")], entries=[entry("a", "u-older")], listed=[listed("a")])
-    desk.keeper().tidy()
-    assert desk.used[0] is not None
-    assert desk.used[0].uids == {"u-a", "u-older"}
+STRANGER = HeldContainer(namespace="ns", pod="stranger", container="c", device_ids={GPU: ("d",)})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +76,7 @@ def test_namesake_on_record_is_kept_beside_the_pod_that_has_the_name_now() -> No
         pytest.param(Desk(silent_s=None), id="never heard"),
         pytest.param(Desk(silent_s=181.0), id="silent"),
         pytest.param(Desk(listed=None), id="kubelet down"),
-        pytest.param(Desk(listed=[listed("stranger")]), id="kubelet lists a stranger"),
+        pytest.param(Desk(listed=[STRANGER]), id="kubelet lists a stranger"),
     ],
 )
 def test_nobody_is_named_while_it_is_unknown_who_is_there(desk: Desk) -> None:
@@ -149,8 +120,3 @@ def test_pod_whose_cache_file_is_closed_is_told_once() -> None:
     desk.found = FilesFound(closed=closed)
     keeper.tidy()
     assert len(desk.events) == 2, "it was open meanwhile"
-
-
-@pytest.mark.parametrize(("next_s", "wait_s"), [(None, INTERVAL_S), (2.0, 2.0), (9e9, INTERVAL_S)])
-def test_next_pass_comes_when_it_is_worth_it(next_s: float | None, wait_s: float) -> None:
-    assert Desk(found=FilesFound(next_s=next_s)).keeper().tidy() == wait_s

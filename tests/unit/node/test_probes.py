@@ -43,7 +43,6 @@ class Asked:
     def __init__(self, folder: Path) -> None:
         self.served, self.view, self.is_reported = Served(folder), View(), True
         self.taken: dict[str, str] = {}
-        self.limiter = ""
         probes = NodeProbes(
             settings=lambda: self.served.settings,
             vendors=ALL,
@@ -51,7 +50,6 @@ class Asked:
             view=cast(WatchedCluster, self.view),
             is_reported=lambda: self.is_reported,
             why_taken=lambda name: self.taken.get(name, ""),
-            limiter=lambda: self.limiter,
         )
         self.questions = probes.questions()
 
@@ -108,30 +106,6 @@ def test_node_whose_cards_others_serve_is_ready_without_a_registration(
     assert asked.ready() == wanted
 
 
-def test_driver_that_is_down_is_the_reason_of_a_missing_registration(asked: Asked) -> None:
-    asked.served.card_backend.error = DriverUnavailable("acme driver is not there")
-    asked.show(gpus=True, cards=True, registered="")
-    assert asked.ready() == "acme driver is not there"
-
-
-def test_registration_that_is_lost_makes_the_node_unready_again(asked: Asked) -> None:
-    asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
-    asked.served.card.lifecycle.registered.clear()
-    assert asked.ready() == NOT_YET
-
-
-def test_reason_of_a_lost_registration_is_told(asked: Asked) -> None:
-    asked.show(gpus=True, cards=True, registered=CARD)
-    asked.served.gpu.lifecycle.problem = "kubelet has ended the stream"
-    assert asked.ready() == "kubelet has ended the stream"
-
-
-def test_resource_that_another_plugin_took_makes_the_node_unready(asked: Asked) -> None:
-    asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
-    asked.taken[GPU] = "another device plugin has taken it"
-    assert asked.ready() == "another device plugin has taken it"
-
-
 @pytest.mark.parametrize(
     ("view", "words"),
     [
@@ -165,7 +139,15 @@ def test_alive_while_every_backend_looks_at_its_cards(
     assert ("1000 s" in found) == (max(ages) > 0)
 
 
-def test_limiter_that_is_not_the_wanted_one_makes_the_daemon_unready(asked: Asked) -> None:
-    assert asked.ready("limiter") == ""
-    asked.limiter = "no limiter with the sha256 ab is there: install it"
-    assert asked.ready("limiter") == asked.limiter
+def test_reason_why_a_resource_is_not_served_is_told(asked: Asked) -> None:
+    asked.served.card_backend.error = DriverUnavailable("acme driver is not there")
+    asked.show(gpus=True, cards=True, registered="")
+    assert asked.ready() == "acme driver is not there"
+    asked.served.card_backend.error = None
+    asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
+    assert asked.ready() == ""
+    asked.served.gpu.lifecycle.registered.clear()
+    asked.served.gpu.lifecycle.problem = "kubelet has ended the stream"
+    assert asked.ready() == "kubelet has ended the stream"
+    asked.taken[CARD] = "another device plugin has taken it"
+    assert asked.ready() == "another device plugin has taken it"

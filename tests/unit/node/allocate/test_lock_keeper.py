@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,10 +11,9 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.clock import FakeClock, soon
+from tests.fakes.clock import FakeClock
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.pods import NODE, Box, Part, reserved_pod
-from tests.fakes.waiting import eventually
 from tests.unit.node.holdings.uses import VENDOR, live_use
 
 P = reserved_pod("p", [Box(memory_mib=1)], {"main": [Part(uuid=uuid(0), memory_mib=1)]})
@@ -44,67 +41,6 @@ def keeper(
 
 def locked(text: str | None, *pods: Pod) -> FakeCluster:
     return FakeCluster(*pods, annotations={names.NODE_LOCK: text} if text is not None else {})
-
-
-@pytest.mark.parametrize(
-    ("text", "owner"),
-    [
-        (None, ""),
-        ("", ""),
-        ("rubbish", ""),
-        (YOUNG, ""),
-        (f"{YOUNG},default,p", "default/p"),
-        (f"{YOUNG},default", ""),
-        (f"{OLD},default,p", ""),
-    ],
-    ids=["free", "empty", "rubbish", "ownerless", "owned", "half", "expired"],
-)
-def test_owner_is_named_only_by_a_whole_lock_in_force(text: str | None, owner: str) -> None:
-    assert keeper(locked(text)).owner_now(soon()) == owner
-
-
-def test_owner_is_read_from_the_api_server_not_from_the_watch() -> None:
-    cluster = locked(f"{YOUNG},default,p")
-    cluster.set_node({names.NODE_LOCK: f"{YOUNG},default,q"}, is_shown=False)
-    assert keeper(cluster).owner_now(soon()) == "default/q"
-
-
-@pytest.mark.parametrize(
-    ("text", "is_freed"),
-    [
-        (None, False),
-        (f"{YOUNG},default,p", True),
-        (f"{YOUNG},default,p-1", False),
-        (f"{YOUNG},other,p", False),
-        (f"{YOUNG},default,", False),
-        (YOUNG, False),
-    ],
-    ids=["free", "ours", "name-begins-alike", "other-namespace", "no-name", "ownerless"],
-)
-def test_text_is_that_of_the_lock_of_exactly_this_pod(text: str | None, is_freed: bool) -> None:
-    cluster, removed = locked(text, P), list[str]()
-    found = keeper(cluster, removed=removed)
-    assert bool(found.text_of(P)) == is_freed
-    if is_freed:
-        found.remove(found.text_of(P))
-    assert (names.NODE_LOCK in cluster.actual_node.annotations) == (
-        text is not None and not is_freed
-    )
-    assert removed == (["served"] if is_freed else [])
-
-
-def test_text_while_the_watch_shows_no_node_is_empty() -> None:
-    cluster = locked(f"{YOUNG},default,p", P)
-    cluster.shown_node = None
-    assert not keeper(cluster).text_of(P)
-
-
-def test_remove_leaves_a_later_lock_of_a_pod_of_the_same_name() -> None:
-    later = "2027-01-15T08:00:09Z,default,p"
-    cluster, removed = locked(later, P), list[str]()
-    keeper(cluster, removed=removed).remove(f"{YOUNG},default,p")
-    assert cluster.actual_node.annotations[names.NODE_LOCK] == later
-    assert removed == []
 
 
 @pytest.mark.parametrize(
@@ -178,49 +114,3 @@ def test_look_unreadable_time_counts_from_first_sight() -> None:
     clock.advance(2)
     kept.look()
     assert names.NODE_LOCK not in cluster.actual_node.annotations
-
-
-def test_run_looks_after_every_wake_and_ends() -> None:
-    cluster, stop = locked(None, P), threading.Event()
-    kept = keeper(cluster)
-    thread = threading.Thread(target=kept.run, args=(stop,))
-    thread.start()
-    cluster.set_node({names.NODE_LOCK: f"{YOUNG},default,gone"})
-    kept.wake()
-    eventually(lambda: names.NODE_LOCK not in cluster.actual_node.annotations)
-    stop.set()
-    kept.wake()
-    thread.join(10.0)
-    assert not thread.is_alive()
-
-
-class OneRound(threading.Event):
-    """A stop that lets one settling time pass, during which something happens."""
-
-    def __init__(self, happens: Callable[[], None]) -> None:
-        super().__init__()
-        self._happens = happens
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._happens()
-        self.set()
-        return False
-
-
-@pytest.mark.parametrize(
-    ("later", "removed"),
-    [
-        (f"{YOUNG},default,p", ["stale"]),
-        (f"{YOUNG},default,next", []),
-        (None, []),
-    ],
-    ids=["stands", "taken-by-the-next", "freed-by-allocate"],
-)
-def test_run_leaves_a_lock_alone_that_changes_while_it_settles(
-    later: str | None, removed: list[str]
-) -> None:
-    cluster, reasons = locked(f"{YOUNG},default,p", SERVED), list[str]()
-    kept = keeper(cluster, removed=reasons)
-    kept.wake()
-    kept.run(OneRound(lambda: cluster.set_node({names.NODE_LOCK: later} if later else {})))
-    assert reasons == removed

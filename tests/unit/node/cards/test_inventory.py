@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
 
 from hami_node.errors import ConfigError
-from hami_node.model import Device, Uuid, uuid_of
+from hami_node.model import Device, Uuid
 from hami_node.node.cards.inventory import (
-    Inventory,
     InventoryChange,
     diff,
     kubelet_list,
@@ -17,12 +15,6 @@ from hami_node.node.cards.inventory import (
 from tests.fakes.cards import card, uuid
 
 COUNT = "nvidia.deviceSplitCount"
-
-
-def test_device_ids_lead_back_to_their_card() -> None:
-    ids = card(3, slots=12).device_ids
-    assert len(set(ids)) == 12
-    assert {uuid_of(name) for name in ids} == {uuid(3)}
 
 
 @pytest.mark.parametrize(
@@ -56,10 +48,6 @@ def test_size_guard_identifier_too_long_for_kubelet_is_refused() -> None:
     refuse_oversize((card(uuid=Uuid("G" * 61), slots=10),), COUNT)
     with pytest.raises(ConfigError, match="64 characters"):
         refuse_oversize((card(uuid=Uuid("G" * 61), slots=11),), COUNT)
-
-
-def test_size_guard_no_card_is_no_problem() -> None:
-    refuse_oversize((), COUNT)
 
 
 BAD = card(0, healthy=False)
@@ -97,40 +85,3 @@ def test_diff_two_passes_name_what_changed(
 ) -> None:
     assert diff(old, new) == wanted
     assert bool(wanted) == (old != new)
-
-
-def test_inventory_same_cards_again_keep_the_version() -> None:
-    inventory = Inventory()
-    assert inventory.replace((card(),))
-    version, cards = inventory.snapshot()
-    assert not inventory.replace((card(),))
-    assert inventory.snapshot() == (version, cards)
-
-
-def test_inventory_change_wakes_who_waits() -> None:
-    inventory, woken = Inventory(), threading.Event()
-
-    def wait() -> None:
-        inventory.wait_newer_or(0, lambda: False, 30.0)
-        woken.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    inventory.replace((card(),))
-    assert woken.wait(10.0)
-    thread.join()
-
-
-def test_inventory_stream_that_ended_is_woken_without_a_change() -> None:
-    inventory, over, woken = Inventory(), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        inventory.wait_newer_or(0, over.is_set, 30.0)
-        woken.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    over.set()
-    inventory.wake()
-    assert woken.wait(10.0)
-    thread.join()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hami_node.model import Device, Uuid, uuid_of
+from hami_node.model import Device, Uuid
 from hami_node.node.cards.inventory import kubelet_list
 from hami_node.node.cards.numa_hints import SURE_S, NumaHints, why_hidden
 from hami_node.node.cards.preference import CardChoice, choose_ids
@@ -141,16 +141,6 @@ def test_with_hints_whoever_fits_beside_a_card_is_admitted_and_survives_kubelets
             assert not machine.kubelet.killed_by_restart(), (seed, pod)
 
 
-@pytest.mark.parametrize("policy", list(Policy))
-def test_without_hints_cards_never_have_a_pod_rejected(policy: Policy) -> None:
-    for seed in range(8):
-        machine = Machine(policy=policy, cards=LAYOUTS["four-and-four"], is_on=False)
-        for pod, _, is_admitted in lives(machine, seed):
-            has_cpus = max(machine.kubelet.free_cpus.values()) >= 8 or is_admitted
-            assert is_admitted or not has_cpus, (seed, pod)
-            assert not machine.kubelet.killed_by_restart(), (seed, pod)
-
-
 @pytest.mark.parametrize("policy", STRICT)
 @pytest.mark.parametrize("layout", ["four-and-four", "seven-and-one", "one-unknown", "not-shared"])
 def test_hints_without_this_care_would_have_pods_rejected(policy: Policy, layout: str) -> None:
@@ -160,14 +150,6 @@ def test_hints_without_this_care_would_have_pods_rejected(policy: Policy, layout
         machine = Machine(policy=policy, cards=LAYOUTS[layout], is_on=False, is_naive=True)
         rejected += sum(fits and not is_in for _, fits, is_in in lives(machine, seed))
     assert rejected
-
-
-def test_hints_are_shown_on_a_node_with_room() -> None:
-    machine = Machine(policy=Policy.SINGLE, cards=LAYOUTS["four-and-four"])
-    assert machine.hints.are_shown
-    machine.admit("p", 4, [uuid(1)])
-    assert machine.hints.are_shown
-    assert {uuid_of(name) for name in machine.entries["p"].device_ids} == {uuid(1)}
 
 
 def test_hints_go_before_a_numa_node_runs_out_and_return_when_the_last_unaligned_has_ended() -> (

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
 
 from hami_node.errors import KubeError, KubeletError, NoPendingPod
 from hami_node.model import ContainerKind, Pod
+from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.identity import Identity, IdentitySources
 from hami_node.ports import HeldContainer
-from hami_node.record.ledger import Entry
+from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
@@ -60,22 +60,29 @@ def served(pod: Pod) -> Pod:
     return noted(pod, phase=names.PHASE_SUCCESS, rest=";" * len(pod.containers))
 
 
+def identity_of(
+    cluster: FakeCluster,
+    resources: FakeResources,
+    live: LiveUse,
+    ledger: Ledger,
+    lock_owner: str = "",
+) -> Identity:
+    sources = IdentitySources(
+        live=live,
+        ledger=ledger,
+        kube=cluster,
+        resources=resources,
+        lock_owner=lambda _: lock_owner,
+    )
+    return Identity(vendor=VENDOR, resource=GPU, sources=sources, node_name=NODE)
+
+
 def identity(
     cluster: FakeCluster, resources: FakeResources, *entries: Entry, lock_owner: str = ""
 ) -> Identity:
     ledger = a_ledger(*entries)
-    return Identity(
-        vendor=VENDOR,
-        resource=GPU,
-        sources=IdentitySources(
-            live=live_use(cluster, ledger=ledger),
-            ledger=ledger,
-            kube=cluster,
-            resources=resources,
-            lock_owner=lambda _: lock_owner,
-        ),
-        node_name=NODE,
-    )
+    live = live_use(cluster, ledger=ledger)
+    return identity_of(cluster, resources, live, ledger, lock_owner)
 
 
 def find(
@@ -87,38 +94,31 @@ def find(
 NONE: tuple[str, ...] = ()
 
 
+OTHERS = {
+    "failed": waiting("q", phase="Failed"),
+    "succeeded": waiting("q", phase="Succeeded"),
+    "refused": noted(waiting("q"), phase=names.PHASE_FAILED),
+    "on-another-node": waiting("q", node_name="n2"),
+    "asks-for-none": decode_pod(pod_body("q", [Box(cards=0)])),
+    "asks-for-two": waiting("q", 2),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_find_pod_that_is_listed_beside_another_is_meant(other: Pod) -> None:
+    listed = held("q", main=NONE) + held("p", main=NONE)
+    assert find((waiting(), other), listed) == "default/p/main"
+
+
 @pytest.mark.parametrize(
     ("pods", "listed"),
     [
         ((waiting(),), held("p", main=NONE)),
         ((waiting(), served(waiting("q"))), held("q", main=("y-1",)) + held("p", main=NONE)),
-        ((waiting(), waiting("q", phase="Failed")), held("q", main=NONE) + held("p", main=NONE)),
-        ((waiting(), waiting("q", phase="Succeeded")), held("q", main=NONE) + held("p", main=NONE)),
-        (
-            (waiting(), noted(waiting("q"), phase=names.PHASE_FAILED)),
-            held("q", main=NONE) + held("p", main=NONE),
-        ),
-        ((waiting(), waiting("q", node_name="n2")), held("q", main=NONE) + held("p", main=NONE)),
-        (
-            (waiting(), decode_pod(pod_body("q", [Box(cards=0)]))),
-            held("q", main=NONE) + held("p", main=NONE),
-        ),
         ((waiting(),), held("gone", main=NONE) + held("p", main=NONE)),
         ((waiting(), waiting("q")), held("p", main=NONE)),
-        ((waiting(), waiting("q", 2)), held("q", main=NONE) + held("p", main=NONE)),
     ],
-    ids=[
-        "alone",
-        "other-holds-ids",
-        "other-failed",
-        "other-succeeded",
-        "other-refused",
-        "other-node",
-        "other-asks-for-none",
-        "other-unknown-to-the-api",
-        "other-not-listed",
-        "other-asks-for-two",
-    ],
+    ids=["alone", "other-holds-ids", "other-unknown-to-the-api", "other-not-listed"],
 )
 def test_find_one_pod_waits_in_the_list_it_is_meant(
     pods: tuple[Pod, ...], listed: tuple[HeldContainer, ...]
@@ -150,43 +150,6 @@ def test_find_in_doubt_refuses_and_names_the_candidates(
     with pytest.raises(NoPendingPod) as caught:
         find(pods, listed)
     assert words in str(caught.value)
-
-
-def test_find_pod_refused_before_is_no_candidate_again() -> None:
-    cluster = FakeCluster(waiting("a"), waiting("b"))
-    found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
-    found.was_refused(cluster.actual["default", "a"])
-    assert found.find(("x-1",), soon()).name == "default/b/main"
-
-
-def test_find_watch_lags_behind_ended_pods_both_are_read_anew() -> None:
-    cluster = FakeCluster(waiting("a"), waiting("b"))
-    cluster.actual["default", "a"] = waiting("a", phase="Failed")
-    found = identity(cluster, FakeResources(*held("a", main=NONE), *held("b", main=NONE)))
-    assert found.find(("x-1",), soon()).name == "default/b/main"
-
-
-def test_find_watch_shows_no_reservation_yet_the_pod_is_read() -> None:
-    cluster = FakeCluster(waiting())
-    cluster.shown["default", "p"] = waiting(annotations={})
-    assert (
-        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon()).problem == ""
-    )
-    assert cluster.reads == ["default/p"]
-
-
-def test_find_watch_shows_everything_nothing_is_read() -> None:
-    cluster = FakeCluster(waiting())
-    identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
-    assert cluster.reads == []
-
-
-def test_find_listed_pod_stays_unreadable_is_refused_by_name() -> None:
-    cluster = FakeCluster(waiting())
-    cluster.shown.clear()
-    cluster.fail_next(*[KubeError("down")] * 100)
-    with pytest.raises(NoPendingPod, match=r"lists default/p, .* can't be read \(down\)"):
-        identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
 
 
 # -- containers in order ---------------------------------------------------------------------------
@@ -280,25 +243,6 @@ def test_find_init_container_again_after_its_pod_runs_is_a_repeat() -> None:
 
 
 # -- without kubelet's list ------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("pods", "owner", "count", "wanted"),
-    [
-        ((waiting("a"),), "default/a", 1, "default/a/main"),
-        ((waiting("a"), waiting("b", 2)), "default/b", 2, "default/b/main"),
-        ((waiting("a"), served(waiting("b"))), "default/a", 1, "default/a/main"),
-        ((waiting("a"), waiting("b", phase="Failed")), "default/a", 1, "default/a/main"),
-        ((waiting("a"), waiting("b", phase="Running")), "default/a", 1, "default/a/main"),
-    ],
-    ids=["only-one", "by-count", "other-served", "other-failed", "other-runs"],
-)
-def test_find_list_unreadable_the_lock_owner_is_served_if_no_other_could_be_meant(
-    pods: tuple[Pod, ...], owner: str, count: int, wanted: str
-) -> None:
-    resources = FakeResources(error=KubeletError("gone"))
-    cluster = FakeCluster(*pods)
-    cluster.shown.clear()  # the watch has no say in it
-    found = identity(cluster, resources, lock_owner=owner)
-    assert found.find(tuple(f"x-{n}" for n in range(count)), soon()).name == wanted
 
 
 @pytest.mark.parametrize(
@@ -331,20 +275,6 @@ def test_find_list_unreadable_and_doubt_refuses(
         found.find(tuple(f"x-{n}" for n in range(count)), soon())
 
 
-def test_find_next_counts_without_ids() -> None:
-    cluster = FakeCluster(waiting(cards=2))
-    found = identity(cluster, FakeResources(*held("p", main=NONE))).find_next(2, (), soon())
-    assert len(found.grants) == 2
-
-
-def test_grants_of_a_candidate_without_slots_are_none() -> None:
-    bare: Mapping[str, str] = {}
-    cluster = FakeCluster(waiting(annotations=bare))
-    found = identity(cluster, FakeResources(*held("p", main=NONE))).find(("x-1",), soon())
-    assert found.grants == ()
-    assert "did not come through the scheduler" in found.problem
-
-
 def test_find_init_after_a_sidecar_that_runs_is_not_taken_for_the_app() -> None:
     boxes = [
         Box(name="s", memory_mib=100, kind=ContainerKind.SIDECAR),
@@ -368,15 +298,6 @@ def test_find_sidecar_without_a_slot_is_never_lent_the_apps() -> None:
     )
     assert found.container.name == "s"
     assert "reserved nothing for this sidecar" in found.problem
-
-
-def test_find_new_pod_behind_an_ended_one_of_the_same_name() -> None:
-    old = replace(waiting("web-0"), uid="uid-old", phase="Failed")
-    new = replace(waiting("web-0"), uid="uid-new")
-    cluster = FakeCluster(new)
-    cluster.shown = {("default", "web-0"): old}
-    found = identity(cluster, FakeResources(*held("web-0", main=NONE))).find(("x-1",), soon())
-    assert found.pod.uid == "uid-new"
 
 
 # -- before a refusal ------------------------------------------------------------------------------
@@ -422,14 +343,6 @@ def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_notice
     assert cluster.reads[-1] == "default/old"
 
 
-def test_holder_that_kubelet_lists_is_not_asked_about() -> None:
-    cluster = FakeCluster(served(waiting("old", phase="Running")), waiting())
-    found = identity(cluster, FakeResources(*held("old", main=("y-1",)), *held("p", main=NONE)))
-    found.find(("x-1",), soon())
-    assert not found.notice_ended(soon())
-    assert cluster.reads == []
-
-
 INITS = 100
 
 
@@ -440,18 +353,7 @@ def calls_for_the_next(served: int) -> int:
     text = layout(boxes, {box.name: ONE for box in boxes})
     cluster, ledger = FakeCluster(), a_ledger()
     live = live_use(cluster, ledger=ledger)
-    found = Identity(
-        vendor=VENDOR,
-        resource=GPU,
-        sources=IdentitySources(
-            live=live,
-            ledger=ledger,
-            kube=cluster,
-            resources=FakeResources(*held("p", main=NONE)),
-            lock_owner=lambda _: "",
-        ),
-        node_name=NODE,
-    )
+    found = identity_of(cluster, FakeResources(*held("p", main=NONE)), live, ledger)
     calls = 0
 
     def count(*_: object) -> None:

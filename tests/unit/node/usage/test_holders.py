@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hami_node.model import Device, Pod
 from hami_node.node.usage.holders import CARD_UNKNOWN, Holders
-from hami_node.ports import UnreadUse
+from hami_node.ports import ContainerUse, UnreadUse
 from hami_node.record.ledger import Entry
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.on_node.usage import Holder
@@ -49,10 +51,6 @@ def test_cards_are_in_the_order_in_which_the_container_sees_them() -> None:
     assert holder.folder_name == "uid-p_main"
 
 
-def test_only_those_of_the_vendor() -> None:
-    assert names(an_entry("a"), an_entry("b", vendor="ACME")) == ["a/main"]
-
-
 def test_ended_containers_and_pods_are_left_out() -> None:
     entries = an_entry("a"), an_entry("a", "side"), an_entry("b"), an_entry("c")
     pods = pod("a", side=137), pod("b", "Failed"), pod("c", "Pending")
@@ -80,10 +78,6 @@ def test_container_that_waits_to_be_started_again_is_left_out() -> None:
     assert names(an_entry("a"), an_entry("a", "side"), pods=(waiting,)) == ["a/side"]
 
 
-def test_pod_that_is_not_listed_yet_counts() -> None:
-    assert names(an_entry()) == ["p/main"]
-
-
 def test_entry_of_an_unknown_container_has_no_folder() -> None:
     assert names(an_entry("p", "")) == []
 
@@ -105,8 +99,29 @@ def test_entry_that_can_not_be_read_is_left_out() -> None:
     assert names(an_entry(grants="x"), an_entry("b")) == ["b/main"]
 
 
-def test_changed_entry_is_read_again() -> None:
-    holders = Holders(nvidia_protocol())
-    cards = {item.uuid: item for item in CARDS}
-    assert len(holders.of((an_entry(),), {}, cards)[0][0].cards) == 1
-    assert len(holders.of((an_entry(grants=TWO_CARDS),), {}, cards)[0][0].cards) == 2
+@pytest.mark.parametrize(
+    ("limit_bytes", "position", "reason", "is_beyond"),
+    [
+        (8000 << 20, 0, "", False),
+        (1, 0, "", False),
+        ((8000 << 20) + 1, 0, "", True),
+        (None, 0, "", True),
+        (0, 0, "", True),
+        (1, 1, "", True),  # it has its card behind others
+        (1, 0, "impossible", True),  # it may hide its limits
+    ],
+)
+def test_container_that_may_have_more_in_force_than_on_record_is_told(
+    limit_bytes: int | None, position: int, reason: str, *, is_beyond: bool
+) -> None:
+    holders, cards = Holders(nvidia_protocol()), {item.uuid: item for item in CARDS}
+    entry = an_entry(grants=f"{uuid(0)},NVIDIA,8000,20:;")
+    holders.of((entry,), {}, cards)
+    use = ContainerUse(
+        namespace="default", pod="p", container="main", uuid=uuid(0), index=0, position=position,
+        memory_bytes=7, context_bytes=1, module_bytes=2, data_bytes=4, core_percent=30,
+        limit_bytes=limit_bytes, core_limit_percent=None, last_kernel_s=None,
+    )  # fmt: skip
+    unread = UnreadUse(namespace="default", pod="p", container="main", reason=reason)
+    found = holders.beyond(cards, (use,), (unread,) if reason else ())
+    assert found == ({entry.key} if is_beyond else set())

@@ -38,11 +38,6 @@ def test_memory_of_the_instance_is_its_containers(divided: DividedCards) -> None
     assert (use.core_percent, use.core_limit_percent, use.last_kernel_s) == (None, None, None)
 
 
-def test_processes_that_were_not_told_are_absent(divided: DividedCards) -> None:
-    (use,) = uses(divided, replace(READ, processes=None))
-    assert use.processes is None
-
-
 @pytest.mark.parametrize(
     "read",
     [
