@@ -16,7 +16,7 @@ import pytest
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.resize import is_about
+from hami_node.wire.resize import Approval, encode_approval, is_about
 from tests.fakes.cards import MEMORY_MIB, uuid
 from tests.fakes.limited import LimitedContainer
 from tests.fakes.pods import NODE, Box, Part
@@ -195,6 +195,11 @@ def test_limit_is_kept_in_force_without_any_resize(rig: Rig) -> None:
     eventually(lambda: (rig.metric("resizes_total", result="kept") or 0) >= 2, LIMIT_S)
 
 
+@shows(
+    "Z6",
+    fault="a resized container changes its own limit, or restarts with a new usage file",
+    happens="the next pass writes the limit of the ledger again",
+)
 def test_repeated_allocate_and_restarted_container_have_the_new_limits(cluster: Cluster) -> None:
     a = cluster.run("a", 10_000)
     cluster.ask("a", gpumem=20_000)
@@ -205,8 +210,9 @@ def test_repeated_allocate_and_restarted_container_have_the_new_limits(cluster: 
 
     cluster.ask("a", gpumem=5000)
     cluster.settled("a", "done")
+    a.path.unlink()
     a.start({f"{nvidia_names.ENV_MEMORY_LIMIT}_0": "10000m"}, (uuid(0),))
-    assert a.limit_mib() == 5000
+    eventually(lambda: a.limit_mib() == 5000, LIMIT_S)
     a.tamper(30_000)
     eventually(lambda: a.limit_mib() == 5000, LIMIT_S)
 
@@ -244,6 +250,11 @@ def test_program_that_has_mapped_its_file_sees_the_new_limit(
     told("refused 2001 of 2000")
 
 
+@shows(
+    "Z5",
+    fault="a pod is to be resized on a node whose scheduler is not our extender",
+    happens="the pod is told once, by its state and an Event, that a resize needs our extender",
+)
 def test_node_without_our_extender_says_so_once(rig: Rig) -> None:
     cluster = Cluster(rig)
     a = cluster.run("a", 10_000)
@@ -256,6 +267,13 @@ def test_node_without_our_extender_says_so_once(rig: Rig) -> None:
     rig.wait_registered()
     assert "hami-node's extender" in cluster.settled("a", "refused")
     assert len(rig.events("ResizeRefused")) == 1
+    cluster.ask("a", gpumem=30_000)
+    grants = {"main": f"{uuid(0)},NVIDIA,30000,20:;"}
+    forged = Approval(id="forged", uid=rig.pod("a").uid, vendor="NVIDIA", grants=grants)
+    notes = {names.POD_RESIZE_APPROVED: encode_approval(forged)}
+    rig.api.annotate("pods", "a", notes, "default")
+    assert "hami-node's extender" in cluster.settled("a", "refused")
+    eventually(lambda: len(rig.events("ResizeRefused")) == 2, LIMIT_S)
     assert a.limit_mib() == 10_000
 
 
