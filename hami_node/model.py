@@ -5,7 +5,7 @@ Units: memory in MiB, cores in percent of one card (100 = the whole card). None 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -105,6 +105,22 @@ def own_ids(cards: Iterable[Device]) -> Mapping[str, Uuid]:
 def uuid_of(device_id: str, own: Mapping[str, Uuid] = NO_OWN_IDS) -> Uuid:
     """The card behind a device ID; `own` are those that are not made from a card's UUID."""
     return own.get(device_id) or Uuid(device_id.rpartition("-")[0])
+
+
+_MAX_SLOT_DIGITS: Final = 6
+
+
+def is_own_id(device_id: str, uuids: Collection[str], ids: Collection[str] = ()) -> bool:
+    """Whether this is `<uuid>-<i>` of one of our cards, or of a card like ours that was lost.
+
+    `ids` are those of our cards that have another form.
+    """
+    if device_id in ids:
+        return True
+    uuid, slot = uuid_of(device_id), device_id.rpartition("-")[2]
+    if not (slot.isdecimal() and slot.isascii() and len(slot) <= _MAX_SLOT_DIGITS):
+        return False
+    return uuid in uuids or any(uuid.count("-") == ours.count("-") for ours in uuids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -20,16 +20,17 @@ from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.pages import PageServer
 from hami_node.metrics.server import MetricsServer, ProbeServer
 from hami_node.model import Uuid
-from hami_node.node.allocate.owed import NAME as OWED
-from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.allocators import build_allocators, build_locks
+from hami_node.node.allocate.allocator import PodAllocator
+from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.phases import Phases
 from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.room import Room
 from hami_node.node.holdings.settler import Settler, complete_record
 from hami_node.node.holdings.vanished import Vanished
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
-from hami_node.node.outsiders import Outsiders, build_rivals
+from hami_node.node.loop import Loop, Step
+from hami_node.node.outsiders import Outsiders
 from hami_node.node.part_keeper import PartKeeper
 from hami_node.node.parts import ClusterParts, NodeParts, Service
 from hami_node.node.probes import NodeProbes
@@ -42,12 +43,15 @@ from hami_node.node.report.node_marks import NodeMarks
 from hami_node.node.report.readings import NodeCards
 from hami_node.node.report.reporter import Reporter
 from hami_node.node.report.reruns import Reruns
-from hami_node.node.resizing import build_keeper, build_words
+from hami_node.node.resize.enforcer import resize_vendors
+from hami_node.node.resize.keeper import ResizeKeeper
+from hami_node.node.resize.words import ResizedWords
+from hami_node.node.rivals import Rivals
 from hami_node.node.usage.passes import UsagePasses
 from hami_node.ports import EventNote
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import NAME as LEDGER
-from hami_node.record.ledger import Found, Ledger
+from hami_node.record.ledger import Found, Key, Ledger
 from hami_node.vendors.on_node.publication import CardSources, Publication
 from hami_node.vendors.spec import AnyVendor, protocol_of, protocols_of
 
@@ -80,10 +84,13 @@ class ClusterServices:
             ledger=self.ledger,
             live=self.live,
             notify=self._notify,
+            wake=self.wake,
         )
+        self._outsiders = Outsiders(parts, self._cluster)
         self._report()
         self._serve()
         self._servers = self._build_servers()
+        self._loop = self._build_loop()
         self._services = self._build_services()
 
     def _reach_cluster(self) -> None:
@@ -113,7 +120,8 @@ class ClusterServices:
             RecordFile(settings.record_dir, LEDGER),
             on_failure=self.metrics.count_record_failure,
         )
-        self._loaded = threading.Event()
+        self._found: Found | None = None
+        """What was read of the record; None before that."""
         self.live = LiveUse(
             watched=self.view,
             vendors=self._served,
@@ -121,15 +129,6 @@ class ClusterServices:
             clock=parts.clock,
             on_listed=lambda listed: self._outsiders.settled(listed),
             cards=parts.cards,
-        )
-        self._outsiders = Outsiders(
-            parts,
-            ledger=self.ledger,
-            live=lambda: self.live,
-            node=self.view.node,
-            metrics=self.metrics,
-            notify=self._notify,
-            on_change=self.wake,
         )
         self._reruns = Reruns(self._notify)
         vanished = Vanished(parts.clock, self._notify)
@@ -139,14 +138,8 @@ class ClusterServices:
 
     def _report(self) -> None:
         """What the node object and its pods are told."""
-        parts, settings = self._parts, self._parts.settings()
-        self._locks = build_locks(parts, self._cluster)
-        self.owed = OwedWrites(
-            kube=self._kube,
-            locks=self._locks,
-            file=RecordFile(settings.record_dir, OWED),
-            clock=parts.clock,
-        )
+        parts = self._parts
+        self._locks = LockKeeper(parts, self._cluster)
         self._divided = DividedReport(
             parts.vendor_cards,
             self._served,
@@ -164,14 +157,18 @@ class ClusterServices:
             node=self.view.node,
             ledger=self.ledger,
             on_change=self._reporter.wake,
-            clock=parts.clock,
         )
 
     def _serve(self) -> None:
         """Answers to kubelet, and what follows containers while they run and after."""
         parts = self._parts
-        self._allocators = build_allocators(parts, self._cluster, self._locks, self.owed)
-        self._resizes = build_keeper(
+        self._phases = Phases(self._cluster)
+        self._allocators = {
+            resource.name: PodAllocator(parts, self._cluster, owner, resource, self._locks)
+            for owner in parts.vendor_cards
+            for resource in owner.resources
+        }
+        self._resizes = ResizeKeeper(
             parts,
             self._cluster,
             is_loaded=self._outsiders.recorded.is_set,
@@ -182,45 +179,45 @@ class ClusterServices:
             live=self.live,
             kube=self._kube,
             resources=self._kubelet,
-            clock=parts.clock,
             on_settled=self._settled,
         )
-        self._rivals = build_rivals(parts, self._cluster, self._outsiders.listed)
-        self._files = FileKeeper(parts, self._cluster, self._outsiders.recorded)
-        self._card_parts = PartKeeper(parts, self._cluster, self._outsiders.recorded)
-        self.usage = UsagePasses(
-            settings=parts.settings,
-            metrics=self.metrics,
-            vendor_cards=parts.vendor_cards,
-            protocols=self._served,
-            ledger=self.ledger,
-            live=self.live,
-            clock=parts.clock,
-            on_beyond=self._resizes.suspect,
+        self._rivals = Rivals(parts, self._cluster, self._outsiders.listed)
+        self._files = FileKeeper(parts, self._cluster)
+        self._card_parts = PartKeeper(parts, self._cluster)
+        self.usage = UsagePasses(parts, self._cluster, self._suspect)
+
+    def _build_loop(self) -> Loop:
+        """What is looked at again and again, in this order."""
+        hand_overs, usage = self._hand_overs, self.usage
+        parts, files = map(self._once_recorded, (self._card_parts.keep, self._files.tidy))
+        steps = (
+            Step(name="record", look=self._settle, is_told=True, settle_s=0.5),
+            Step(name="hand-over", look=hand_overs.look, end=hand_overs.end, is_told=True),
+            Step(name="phases", look=self._phases.look, is_told=True),
+            Step(name="locks", look=self._locks.watch, is_told=True),
+            Step(name="rivals", look=self._rivals.check),
+            Step(name="card-parts", look=parts, is_told=True, settle_s=0.2),
+            Step(name="resizes", look=self._resizes.look_if_due, is_told=True, settle_s=0.05),
+            Step(name="files", look=files),
+            Step(name="usage", look=self._look_at_usage, end=usage.end),
         )
+        return Loop(steps, self._parts.clock)
+
+    def _once_recorded(self, look: Callable[[], float | None]) -> Callable[[], float | None]:
+        """Before the record is complete it is not known who holds what."""
+        return lambda: look() if self._outsiders.recorded.is_set() else None
 
     def _build_services(self) -> tuple[Service, ...]:
         """All that runs in a thread of its own until the daemon stops."""
-        watch, reporter = self._parts.config_watch, self._reporter
-        settler, locks, gauges = self._settler, self._locks, self._gauges
-        resizes, card_parts = self._resizes, self._card_parts
-        serve, report = self._serve_when_synced, self._report_when_synced
+        watch, reporter, gauges = self._parts.config_watch, self._reporter, self._gauges
         return (
             Service(name="events", run=self._events.run, wake=self._events.wake),
-            Service(name="settler", run=serve, wake=settler.wake, is_told=True),
-            Service(name="reporter", run=report, wake=reporter.wake, is_told=True),
+            Service(name="loop", run=self._loop.run, wake=self._loop.close),
             Service(
-                name="hand-over", run=self._hand_overs.run, wake=self._hand_overs.wake, is_told=True
+                name="reporter", run=self._report_when_synced, wake=reporter.wake, is_told=True
             ),
-            Service(name="locks", run=locks.run, wake=locks.wake, is_told=True),
-            Service(name="rivals", run=self._rivals.run),
             Service(name="gauges", run=gauges.run, wake=gauges.wake, is_told=True),
-            Service(name="usage", run=self._look_when_loaded, wake=self.usage.wake),
-            Service(name="owed", run=self.owed.run, wake=self.owed.wake),
             Service(name="config", run=watch.run, wake=watch.wake),
-            Service(name="resizes", run=resizes.run, wake=resizes.wake, is_told=True),
-            Service(name="files", run=self._files.run, wake=self._files.wake),
-            Service(name="card-parts", run=card_parts.run, wake=card_parts.wake, is_told=True),
         )
 
     def _build_gauges(self) -> Gauges:
@@ -252,7 +249,8 @@ class ClusterServices:
             hand_over=lambda: self._hand_overs.summary(),
         )
         word = ClearWord([owner.backend.clear_errors for owner in parts.vendor_cards])
-        resized = build_words(parts, self.ledger, self._outsiders.recorded.is_set)
+        is_loaded, is_able = self._outsiders.recorded.is_set, bool(resize_vendors(parts))
+        resized = ResizedWords(self.ledger.entries, is_loaded, is_able=is_able)
         return Reporter(
             node_name=settings.node_name,
             kube=self._kube,
@@ -333,10 +331,11 @@ class ClusterServices:
         for service in self._services:
             parts.threads.start(service.name, partial(service.run, parts.stop))
 
-    def wake(self) -> None:
-        """Something changed: all parts check now."""
+    def wake(self, *steps: str) -> None:
+        """Something changed: these steps look soon; without a name, all parts check."""
+        self._loop.wake(*steps)
         for service in self._services:
-            if service.is_told:
+            if service.is_told and not steps:
                 service.wake()
 
     def close(self) -> None:
@@ -352,43 +351,52 @@ class ClusterServices:
         self._kubelet.close()
         self._kube.close()
 
-    def _serve_when_synced(self, stop: threading.Event) -> None:
-        found = self._read_ledger(stop)
-        if found is not None and self._wait_synced(stop):
-            complete_record(found, self.ledger, self._settler, self.metrics.count_record_rebuilt)
-            self._room.close_full()
-            self._outsiders.begin()
-            self._resizes.wake()
-            self._hand_overs.record_read()
-            for resource, allocator in zip(self._parts.resources, self._allocators, strict=True):
-                resource.allocator.put(allocator)
-            log.info("serving", extra=kv(pods=len(self.view.pods())))
-            self._settler.run(stop)
+    def _settle(self) -> float:
+        """Read the record, serve once it is complete, and from then on keep it up to date."""
+        if not self._outsiders.recorded.is_set():
+            wait_s = self._begin()
+            if wait_s:
+                return wait_s
+        return self._settler.look()
 
-    def _read_ledger(self, stop: threading.Event) -> Found | None:
-        """A disk that hangs is asked again, and calls are refused meanwhile; None at the end."""
-        self._await("the disk of its record")
-        while not stop.is_set():
+    def _begin(self) -> float:
+        """Complete the record and serve; else the seconds until the next try.
+
+        A disk that hangs is asked again, and calls are refused meanwhile.
+        """
+        if self._found is None:
+            self._await("the disk of its record")
             try:
-                found = self.ledger.load()
+                self._found = self.ledger.load()
             except RecordError:  # which was logged
-                self._parts.clock.wait(stop, RECORD_CHECK_S)
-            else:
-                self._await("the API server")
-                self._loaded.set()
-                return found
-        return None
+                return RECORD_CHECK_S
+            self._await("the API server")
+        if not self.view.is_synced():
+            return SYNC_CHECK_S
+        rebuilt = self.metrics.count_record_rebuilt
+        complete_record(self._found, self.ledger, self._settler, rebuilt)
+        self._room.close_full()
+        self._outsiders.begin()
+        self._hand_overs.record_read()
+        for resource in self._parts.resources:
+            resource.allocator.put(self._allocators[resource.name])
+        log.info("serving", extra=kv(pods=len(self.view.pods())))
+        self._loop.wake("card-parts", "resizes", "files")
+        return 0.0
 
     def _await(self, what: str) -> None:
         for resource in self._parts.resources:
             resource.allocator.awaited = what
 
-    def _look_when_loaded(self, stop: threading.Event) -> None:
+    def _look_at_usage(self) -> float:
         """What containers use needs no API server; nobody waits for what a killed daemon said."""
-        while not self._loaded.wait(SYNC_CHECK_S):
-            if stop.is_set():
-                return
-        self.usage.run(stop)
+        return self.usage.look_if_due() if self._found is not None else SYNC_CHECK_S
+
+    def _suspect(self, keys: Collection[Key]) -> None:
+        """These containers may have more memory in force than the ledger counts."""
+        self._resizes.suspect(keys)
+        if keys:
+            self._loop.wake("resizes")
 
     def _report_when_synced(self, stop: threading.Event) -> None:
         if self._wait_synced(stop):
@@ -411,8 +419,7 @@ class ClusterServices:
     def _settled(self) -> None:
         """The ledger has changed: metrics, files, and what is left of cards for schedulers."""
         self._gauges.wake()
-        self._files.wake()
-        self._card_parts.wake()
+        self._loop.wake("files", "card-parts")
         self._reporter.wake()
 
     def _look_around(self) -> int:

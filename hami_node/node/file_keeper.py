@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,37 +16,22 @@ from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
-START_CHECK_S: Final = 0.05
 STUCK_EVENT: Final = "ContainerFilesLeft"
 CLOSED_EVENT: Final = "CacheFileClosed"
 MAX_SHOWN: Final = 5
 
 
 class FileKeeper:
-    """`run` is the thread's body. It wakes when containers have ended, and rarely besides."""
+    """A step of the loop: when containers have ended, and rarely besides."""
 
-    def __init__(self, parts: NodeParts, cluster: ClusterParts, recorded: threading.Event) -> None:
-        """Wire the sources. Before `recorded` is set it is not known who holds what."""
-        self._cluster, self._clock, self._recorded = cluster, parts.clock, recorded
+    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+        """Wire the sources."""
+        self._cluster, self._clock = cluster, parts.clock
         self._owners = parts.vendor_cards
         self._present = PresentPods(cluster, parts.vendor_cards)
-        self._wake = threading.Event()
         self._told: tuple[str, ...] = ()
         self._names = PodNames(cluster.ledger, cluster.live.pods)
         self._closed: frozenset[ClosedFile] = frozenset()
-
-    def wake(self) -> None:
-        """Containers have ended."""
-        self._wake.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Tidy until stopped."""
-        while not stop.is_set():
-            if not self._recorded.wait(START_CHECK_S):
-                continue
-            wait_s = self.tidy()
-            if self._clock.wait(self._wake, wait_s):
-                self._wake.clear()
 
     def tidy(self) -> float:
         """One pass; seconds until the next one."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.model import Node, Uuid
+from hami_node.model import Uuid
 from hami_node.node.holdings.foreign import ForeignHolders, WatchedCards
-from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.observed import ObservedHoldings
-from hami_node.node.kubelet.rivals import TAKEN_EVENT, Contested, Rivals
 from hami_node.node.parts import ClusterParts, NodeParts
-from hami_node.ports import EventNote, HeldContainer
-from hami_node.record.ledger import Ledger
+from hami_node.ports import HeldContainer
 from hami_node.vendors.on_node.publication import CardSources
 from hami_node.vendors.spec import AnyVendor, Auditor, AuditOutlets
 
@@ -22,21 +18,9 @@ from hami_node.vendors.spec import AnyVendor, Auditor, AuditOutlets
 class Outsiders:
     """Takes each list of kubelet's that the daemon reads anyway, and audits. Thread-safe."""
 
-    def __init__(
-        self,
-        parts: NodeParts,
-        *,
-        ledger: Ledger,
-        live: Callable[[], LiveUse],
-        node: Callable[[], Node | None],
-        metrics: DaemonMetrics,
-        notify: Callable[[EventNote], None],
-        on_change: Callable[[], None],
-    ) -> None:
-        """Build the parts; `on_change` is called when something was closed or opened."""
-        self._parts, self._live, self._node = parts, live, node
-        self._metrics, self._notify, self._on_change = metrics, notify, on_change
-        self._ledger = ledger
+    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+        """Build the parts."""
+        self._parts, self._cluster = parts, cluster
         self._foreign = ForeignHolders(
             [
                 WatchedCards(
@@ -45,14 +29,14 @@ class Outsiders:
                 for owner in parts.vendor_cards
                 for resource in owner.resources
             ],
-            ledger=ledger,
-            pods=lambda: live().pods(),
-            on_change=on_change,
+            ledger=cluster.ledger,
+            pods=cluster.live.pods,
+            on_change=cluster.wake,
         )
         self._observed = ObservedHoldings(
             [name for vendor in parts.vendors for name in vendor.listed(self._own(vendor))],
-            ledger=ledger,
-            pods=lambda: live().pods(),
+            ledger=cluster.ledger,
+            pods=cluster.live.pods,
             clock=parts.clock,
         )
         self._auditing = threading.Lock()
@@ -69,8 +53,8 @@ class Outsiders:
         if vendor.auditor is None or vendor.counter is None:
             return None
         outlets = AuditOutlets(
-            notify=self._notify,
-            count=partial(self._metrics.count_for_vendor, vendor.counter.name),
+            notify=self._cluster.notify,
+            count=partial(self._cluster.metrics.count_for_vendor, vendor.counter.name),
             sysfs_root=self._parts.settings().sysfs_root,
             clock=self._parts.clock,
         )
@@ -118,47 +102,16 @@ class Outsiders:
         """
         if self.recorded.is_set():
             for resource in self._parts.resources:
-                resource.update_hints(self._ledger.entries())
-        node, auditors = self._node(), self._auditors.values()
+                resource.update_hints(self._cluster.ledger.entries())
+        node, auditors = self._cluster.view.node(), self._auditors.values()
         if node is None:
             return 0
         with self._auditing:
             before = [auditor.closed for auditor in auditors]
             for auditor in auditors:
-                auditor.audit(node, self._live().pods(), self._observed.held())
+                auditor.audit(node, self._cluster.live.pods(), self._observed.held())
             has_changed = before != [auditor.closed for auditor in auditors]
             drifted = sum(auditor.drifted for auditor in auditors)
         if has_changed:
-            self._on_change()
+            self._cluster.wake()
         return drifted
-
-
-def build_rivals(
-    parts: NodeParts,
-    cluster: ClusterParts,
-    on_listed: Callable[[Sequence[HeldContainer]], None],
-) -> Rivals:
-    """What notices another plugin of the resources that this daemon serves."""
-
-    def tell(resource: str, why: str) -> None:
-        cluster.metrics.set_resource_taken(resource, is_taken=bool(why))
-        node = cluster.view.node()
-        if why and node is not None:
-            cluster.notify(EventNote.about(node, TAKEN_EVENT, why))
-
-    return Rivals(
-        [
-            Contested(
-                name=resource.name,
-                lifecycle=resource.lifecycle,
-                uuids=resource.uuids,
-                ids=resource.ids,
-            )
-            for resource in parts.resources
-        ],
-        plugin_dir=parts.settings().plugin_dir,
-        held=cluster.kubelet.list,
-        on_taken=tell,
-        clock=parts.clock,
-        on_listed=on_listed,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -27,35 +26,17 @@ from hami_node.vendors.spec import protocol_of
 
 log = logging.getLogger(__name__)
 
-START_CHECK_S: Final = 0.05
-SETTLE_S: Final = 0.2
-"""Changes that come together are looked at together."""
 UNKNOWN_S: Final = 10.0
 """When it is asked again who is there, while that could not be told."""
 
 
 class PartKeeper:
-    """`run` is the thread's body. It sleeps while no vendor of this node divides cards."""
+    """A step of the loop. It sleeps while no vendor of this node divides cards."""
 
-    def __init__(self, parts: NodeParts, cluster: ClusterParts, recorded: threading.Event) -> None:
-        """Wire the sources. Before `recorded` is set it is not known who holds what."""
-        self._parts, self._cluster, self._recorded = parts, cluster, recorded
+    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+        """Wire the sources."""
+        self._parts, self._cluster = parts, cluster
         self._present = PresentPods(cluster, parts.vendor_cards)
-        self._wake = threading.Event()
-
-    def wake(self) -> None:
-        """The record, pods, cards or settings have changed."""
-        self._wake.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Look after changes, and when a pass has asked for it, until stopped."""
-        while not self._recorded.wait(START_CHECK_S):
-            if stop.is_set():
-                return
-        while not stop.is_set():
-            if self._parts.clock.wait(self._wake, self.keep()):
-                self._parts.clock.wait(stop, SETTLE_S)
-                self._wake.clear()
 
     def keep(self) -> float | None:
         """One pass over all vendors; seconds until the next one, None for the next change."""

@@ -69,7 +69,9 @@ class ClusterParts:
     Attributes:
         served: the protocols of the vendors whose resources this daemon serves.
         notify: writes an Event, later.
+        wake: these steps of the loop look soon; without a name, all that are told.
         one_at_a_time: held by whoever may give out more of this node's cards.
+        refused: uids of the pods that this process has refused, the newest.
     """
 
     metrics: DaemonMetrics
@@ -80,7 +82,9 @@ class ClusterParts:
     ledger: Ledger
     live: LiveUse
     notify: Callable[[EventNote], None]
+    wake: Callable[..., None]
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    refused: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from hami_node.clock import Deadline
 from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.cluster.watching.views import WatchedCluster
-from hami_node.errors import AllocationError, KubeletError
+from hami_node.errors import AllocationError, KubeError, KubeletError
 from hami_node.model import Node, Pod
-from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.allocators import build_allocators, build_locks
+from hami_node.node.allocate.allocator import PodAllocator
+from hami_node.node.allocate.lock_keeper import LockKeeper
+from hami_node.node.allocate.phases import Phases
 from hami_node.node.cards.preference import CardChoice
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.ports import EventNote, HeldContainer
@@ -172,16 +174,18 @@ class AllocatingDaemon:
             live=self.live,
             notify=lambda note: fate.call("notify", world.notified.append, note),
             one_at_a_time=self.one_at_a_time,
+            refused={},
+            wake=lambda *_: None,
             metrics=SimpleNamespace(
                 count_lock_removed=lambda _: None,
                 count_allocate=lambda result, _: world.results.append(result),
             ),
         )
         parts = self._parts(fate)
-        self.keeper = build_locks(parts, cluster)
-        record = MortalRecord(world, "owed", fate)
-        self.owed = OwedWrites(kube=kube, locks=self.keeper, file=record, clock=clock)
-        (self.allocator,) = build_allocators(parts, cluster, self.keeper, self.owed)
+        self.keeper, self.phases = LockKeeper(parts, cluster), Phases(cluster)
+        (owner,) = parts.vendor_cards
+        (resource,) = owner.resources
+        self.allocator = PodAllocator(parts, cluster, owner, resource, self.keeper)
         self.view.start(self.stop)
         eventually(self.view.is_synced)
         self.ledger.load()
@@ -221,9 +225,11 @@ class AllocatingDaemon:
         """Of a call that begins now."""
         return Deadline.after(self.world.budget_s, self.clock.monotonic)
 
-    def pay(self) -> None:
-        """What is done once the answer has left."""
-        self.owed.pay(threading.Event())
+    def follow_up(self) -> None:
+        """What the loop does once the answer has left."""
+        for look in (self.phases.look, self.keeper.watch):
+            with suppress(KubeError):  # tried again by a later pass
+                look()
 
     def close(self) -> None:
         """The end, orderly or not: nothing is written."""
@@ -304,17 +310,18 @@ class World(Site):
         try:
             answer = desk.allocator.allocate([ids], desk.deadline())[0]
         except AllocationError:
-            desk.pay()
+            desk.follow_up()
             raise
         self.listed.held["default", pod][container] = tuple(ids)
-        desk.pay()
+        desk.follow_up()
         return answer
 
     def kubelet_fails(self, pod: str, *, lists_ended_pods: bool = False) -> None:
         """kubelet has no answer: the pod is Failed for good."""
         if not lists_ended_pods:
             del self.listed.held["default", pod]
-        self.api.edit("pods", pod, lambda body: body["status"].update(phase="Failed"), "default")
+        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "refused"}
+        self.api.edit("pods", pod, lambda body: body["status"].update(status), "default")
 
     @property
     def reasons(self) -> list[str]:

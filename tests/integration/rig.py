@@ -281,7 +281,7 @@ class Rig(Site):
     def admit(self, name: str) -> Admission:
         """Let kubelet admit the pod; a refused one is Failed, as kubelet leaves it."""
         answer = self.kubelet.admit(self.pod(name), self.resource)
-        self.wait_paid()
+        self.wait_followed_up(name)
         phase = "Running" if answer.is_admitted else "Failed"
         self.set_phase(name, phase)
         return answer
@@ -293,11 +293,15 @@ class Rig(Site):
         assert answer.is_admitted, answer.refusal
         return answer
 
-    def wait_paid(self) -> None:
-        """Wait until everything is written that was owed after the last answer."""
+    def wait_followed_up(self, name: str) -> None:
+        """Wait until a refused pod has its phase, and the lock of one that is done is free."""
         cluster = self.daemon.cluster if self.daemon is not None else None
-        if cluster is not None:
-            eventually(lambda: not cluster.owed._debts, LIMIT_S)
+        if cluster is None:
+            return
+        if self.pod(name).uid in cluster._cluster.refused and self.bind_phase(name):
+            eventually(lambda: self.bind_phase(name) == names.PHASE_FAILED, LIMIT_S)
+        if self.bind_phase(name) in (names.PHASE_FAILED, names.PHASE_SUCCESS):
+            eventually(lambda: not self.lock_text.endswith(f",default,{name}"), LIMIT_S)
 
     def set_phase(self, name: str, phase: str) -> None:
         """As kubelet reports it."""

@@ -90,7 +90,7 @@ class ShareRig(Rig):
         pod = self.pod(name)
         resources = sorted({key for item in pod.containers for key in item.limits})
         answer = self.kubelet.admit(pod, *resources)
-        self.wait_paid()
+        self.wait_followed_up(name)
         self.set_phase(name, phase if answer.is_admitted else "Failed")
         return answer
 

@@ -103,10 +103,10 @@ class Node:
             try:
                 answer = self.desk.allocator.allocate([ids], self.desk.deadline())[0]
             except AllocationError as e:
-                self.desk.pay()
+                self.desk.follow_up()
                 self.refuse(life, str(e))
                 return
-            self.desk.pay()
+            self.desk.follow_up()
             self.check(life, box, dict(answer.envs))
             self.free = [name for name in self.free if name not in ids]
             life.given[box.name] = tuple(ids)

@@ -1,4 +1,4 @@
-"""kubelet never waits longer than the budget, and what is owed after it is written in the end."""
+"""kubelet never waits longer than the budget, and what follows it is written in the end."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_busy_node_the_second_call_does_not_wait_for_ever(world: World) -> None:
 @shows(
     "N4",
     fault="the disk with the record, or the one with the limiter, hangs during the call",
-    happens="kubelet has its refusal, with the reason; what is owed is written later, and the next "
+    happens="kubelet has its refusal, with the reason; what follows is written later, and the next "
     "pod is served when the disk answers",
 )
 @pytest.mark.parametrize("disk", ["record", "limiter"])
@@ -191,35 +191,37 @@ def test_start_on_a_disk_that_hangs_refuses_with_the_reason(
     assert node.admit("q").is_admitted
 
 
-# -- what is owed ----------------------------------------------------------------------------------
+# -- what follows ----------------------------------------------------------------------------------
 @shows(
     "N4",
-    fault="the API server is away after a refusal, and the daemon restarts while it owes that",
-    happens="phase, lock and Event are on record; the next daemon writes them",
+    fault="the API server is away after a refusal, and the daemon restarts before it is back",
+    happens="the next daemon finds the pod that kubelet has failed, writes its phase and frees the "
+    "lock",
+    lost="our Event; kubelet's own has the sentence",
 )
-def test_debts_outlive_the_daemon(world: World) -> None:
+def test_refusal_is_followed_up_by_the_next_daemon(world: World) -> None:
     world.desk()
     world.place("p", [BOX], PART)
     world.api.fail_next("patch", "*", "reset", 1000)
-    world.api.fail_next("create", "events", "reset", 1000)
     with pytest.raises(AllocationError):
         world.allocate("p", IDS)
+    world.kubelet_fails("p")
     world.api.faults.clear()
     assert (world.bind_phase("p"), bool(world.lock_text)) == (names.PHASE_ALLOCATING, True)
-    world.desk().pay()
-    assert (world.bind_phase("p"), world.lock_text) == (names.PHASE_FAILED, "")
-    assert world.reasons == ["AllocationRefused"]
-    world.desk().pay()
-    assert world.reasons == ["AllocationRefused"]
+    desk = world.desk()
+    desk.follow_up()
+    assert world.bind_phase("p") == names.PHASE_FAILED
+    desk.keeper.look()  # once the lock has stood a while
+    assert world.lock_text == ""
 
 
 @shows(
     "N4",
     fault="a refused pod is replaced by one of the same name, which is bound and locks the node, "
-    "before what is owed is written",
+    "before its phase is written",
     happens="the new pod's phase and lock stay as they are",
 )
-def test_debts_are_never_paid_to_a_namesake(world: World) -> None:
+def test_refusal_is_never_followed_up_at_a_namesake(world: World) -> None:
     desk = world.desk()
     world.place("p", [BOX], PART)
     world.api.fail_next("patch", "*", 503, 1000)
@@ -233,9 +235,8 @@ def test_debts_are_never_paid_to_a_namesake(world: World) -> None:
     world.api.create("pods", body)
     lock = "2099-01-01T00:00:09Z,default,p"
     world.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
-    desk.pay()
+    desk.follow_up()
     assert (world.bind_phase("p"), world.lock_text) == (names.PHASE_ALLOCATING, lock)
-    assert not desk.owed._debts
 
 
 @shows(
@@ -253,7 +254,7 @@ def test_late_patch_does_not_turn_a_refusal_into_a_success(world: World) -> None
     with pytest.raises(AllocationError):
         world.allocate("p", IDS)
     world.api.faults.clear()
-    desk.pay()
+    desk.follow_up()
     with pytest.raises(Conflict):
         desk.kube.json_patch_pod("default", "p", late)
     assert world.bind_phase("p") == names.PHASE_FAILED
@@ -274,7 +275,7 @@ def test_lost_answers_until_the_end_leave_a_refused_pod(world: World) -> None:
     with pytest.raises(AllocationError, match="default/p/main"):
         world.allocate("p", IDS)
     world.api.faults.clear()
-    desk.pay()
+    desk.follow_up()
     assert world.bind_phase("p") == names.PHASE_FAILED
     assert nvidia_names.POD_TO_ALLOCATE in world.pod("p").annotations
     assert desk.ledger.entries() == ()
@@ -283,9 +284,9 @@ def test_lost_answers_until_the_end_leave_a_refused_pod(world: World) -> None:
 @shows(
     "N4",
     fault="the API server forbids writing the phase for a while",
-    happens="it is tried again with growing, random pauses until it is written",
+    happens="it is tried again with growing pauses until it is written",
 )
-def test_debts_are_tried_again_until_they_are_paid(rig: Rig) -> None:
+def test_phase_is_tried_again_until_it_is_written(rig: Rig) -> None:
     pod = rig.place("p", [BOX], {"main": [Part(uuid=uuid(1), memory_mib=5000)]})
     rig.api.fail_next("patch", "pods", 403, 3)
     assert "more memory than the container asks for" in rig.kubelet.admit(pod, GPU).refusal
@@ -294,10 +295,10 @@ def test_debts_are_tried_again_until_they_are_paid(rig: Rig) -> None:
 
 @shows(
     "N4",
-    fault="what is owed can't be recorded, because the disk is full",
-    happens="it is written to the API server all the same",
+    fault="the disk with the record is full or gone when a pod is to be served",
+    happens="the pod is refused with the reason; its phase, the lock and the Event are written",
 )
-def test_debts_that_can_not_be_recorded_are_paid(rig: Rig) -> None:
+def test_refusal_for_want_of_a_disk_is_followed_up(rig: Rig) -> None:
     rig.serve_one("first")  # which makes the folder
     rig.record.rename(rig.root / "aside")
     rig.record.write_text("no folder")

@@ -132,7 +132,7 @@ def test_pod_is_unreadable_at_first_the_other_one_is_not_served(world: World) ->
     later.start()
     assert limit(world.allocate("y", B_IDS)) == "3000m"
     later.join()
-    assert world.bind_phase("x") == names.PHASE_ALLOCATING
+    assert world.bind_phase("x") == names.PHASE_FAILED
 
 
 @shows(

@@ -93,6 +93,13 @@ def keeper(rig: Rig) -> FileKeeper:
     return rig.daemon.cluster._files
 
 
+def tidy(rig: Rig) -> None:
+    """The files are looked at soon."""
+    assert rig.daemon is not None
+    assert rig.daemon.cluster is not None
+    rig.daemon.cluster.wake("files")
+
+
 def pass_time(rig: Rig, seconds: float) -> None:
     """In steps in which the API server is heard of."""
     assert isinstance(rig.clock, LateClock)
@@ -107,7 +114,7 @@ def pass_time(rig: Rig, seconds: float) -> None:
                                 "spec": {"nodeName": NODE, "containers": []}})  # fmt: skip
         rig.api.annotate("nodes", NODE, {"example.org/time": str(rig.clock.ahead_s)})
         eventually(lambda: (cluster.view.last_contact_age_s() or 0.0) < 50, LIMIT_S)
-        keeper(rig).wake()
+        tidy(rig)
 
 
 def in_time(rig: Rig, is_true: Callable[[], bool]) -> None:
@@ -227,7 +234,7 @@ def test_files_of_ended_pods_go(bare: Rig) -> None:
     for pod in ("a", "b", "c"):
         path = mounts(admit(bare, pod))[f"{bare.hook}/vgpu/uid-{pod}_main.cache"]
         Path(path).write_bytes(b"x" * 2_000_000)
-    keeper(bare).wake()
+    tidy(bare)
     eventually(lambda: bare.metric("container_files_folders") == 3, LIMIT_S)
     eventually(lambda: (bare.metric("container_files_bytes") or 0) > 5_900_000, LIMIT_S)
     bare.end("a")
@@ -278,7 +285,7 @@ def test_hostile_left_overs_of_hami_go(bare: Rig) -> None:
     for number in range(2500):
         (left / f"{number}.cache").touch()
     (left / "link").symlink_to(bare.hook)
-    keeper(bare).wake()
+    tidy(bare)
     eventually(lambda: bare.metric("container_files_folders") == 2, LIMIT_S)
     in_time(bare, lambda: own_folders(bare) == ["uid-a_main"])
     assert (bare.hook / "vgpu" / name("v2.9.0")).exists()

@@ -71,7 +71,7 @@ def test_no_request_to_the_api_server_for_a_pod(rig: ShareRig) -> None:
     rig.create("second")
     rig.api.forget_requests()
     assert rig.kubelet.admit(rig.pod("second"), QUARTER).is_admitted
-    rig.wait_paid()
+    rig.wait_followed_up("second")
     assert rig.api.requests() == ()
 
 

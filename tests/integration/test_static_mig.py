@@ -72,7 +72,7 @@ def test_pod_costs_no_request_to_the_api_server(rig: InstanceRig) -> None:
     rig.create("second", [Shares(resource=SMALL)])
     rig.api.forget_requests()
     assert rig.kubelet.admit(rig.pod("second"), SMALL).is_admitted
-    rig.wait_paid()
+    rig.wait_followed_up("second")
     assert rig.api.requests() == ()
 
 

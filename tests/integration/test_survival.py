@@ -124,7 +124,7 @@ def test_pod_that_the_watch_has_never_shown_is_asked_for(rig: Rig) -> None:
     rig.api.create("pods", pod_body("brief", [SMALL], reservation(text)))
     answer = rig.kubelet.admit(rig.pod("brief"), GPU)
     assert answer.is_admitted, answer.refusal
-    rig.wait_paid()
+    rig.wait_followed_up("brief")
     rig.kubelet.remove("default", "brief")
     rig.api.delete("pods", "brief", "default")
     rig.api.expire_watches()

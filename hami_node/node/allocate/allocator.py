@@ -4,14 +4,13 @@ One call at a time on the whole node: kubelet admits one pod at a time, and two 
 could be granted the same memory. The order survives a kill at any point: parts of divided cards,
 the files, then the ledger, then the pod's patch, then the response. If the response is lost and
 kubelet asks again, the ledger has it. Everything ends by the call's deadline; what else there is to
-write is owed.
+write is found missing, and written, by the loop.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from hami_node.clock import Deadline
+from hami_node.engine.compat import COMPATS
 from hami_node.errors import (
     AllocationError,
     BackendError,
@@ -31,19 +31,23 @@ from hami_node.errors import (
     RecordError,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask, Device, Pod
+from hami_node.model import Ask
 from hami_node.node.allocate.divided import PartMaker, is_about
+from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
-from hami_node.node.allocate.terms import AllocateRules, Terms
+from hami_node.node.allocate.shares import ShareTerms
+from hami_node.node.allocate.terms import AllocateRules, CardState, ReservedTerms, Terms
 from hami_node.node.holdings.recorded import answer_text, grants_text
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.identity import CHOICE_S, Identity
 from hami_node.node.identity.refusals import RECREATE, sentence
-from hami_node.ports import Clock
+from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.resource import NodeResource
+from hami_node.node.vendor_cards import VendorCards
 from hami_node.record.bounded import BoundedWork
-from hami_node.record.ledger import Entry, Ledger
-from hami_node.vendors.on_node.answer import ContainerResponse, Responder, Slice
-from hami_node.vendors.on_node.parts import CardParts
+from hami_node.record.ledger import Entry
+from hami_node.vendors.on_node.answer import ContainerResponse, Slice
+from hami_node.vendors.spec import protocol_of, protocols_of
 
 log = logging.getLogger(__name__)
 
@@ -61,47 +65,38 @@ class _Claim:
     result: str = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorParts:
-    """The dependencies of an allocator.
-
-    Attributes:
-        terms: on what terms containers are served.
-        cards: the cards of the resource.
-        resource: kubelet's name of it.
-        one_at_a_time: held during each call, shared by the whole node.
-        is_aligned: whether kubelet knew the cards' NUMA nodes when it admitted who is served now.
-        parts: who divides the cards now; None where nobody does.
-        notice: called with a pod before parts of cards are made for it.
-        on_result: called with ok, repeated or refused, and the seconds it took.
-    """
-
-    identity: Identity
-    terms: Terms
-    ledger: Ledger
-    cards: Callable[[], tuple[Device, ...]]
-    writer: PodWriter
-    responder: Responder
-    rules: Callable[[], AllocateRules]
-    clock: Clock
-    resource: str
-    one_at_a_time: threading.Lock
-    is_aligned: Callable[[], bool] = lambda: False
-    parts: Callable[[], CardParts | None] = lambda: None
-    notice: Callable[[Pod], None] = lambda _: None
-    on_result: Callable[[str, float], None] = lambda *_: None
-
-
 class PodAllocator:
     """Answers kubelet for one resource. Its lock is held over I/O on purpose: see above."""
 
-    def __init__(self, parts: AllocatorParts) -> None:
-        """Use these parts."""
-        self._parts = parts
-        self._identity, self._terms, self._writer = parts.identity, parts.terms, parts.writer
-        self._clock, self._one_at_a_time = parts.clock, parts.one_at_a_time
-        self._files = BoundedWork(FILES_S, f"the folder with the files for {parts.resource}")
-        self._maker = PartMaker(parts.parts, parts.resource, parts.notice)
+    def __init__(
+        self,
+        parts: NodeParts,
+        cluster: ClusterParts,
+        owner: VendorCards,
+        resource: NodeResource,
+        locks: LockKeeper,
+    ) -> None:
+        """Serve a resource of the owner's cards."""
+        self._parts, self._cluster, self._owner, self._resource = parts, cluster, owner, resource
+        self._ledger, self._clock = cluster.ledger, parts.clock
+        settings = parts.settings()
+        vendor = protocol_of(resource.vendor, settings)
+        self._identity = Identity(
+            cluster,
+            vendor,
+            resource.name,
+            node_name=settings.node_name,
+            lock_owner=locks.owner_now,
+        )
+        self._writer = PodWriter(cluster, locks)
+        state = CardState(parts, cluster.live, resource)
+        self._terms: Terms = (
+            ShareTerms(state, vendor, self._writer)
+            if vendor.is_fixed(resource.name)
+            else ReservedTerms(state, self._identity, self._writer)
+        )
+        self._files = BoundedWork(FILES_S, f"the folder with the files for {resource.name}")
+        self._maker = PartMaker(owner, resource.name, cluster.live)
 
     def allocate(
         self, device_ids: Sequence[Sequence[str]], deadline: Deadline
@@ -135,6 +130,15 @@ class PodAllocator:
         with self._turn(deadline.at_most(CHOICE_S)):
             return self._terms.prefer(available, must, size, deadline)
 
+    def _rules(self) -> AllocateRules:
+        """As the settings in force have them, all at once."""
+        now = self._parts.settings()
+        return AllocateRules(
+            vendor=protocol_of(self._resource.vendor, now),
+            vendors=protocols_of(self._parts.vendors, now),
+            compat=COMPATS[now.compat.value],
+        )
+
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
         """Wait for other calls on this node.
@@ -142,15 +146,15 @@ class PodAllocator:
         Raises:
             AllocationError: they take too long.
         """
-        if not self._one_at_a_time.acquire(timeout=deadline.left_s()):
+        if not self._cluster.one_at_a_time.acquire(timeout=deadline.left_s()):
             raise AllocationError(f"hami-node is still busy with another call: {RECREATE}")
         try:
             yield
         finally:
-            self._one_at_a_time.release()
+            self._cluster.one_at_a_time.release()
 
     def _serve(self, device_ids: Sequence[str], deadline: Deadline) -> ContainerResponse:
-        rules = self._parts.rules()
+        rules = self._rules()
         with self._claim(device_ids) as claim:
             candidate = claim.candidate = self._identity.find(device_ids, deadline)
             if candidate.problem:
@@ -161,13 +165,13 @@ class PodAllocator:
                 return self._repeat(claim, candidate, ask, rules, deadline)
             # A call that was not answered may have left an entry.
             word = rules.vendor.cards.word
-            self._parts.ledger.remove(candidate.pod.uid, candidate.container.name, word)
+            self._ledger.remove(candidate.pod.uid, candidate.container.name, word)
             self._check(candidate, ask, rules, deadline)
             granted = self._granted(candidate, deadline)
             candidate = claim.candidate = replace(candidate, made=granted.made)
             response = self._respond(candidate, granted, deadline)
             entry = self._entry(candidate, device_ids, response)
-            self._parts.ledger.put(entry, deadline)
+            self._ledger.put(entry, deadline)
             claim.entry = entry
             self._terms.commit(candidate, deadline, response.limiter_version)
             self._identity.was_answered(candidate)
@@ -213,7 +217,7 @@ class PodAllocator:
         deadline: Deadline,
     ) -> None:
         """From now on the container has this answer. Raises RecordError."""
-        ledger, word = self._parts.ledger, rules.vendor.cards.word
+        ledger, word = self._ledger, rules.vendor.cards.word
         entry = ledger.find(candidate.pod.uid, candidate.container.name, word)
         if entry is not None:
             answer, limiter = answer_text(response), response.limiter_version
@@ -231,14 +235,14 @@ class PodAllocator:
             container=candidate.container.name,
             kind=candidate.container.kind.value,
             vendor=vendor.cards.word,
-            resource=self._parts.resource,
+            resource=self._resource.name,
             device_ids=tuple(sorted(device_ids)),
             grants=grants,
             parts=parts,
             lender=candidate.lender,
             answer=answer_text(response),
             limiter=response.limiter_version,
-            is_aligned=self._parts.is_aligned(),
+            is_aligned=self._resource.is_aligned(),
             time_s=self._clock.now(),
         )
 
@@ -268,7 +272,8 @@ class PodAllocator:
             raise refusal from e
         finally:
             took_s = self._clock.monotonic() - began_s
-            self._parts.on_result(claim.result, took_s)
+            self._resource.update_hints(self._ledger.entries())  # before the next one is admitted
+            self._cluster.metrics.count_allocate(claim.result, took_s)
             log.info(
                 "allocate",
                 extra=kv(
@@ -300,7 +305,7 @@ class PodAllocator:
             pod_uid=candidate.pod.uid,
             container=candidate.container,
             grants=candidate.grants,
-            cards={card.uuid: card for card in self._parts.cards()},
+            cards={card.uuid: card for card in self._resource.inventory.cards},
         )
         return self._maker.with_made(granted, candidate, deadline)
 
@@ -312,7 +317,7 @@ class PodAllocator:
         Raises:
             HamiError: it can't be limited, or the disk does not answer in time.
         """
-        responder = self._parts.responder
+        responder = self._owner.responder
         response, warning = self._files.do(
             lambda: (responder.respond(granted), responder.warning(granted)), deadline
         )
@@ -328,7 +333,7 @@ class PodAllocator:
         name = candidate.name if candidate is not None else None
         log.warning("allocate_refused", extra=kv(container=name, error=str(error)))
         if entry is not None:
-            self._parts.ledger.remove(*entry.key)
+            self._ledger.remove(*entry.key)
         if isinstance(error, NoPendingPod):
             for pod in error.candidates:
                 self._writer.notify(pod, REFUSED_EVENT, str(error))

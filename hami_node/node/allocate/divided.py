@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Final
 
 from hami_node.clock import Deadline
 from hami_node.engine.card_rules import rules_of
 from hami_node.errors import AllocationError, RecordError
-from hami_node.model import Container, ContainerGrants, ContainerKind, Device, Pod, Uuid
+from hami_node.model import Container, ContainerGrants, ContainerKind, Device, Uuid
+from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.refusals import RECREATE
+from hami_node.node.vendor_cards import VendorCards
 from hami_node.record.bounded import BoundedWork
 from hami_node.vendors.on_node.answer import ContainerResponse, MadePart, Slice
-from hami_node.vendors.on_node.parts import CardParts
 
 COMMIT_S: Final = 3.0
 """What the container's files, the ledger and a request to the API server may still need; at most
@@ -31,17 +32,9 @@ class PartMaker:
     call: a container that is refused later in the call gives it back by its pod's end.
     """
 
-    def __init__(
-        self,
-        parts: Callable[[], CardParts | None],
-        resource: str,
-        notice: Callable[[Pod], None],
-    ) -> None:
-        """`parts` returns who makes them now; None where nobody does.
-
-        `notice` is told of the pod first, so that nobody takes it for gone meanwhile.
-        """
-        self._parts, self._notice = parts, notice
+    def __init__(self, owner: VendorCards, resource: str, live: LiveUse) -> None:
+        """Parts of the owner's cards."""
+        self._owner, self._live = owner, live
         self._work = BoundedWork(CALL_S, f"what divides the cards of {resource}")
 
     def with_made(self, granted: Slice, candidate: Candidate, deadline: Deadline) -> Slice:
@@ -52,7 +45,7 @@ class PartMaker:
         """
         if not _names_parts(granted):
             return granted
-        parts = self._parts()
+        parts = self._owner.parts
         if parts is None:
             raise AllocationError(
                 f"{candidate.name}: its reservation is for a part of a divided card, and "
@@ -61,7 +54,7 @@ class PartMaker:
         reserve_s = min(COMMIT_S, deadline.left_s() / 2)
         limit = deadline.before(reserve_s)
         given_up = deadline.before(max(reserve_s - MARGIN_S, reserve_s / 2))
-        self._notice(candidate.pod)
+        self._live.noticed(candidate.pod)  # nobody takes it for gone meanwhile
         owned = replace(granted, container=_owner(candidate))
         try:
             made = self._work.do(lambda: parts.make(owned, limit), given_up)

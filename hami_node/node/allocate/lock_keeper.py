@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
+import math
 from typing import Final
 
 from hami_node.clock import Deadline
 from hami_node.cluster.node_lock import NodeLock
-from hami_node.errors import KubeError, NotFound
+from hami_node.errors import NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.holdings.live_use import LiveUse
-from hami_node.ports import Clock, DaemonKube, Watched
-from hami_node.vendors.protocol import VendorProtocol
+from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 30.0
-RETRY_S: Final = 2.0
 SETTLE_S: Final = 1.0
 """A lock younger than this may belong to a running Allocate, which frees it itself."""
 
 
 class LockKeeper:
-    """Watches our node's lock. What an Allocate owes the lock is paid through it as well."""
+    """Watches our node's lock: a step of the loop."""
 
-    def __init__(
-        self,
-        *,
-        lock: NodeLock,
-        kube: DaemonKube,
-        watched: Watched,
-        live: LiveUse,
-        vendors: Sequence[VendorProtocol],
-        node_name: str,
-        clock: Clock,
-        on_removed: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Wire the parts. `on_removed` is called with the reason why a lock was removed."""
-        self._lock, self._node_name = lock, node_name
-        self._kube = kube
-        self._watched = watched
-        self._live = live
-        self._vendors = tuple(vendors)
-        self._clock, self._on_removed = clock, on_removed
-        self._wake = threading.Event()
+    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+        """Of this daemon's node."""
+        self._cluster, self._kube, self._watched = cluster, cluster.kube, cluster.view
+        self._node_name, self._clock = parts.settings().node_name, parts.clock
+        self._lock = NodeLock(cluster.kube, parts.clock)
+        self._released = ""
+        self._seen: tuple[str, float] = "", -math.inf
+        """The lock, and since when it is this one."""
 
     def owner_now(self, deadline: Deadline) -> str:
         """`namespace/name` of the pod whose lock the node has now; "" without one in force.
@@ -61,49 +45,40 @@ class LockKeeper:
             return ""
         return f"{held.owner.namespace}/{held.owner.name}"
 
-    def text_of(self, pod: Pod) -> str:
-        """The lock of exactly this pod, as the watch shows it; "" where it shows none.
-
-        A lock that the watch does not show yet is removed by `run` later.
-        """
+    def _text_of(self, pod: Pod) -> str:
+        """The lock of exactly this pod, as the watch shows it; "" where it shows none."""
         text = self._text() or ""
         return text if text and decode_lock(text).is_pod(pod.namespace, pod.name) else ""
 
-    def remove(self, text: str) -> None:
-        """Remove the lock if it is still this one; a later lock, of whichever pod, stays.
+    def release(self, pod: Pod) -> None:
+        """The pod needs its lock no more: `watch` removes exactly that one, at once.
+
+        A lock that the watch does not show yet, and one that can't be removed now, is found later.
+        """
+        self._released = self._text_of(pod)
+        if self._released:
+            self._cluster.wake("locks")
+
+    def watch(self) -> float | None:
+        """Check a lock that stays the same for the settling time; seconds until the next check.
 
         Raises:
             KubeError: the API server refuses or can't be reached.
         """
-        if self._lock.remove_exactly(self._node_name, text):
-            self._on_removed("served")
-
-    def wake(self) -> None:
-        """The node or a pod changed: check now."""
-        self._wake.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Check after every change and periodically until stopped."""
-        wait_s = INTERVAL_S
-        while not stop.is_set():
-            self._clock.wait(self._wake, wait_s)
-            self._wake.clear()
-            if not self._is_settled(stop):
-                continue
-            try:
-                self.look()
-                wait_s = INTERVAL_S
-            except KubeError as e:
-                log.warning("lock_not_checked", extra=kv(error=str(e)))
-                wait_s = RETRY_S
-                self._clock.wait(stop, RETRY_S)
-
-    def _is_settled(self, stop: threading.Event) -> bool:
-        """True if the lock stays the same for the settling time; a new lock wakes us again."""
-        before = self._text()
-        if before is None or self._clock.wait(stop, SETTLE_S):
-            return False
-        return self._text() == before
+        released, self._released = self._released, ""
+        if released and self._lock.remove_exactly(self._node_name, released):
+            self._cluster.metrics.count_lock_removed("served")
+        text, now_s = self._text(), self._clock.monotonic()
+        if text is None:
+            self._seen = "", -math.inf
+            return None
+        if text != self._seen[0]:
+            self._seen = text, now_s
+        left_s = self._seen[1] + SETTLE_S - now_s
+        if left_s > 0:
+            return left_s
+        self.look()
+        return INTERVAL_S
 
     def _text(self) -> str | None:
         node = self._watched.node()
@@ -122,11 +97,11 @@ class LockKeeper:
             log.info(
                 "lock_removed", extra=kv(node=node.name, lock=node.annotations[names.NODE_LOCK])
             )
-            self._on_removed("stale")
+            self._cluster.metrics.count_lock_removed("stale")
 
     def _is_done(self, namespace: str, name: str) -> bool:
         """True if the pod no longer needs the lock: ended, fully served, refused or deleted."""
-        for pod in self._live.pods():
+        for pod in self._cluster.live.pods():
             if (pod.namespace, pod.name) == (namespace, name) and not self._needs_none(pod):
                 return False
         try:
@@ -138,6 +113,6 @@ class LockKeeper:
     def _needs_none(self, pod: Pod) -> bool:
         if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return True
-        held = [vendor.held_by(pod) for vendor in self._vendors]
+        held = [vendor.held_by(pod) for vendor in self._cluster.served]
         is_any_served = any(grants.is_served for grants in held)
         return is_any_served and not any(grants.is_any_waiting or grants.problem for grants in held)

@@ -1,23 +1,21 @@
-"""What Allocate writes: the served slot and the phase inside the call, all else afterwards."""
+"""What Allocate writes to the pod inside the call: the served slot, with the last one the phase."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from hami_node.clock import Deadline
 from hami_node.errors import Conflict, GrantMismatch, KubeError
 from hami_node.model import Pod
-from hami_node.node.allocate.debt import Debt, set_phase
 from hami_node.node.allocate.lock_keeper import LockKeeper
-from hami_node.node.allocate.owed import OwedWrites
-from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.allocate.phases import phase_set
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.refusals import RECREATE
+from hami_node.node.parts import ClusterParts
 from hami_node.ports import DaemonKube, EventNote, JsonPatch
-from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.limiters import with_limiter
 from hami_node.wire.values.json_patch import annotation_pointer
@@ -32,28 +30,14 @@ LONGEST_PAUSE_S: Final = 1.0
 
 
 class PodWriter:
-    """Writes the outcome of an Allocate to its pod, and notes what is owed after it."""
+    """Writes the outcome of an Allocate to its pod; what can wait is done after the call."""
 
-    def __init__(
-        self,
-        *,
-        kube: DaemonKube,
-        locks: LockKeeper,
-        live: LiveUse,
-        vendors: Sequence[VendorProtocol],
-        notify: Callable[[EventNote], None],
-        owed: OwedWrites,
-    ) -> None:
-        """Wire the parts. `vendors` are those served on this node; `notify` never blocks."""
-        self._vendors = tuple(vendors)
-        self._kube = kube
-        self._locks = locks
-        self._live = live
-        self._emit = notify
-        self._owed = owed
+    def __init__(self, cluster: ClusterParts, locks: LockKeeper) -> None:
+        """Write through the cluster's client; `locks` frees the node's lock."""
+        self._cluster, self._kube, self._locks = cluster, cluster.kube, locks
 
     def commit(self, candidate: Candidate, deadline: Deadline, limiter: str = "") -> None:
-        """Empty the served slot, and with the last one set the phase; the node lock is owed then.
+        """Empty the served slot, and with the last one set the phase; then the lock can go.
 
         The patch checks that the reservation is still the one that was read: without it nothing
         may be served. It also notes the version of what limits the container.
@@ -62,7 +46,6 @@ class PodWriter:
             GrantMismatch: the reservation or the pod is no longer what it was.
             KubeError: it can't be written in time.
         """
-        self._owed.forgive(candidate.pod.uid)
         if candidate.is_borrowing:
             self._confirm(candidate, deadline)
             return
@@ -72,9 +55,9 @@ class PodWriter:
                 f"{candidate.name}: its pod is {patched.phase} already, so this call is not for "
                 f"it: {RECREATE}"
             )
-        self._live.patched(patched)
+        self._cluster.live.patched(patched)
         if patched.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
-            self._owed.add(self._debt(patched))
+            self._locks.release(patched)
 
     def _patched(self, candidate: Candidate, deadline: Deadline, limiter: str) -> Pod:
         """The pod after our patch, which is tried until it is clear whether it was applied."""
@@ -136,7 +119,7 @@ class PodWriter:
             return False
         others = (
             vendor.held_by(candidate.pod)
-            for vendor in self._vendors
+            for vendor in self._cluster.served
             if vendor.cards is not candidate.vendor.cards
         )
         return not any(held.is_any_waiting or held.problem for held in others)
@@ -162,45 +145,22 @@ class PodWriter:
             path = annotation_pointer(names.POD_LIMITERS)
             patch.append({"op": "add", "path": path, "value": noted})
         if self._is_last(candidate):
-            patch.append(set_phase(names.PHASE_SUCCESS))
+            patch.append(phase_set(names.PHASE_SUCCESS))
         return patch
 
     def fail(self, pod: Pod, why: str) -> None:
-        """Owe the phase failed, an Event and the release of its lock. Never raises or waits."""
-        failed = replace(
-            self._debt(pod), phase=names.PHASE_FAILED, reason=REFUSED_EVENT, message=why
-        )
-        self._owed.add(failed)
-
-    def forgive(self, pod: Pod) -> None:
-        """It is served after all: it is told of no refusal any more. Never raises or waits."""
-        self._owed.forgive(pod.uid)
+        """Have the phase written and the lock released, soon; an Event. Never raises or waits."""
+        self.tell(pod, why)
+        self._locks.release(pod)
+        self._cluster.wake("phases")
 
     def tell(self, pod: Pod, why: str) -> None:
-        """Owe an Event about the refusal, and nothing else. Never raises or waits."""
-        self._owed.add(
-            Debt(
-                uid=pod.uid,
-                namespace=pod.namespace,
-                name=pod.name,
-                reason=REFUSED_EVENT,
-                message=why,
-            )
-        )
-
-    def _debt(self, pod: Pod) -> Debt:
-        """The release of the pod's lock, if it has one."""
-        return Debt(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            lock=self._locks.text_of(pod),
-            has_annotations=bool(pod.annotations),
-        )
+        """An Event about the refusal, and nothing else. Never raises or waits."""
+        self.notify(pod, REFUSED_EVENT, why)
 
     def notify(self, pod: Pod, reason: str, message: str) -> None:
         """Write an Event about the pod."""
-        self._emit(EventNote.about(pod, reason, message))
+        self._cluster.notify(EventNote.about(pod, reason, message))
 
 
 def _served_text(candidate: Candidate) -> str:

@@ -26,11 +26,9 @@ REST: Final = "the rest is held by containers that were served under other setti
 class ShareTerms:
     """No scheduler has reserved anything, and nothing is written to the pod but Events."""
 
-    def __init__(
-        self, state: CardState, vendor: VendorProtocol, resource: str, writer: PodWriter
-    ) -> None:
-        """Serve this resource of fixed shares."""
-        self._state, self._vendor, self._resource = state, vendor, resource
+    def __init__(self, state: CardState, vendor: VendorProtocol, writer: PodWriter) -> None:
+        """Serve a resource of fixed shares."""
+        self._state, self._vendor, self._resource = state, vendor, state.resource.name
         self._writer = writer
 
     def ask(self, candidate: Candidate, rules: AllocateRules) -> Ask:
@@ -46,7 +44,7 @@ class ShareTerms:
         """The shares that the IDs name; those of one card add up to one grant."""
         if candidate.loan is not None:  # on record
             return candidate
-        cards = {card.uuid: card for card in self._state.cards()}
+        cards = self._state.by_uuid()
         known = {name for card in cards.values() for name in card.device_ids}
         unknown = sorted(set(device_ids) - known)
         if unknown or len(set(device_ids)) != ask.count:
@@ -87,12 +85,13 @@ class ShareTerms:
     ) -> list[str]:
         """Distinct cards where there are enough, linked; else the fullest first."""
         del deadline
-        return choose_ids(available, must, size, choice=fullest_first(self._state.choice()))
+        return choose_ids(
+            available, must, size, choice=fullest_first(self._state.resource.choice())
+        )
 
     def commit(self, candidate: Candidate, deadline: Deadline, limiter: str) -> None:
         """The ledger has it: nothing to write."""
-        del deadline, limiter
-        self._writer.forgive(candidate.pod)
+        del candidate, deadline, limiter
 
     def refuse(self, pod: Pod, why: str) -> None:
         """An Event."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,11 +15,13 @@ from hami_node.errors import GrantMismatch, WireError
 from hami_node.model import Ask, Device, Pod, Uuid
 from hami_node.node.allocate.approved import approved_grants
 from hami_node.node.allocate.pod_writer import PodWriter
-from hami_node.node.cards.preference import ANY_CARD, CardChoice, choose_ids
+from hami_node.node.cards.preference import choose_ids
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.identity import Identity
 from hami_node.node.identity.init_borrowing import lenders, lent
+from hami_node.node.parts import NodeParts
+from hami_node.node.resource import NodeResource
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import asks_of, wishes_of
 
@@ -38,20 +40,21 @@ class AllocateRules:
     compat: Compat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CardState:
-    """The cards of a resource, and what containers hold of all cards of this node.
+    """The cards of a resource, and what containers hold of all cards of this node."""
 
-    Attributes:
-        cards: those that the resource offers.
-        usage: of all cards by the served containers of all pods but that with the given uid.
-        choice: what a free choice between the cards depends on.
-    """
-
-    cards: Callable[[], tuple[Device, ...]]
-    usage: Callable[[str], Mapping[Uuid, DeviceUsage]]
+    parts: NodeParts
     live: LiveUse
-    choice: Callable[[], CardChoice] = lambda: ANY_CARD
+    resource: NodeResource
+
+    def by_uuid(self) -> Mapping[Uuid, Device]:
+        """The cards that the resource offers."""
+        return {card.uuid: card for card in self.resource.inventory.cards}
+
+    def usage(self, leave_out: str) -> Mapping[Uuid, DeviceUsage]:
+        """Of all cards, by the served containers of all pods but the one with this uid."""
+        return self.live.cards(self.parts.cards(), leave_out=leave_out)
 
 
 class Terms(Protocol):
@@ -91,7 +94,7 @@ class Terms(Protocol):
         """
 
     def refuse(self, pod: Pod, why: str) -> None:
-        """Owe the pod what it is told about the refusal. Never raises or waits."""
+        """Have the pod told about the refusal. Never raises or waits."""
 
 
 class ReservedTerms:
@@ -118,7 +121,7 @@ class ReservedTerms:
         if candidate.is_repeat or not candidate.is_borrowing:
             return candidate
         held = candidate.held.by_container
-        cards = {card.uuid: card for card in self._state.cards()}
+        cards = self._state.by_uuid()
         for lender in lenders(held, candidate.pod, ask.count):
             loan = lent(held[lender], ask, cards)
             if loan is not None:
@@ -153,7 +156,9 @@ class ReservedTerms:
         """IDs on the reserved cards first, so that kubelet, scheduler and container agree."""
         grants = self._identity.find_next(size, must, deadline).grants
         reserved = [grant.uuid for grant in grants]
-        return choose_ids(available, must, size, reserved=reserved, choice=self._state.choice())
+        return choose_ids(
+            available, must, size, reserved=reserved, choice=self._state.resource.choice()
+        )
 
     def commit(self, candidate: Candidate, deadline: Deadline, limiter: str) -> None:
         """Empty its slot in the annotations."""

@@ -16,9 +16,8 @@ from types import MappingProxyType
 from typing import Final
 
 from hami_node.logs import kv
-from hami_node.model import Device, Pod, Uuid, own_ids
+from hami_node.model import Device, Pod, Uuid, is_own_id, own_ids
 from hami_node.node.cards.inventory import Inventory
-from hami_node.node.kubelet.rivals import is_own_id
 from hami_node.ports import HeldContainer
 from hami_node.record.ledger import Entry, Ledger, Source
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
 from hami_node.errors import WireError
 from hami_node.logs import kv
-from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid, own_ids
+from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid, is_own_id, own_ids
 from hami_node.node.holdings.claims import Claims, entries_of, ids_of
 from hami_node.node.holdings.endings import Endings, Holder, holders_in
 from hami_node.node.holdings.fixed import listed_entries
 from hami_node.node.holdings.newest_pods import NewestPods
 from hami_node.node.holdings.recorded import grants_of
-from hami_node.node.kubelet.rivals import is_own_id
 from hami_node.ports import Clock, HeldContainer, Watched
 from hami_node.record.ledger import Entry, Key, Ledger, Source
 from hami_node.vendors.holding import keeps_inits

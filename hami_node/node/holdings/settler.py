@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -11,19 +10,18 @@ from hami_node.errors import KubeError, KubeletError, NotFound
 from hami_node.logs import kv
 from hami_node.node.holdings.endings import Holder
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.ports import Clock, Kube, PodResources
+from hami_node.ports import Kube, PodResources
 from hami_node.record.ledger import Found, Ledger
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
-SETTLE_S: Final = 0.5
 MAX_ASKED: Final = 8
 """Pods that are read from the API server in one pass."""
 
 
 class Settler:
-    """`run` is the thread's body."""
+    """A step of the loop."""
 
     def __init__(
         self,
@@ -31,17 +29,11 @@ class Settler:
         live: LiveUse,
         kube: Kube,
         resources: PodResources,
-        clock: Clock,
         on_settled: Callable[[], None] = lambda: None,
     ) -> None:
         """Wire the parts. `on_settled` is called after each pass that changed the ledger."""
         self._live, self._kube, self._resources = live, kube, resources
-        self._clock, self._on_settled = clock, on_settled
-        self._wake = threading.Event()
-
-    def wake(self) -> None:
-        """A pod changed."""
-        self._wake.set()
+        self._on_settled = on_settled
 
     def begin(self) -> None:
         """Record what runs here already; to be called before the first Allocate is answered."""
@@ -53,14 +45,11 @@ class Settler:
         else:
             self._live.settle(listed)
 
-    def run(self, stop: threading.Event) -> None:
-        """Settle after changes and periodically until stopped."""
-        while not stop.is_set():
-            if self.settle():
-                self._on_settled()
-            if self._clock.wait(self._wake, INTERVAL_S):
-                self._clock.wait(stop, SETTLE_S)
-                self._wake.clear()
+    def look(self) -> float:
+        """Settle; seconds until it is done again, if nothing changes before."""
+        if self.settle():
+            self._on_settled()
+        return INTERVAL_S
 
     def settle(self) -> bool:
         """One pass; True if the ledger has changed.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -20,13 +19,12 @@ from hami_node.clock import Deadline
 from hami_node.errors import Forbidden, KubeError, KubeletError, NoPendingPod, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.identity.candidate import Candidate, only_candidate
 from hami_node.node.identity.grant_source import source_of
 from hami_node.node.identity.refusals import RECREATE
 from hami_node.node.identity.turns import Call, Held, Turns
-from hami_node.ports import DaemonKube, HeldContainer, PodResources
-from hami_node.record.ledger import Ledger
+from hami_node.node.parts import ClusterParts
+from hami_node.ports import HeldContainer
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import count_of
 
@@ -60,55 +58,46 @@ _Key = tuple[str, str]
 _Pods = Mapping[_Key, Pod]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentitySources:
-    """Where to look for the container of a call.
-
-    Attributes:
-        resources: kubelet's list.
-        lock_owner: `namespace/name` of the pod that the node lock names now, or ""; it asks the API
-            server and raises KubeError.
-        refused: uids of pods that were refused, whichever resource the call was for.
-    """
-
-    live: LiveUse
-    ledger: Ledger
-    kube: DaemonKube
-    resources: PodResources
-    lock_owner: Callable[[Deadline], str]
-    refused: dict[str, None] = field(default_factory=dict)
-
-
 class Identity:
     """Finds the container behind a call. Remembers which were answered, and pods refused."""
 
     def __init__(
-        self, *, vendor: VendorProtocol, resource: str, sources: IdentitySources, node_name: str
+        self,
+        cluster: ClusterParts,
+        vendor: VendorProtocol,
+        resource: str,
+        *,
+        node_name: str,
+        lock_owner: Callable[[Deadline], str],
     ) -> None:
-        """Find the containers that ask for `resource`."""
+        """Find the containers that ask for `resource`.
+
+        `lock_owner` asks the API server for `namespace/name` of the pod that the node lock names
+        now, or "", and raises KubeError.
+        """
         self._resource, self._node_name = resource, node_name
-        self._sources = sources
+        self._cluster, self._lock_owner = cluster, lock_owner
         self._answered: dict[tuple[str, str], None] = {}
         self._lives = threading.Lock()
         self._life = self._asked_in = 0  # of kubelet: counted by our registrations
         self._chosen: dict[_Key, tuple[Pod, Deadline]] = {}  # read for a question about IDs
         self._ended: dict[str, Deadline] = {}
-        self._live, self._kube = sources.live, sources.kube
+        self._live, self._kube = cluster.live, cluster.kube
         grants = source_of(vendor, resource)
         self._uses_lock = grants.uses_lock
         self._turns = Turns(
             vendor=vendor,
             resource=resource,
             grants=grants,
-            ledger=sources.ledger,
-            refused=sources.refused.keys(),
+            ledger=cluster.ledger,
+            refused=cluster.refused.keys(),
             answered=self._answered.keys(),
             node_name=node_name,
         )
 
     def was_refused(self, pod: Pod) -> None:
         """kubelet fails a refused pod for good: it is never a candidate again."""
-        _remember(self._sources.refused, pod.uid, None)
+        _remember(self._cluster.refused, pod.uid, None)
 
     def was_answered(self, candidate: Candidate) -> None:
         """The answer for this container leaves: the kubelet that asked knows of it, if it lives."""
@@ -171,7 +160,7 @@ class Identity:
     def _look(self, call: Call, limit: Deadline, list_limit: Deadline) -> Candidate:
         """Look once. Raises NoPendingPod."""
         try:
-            listed = self._sources.resources.list(limit)
+            listed = self._cluster.kubelet.list(limit)
         except KubeletError as e:
             log.warning("list_not_read", extra=kv(error=str(e)))
             unread = f"kubelet's list of pods can't be read ({e})"
@@ -333,7 +322,7 @@ class Identity:
             NoPendingPod: it can't be told.
         """
         try:
-            owner = self._sources.lock_owner(limit.at_most(READ_S)) if self._uses_lock else ""
+            owner = self._lock_owner(limit.at_most(READ_S)) if self._uses_lock else ""
             is_clear = bool(owner) or not self._uses_lock
             pods = self._kube.within(limit).pods_now(self._node_name) if is_clear else ()
         except KubeError as e:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hami_node.model import Node
 from hami_node.node.holdings.recorded import answer_of
 from hami_node.node.vendor_cards import VendorCards
-from hami_node.ports import Clock
 from hami_node.record.ledger import Ledger
 from hami_node.vendors.on_node.answer import ContainerResponse, HandOverState, NodeSituation
 
@@ -21,7 +19,7 @@ INTERVAL_S: Final = 60.0
 
 
 class HandOvers:
-    """Tells the responders about their node. `run` is the body of a thread."""
+    """Tells the responders about their node. A step of the loop."""
 
     def __init__(
         self,
@@ -30,35 +28,25 @@ class HandOvers:
         node: Callable[[], Node | None],
         ledger: Ledger,
         on_change: Callable[[], None],
-        clock: Clock,
     ) -> None:
         """Wire the sources. `on_change`: how containers get their cards has changed."""
         self._owners, self._node = tuple(owners), node
         self._ledger, self._on_change = ledger, on_change
-        self._is_read, self._clock = False, clock
-        self._wake = threading.Event()
+        self._is_read = False
 
     def record_read(self) -> None:
         """The record is complete: who holds what is known. One pass, before Allocate is served."""
         self._is_read = True
         self.look()
 
-    def wake(self) -> None:
-        """Something changed."""
-        self._wake.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Look after changes and now and then until stopped; then close the responders."""
-        while not stop.is_set():
-            self.look()
-            self._clock.wait(self._wake, INTERVAL_S)
-            self._wake.clear()
+    def end(self) -> None:
+        """The last pass; then the responders are closed."""
         self.look()
         for owner in self._owners:
             owner.responder.close()
 
-    def look(self) -> None:
-        """One pass over all vendors."""
+    def look(self) -> float:
+        """One pass over all vendors; seconds until the next one, if nothing changes before."""
         before = self._states()
         for owner in self._owners:
             situation = NodeSituation(
@@ -70,6 +58,7 @@ class HandOvers:
                 log.exception("hand_over_broken")
         if self._states() != before:
             self._on_change()
+        return INTERVAL_S
 
     def summary(self) -> str:
         """In words, for the node's annotation; "" where nothing is said."""

@@ -12,12 +12,14 @@ from hami_node.errors import HamiError, RegionError
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, Device, Uuid
 from hami_node.node.holdings.recorded import answer_of
+from hami_node.node.parts import NodeParts
 from hami_node.node.resize.step import Step
 from hami_node.ports import Clock
 from hami_node.record.ledger import Entry
 from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.on_node.limits import CardLimit, LimitWriter
 from hami_node.vendors.protocol import VendorProtocol
+from hami_node.vendors.spec import protocol_of
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,16 @@ class ResizeVendor:
     writer: LimitWriter
 
 
+def resize_vendors(parts: NodeParts) -> dict[str, ResizeVendor]:
+    """The vendors whose running containers can be resized here, by their words."""
+    found, settings = {}, parts.settings()
+    for owner in parts.vendor_cards:
+        protocol, writer = protocol_of(owner.vendor, settings), owner.limit_writer
+        if writer is not None and protocol.resize_words is not None:
+            found[protocol.cards.word] = ResizeVendor(protocol=protocol, writer=writer)
+    return found
+
+
 class Enforcer:
     """Used by one thread."""
 
@@ -45,11 +57,9 @@ class Enforcer:
         vendors: Mapping[str, ResizeVendor],
         devices: Callable[[], tuple[Device, ...]],
         clock: Clock,
-        settle_s: float = SETTLE_S,
     ) -> None:
         """Write through the vendors, by their words; `devices` are all cards of this node."""
-        self._vendors, self._devices = vendors, devices
-        self._clock, self._settle_s = clock, settle_s
+        self._vendors, self._devices, self._clock = vendors, devices, clock
 
     def problem(self, steps: Sequence[Step]) -> str:
         """Why the limits of these containers can't be changed at all; "" if they can."""
@@ -69,7 +79,7 @@ class Enforcer:
         for step in steps:
             self.write(step, step.target)
         is_less = any(step.is_less for step in steps)
-        if is_less and self._clock.wait(stop, self._settle_s):
+        if is_less and self._clock.wait(stop, SETTLE_S):
             raise NotYet("hami-node is being restarted")
         found = [self._in_force(step) for step in steps]
         reasons = (step.overused(limits) for step, limits in zip(steps, found, strict=True))

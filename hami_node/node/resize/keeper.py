@@ -21,25 +21,23 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from hami_node.engine.resize import growth_objection, with_container
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import HamiError, WireError
 from hami_node.logs import kv
-from hami_node.model import Container, ContainerGrants, Device, Pod
-from hami_node.node.holdings.live_use import LiveUse
+from hami_node.model import Container, ContainerGrants, Pod
 from hami_node.node.holdings.recorded import answer_of, answer_text, grants_of
-from hami_node.node.resize.enforcer import SETTLE_S, Enforcer, NotYet, ResizeVendor
+from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.resize.enforcer import Enforcer, NotYet, resize_vendors
 from hami_node.node.resize.pod_notes import PodNotes
 from hami_node.node.resize.step import Step, step_of
 from hami_node.node.resize.words import words_of
-from hami_node.ports import Clock, Watched
-from hami_node.record.ledger import Entry, Key, Ledger
+from hami_node.record.ledger import Entry, Key
 from hami_node.vendors.resizing import no_room, with_slots
 from hami_node.wire import names
 from hami_node.wire.resize import (
@@ -62,72 +60,48 @@ TURN_S: Final = 5.0
 _KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeParts:
-    """The dependencies.
-
-    Attributes:
-        vendors: by their words.
-        devices: all cards of this node.
-        one_at_a_time: held by each call of kubelet's: nobody else takes what is checked here.
-        is_loaded: True once the ledger has been read.
-        on_kept: called when limits had to be written again.
-        on_settled: called after the ledger has changed.
-    """
-
-    live: LiveUse
-    ledger: Ledger
-    watched: Watched
-    notes: PodNotes
-    vendors: Mapping[str, ResizeVendor]
-    devices: Callable[[], tuple[Device, ...]]
-    one_at_a_time: threading.Lock
-    clock: Clock
-    is_loaded: Callable[[], bool]
-    on_kept: Callable[[], None] = lambda: None
-    on_settled: Callable[[], None] = lambda: None
-    settle_s: float = SETTLE_S
-
-
 class _NotPossibleError(HamiError):
     """It is not carried out; the text is for people."""
 
 
 class ResizeKeeper:
-    """`run` is a thread's body; it sleeps while nothing was resized and nobody asks."""
+    """A step of the loop; it sleeps while nothing was resized and nobody asks."""
 
-    def __init__(self, parts: ResizeParts) -> None:
-        """Use these parts."""
-        self._parts = parts
-        self._live, self._ledger, self._notes = parts.live, parts.ledger, parts.notes
-        self._limits = Enforcer(parts.vendors, parts.devices, parts.clock, parts.settle_s)
-        self._wake, self._stop = threading.Event(), threading.Event()
+    def __init__(
+        self,
+        parts: NodeParts,
+        cluster: ClusterParts,
+        *,
+        is_loaded: Callable[[], bool],
+        on_settled: Callable[[], None],
+    ) -> None:
+        """Wire the sources.
+
+        `is_loaded`: whether the ledger has been read; `on_settled` is called after it has changed.
+        """
+        self._parts, self._cluster, self._watched = parts, cluster, cluster.view
+        self._is_loaded, self._on_settled = is_loaded, on_settled
+        self._vendors = resize_vendors(parts)
+        self._live, self._ledger, self._notes = cluster.live, cluster.ledger, PodNotes(cluster)
+        self._limits = Enforcer(self._vendors, parts.cards, parts.clock)
+        self._stop, self._compared_s = parts.stop, -math.inf
         self._is_busy = True
         self._suspects: Collection[Key] = ()
 
     def suspect(self, keys: Collection[Key]) -> None:
-        """These containers may have more in force than the ledger counts: compared at once."""
+        """These containers may have more in force than the ledger counts: compared next."""
         self._suspects = keys
-        if keys:
-            self._wake.set()
 
-    def wake(self) -> None:
-        """A pod or the node changed."""
-        self._wake.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Look after changes, and regularly while there is something to keep, until stopped."""
-        self._stop = stop
-        clock, compared_s = self._parts.clock, -math.inf
-        while not stop.is_set():
-            is_due = clock.monotonic() - compared_s >= INTERVAL_S
-            compared_s = clock.monotonic() if is_due else compared_s
-            if self._parts.is_loaded():
-                self.look(compares=is_due)
-            left_s = compared_s + INTERVAL_S - clock.monotonic()
-            clock.wait(self._wake, max(left_s, 0.0) if self._is_busy else None)
-            clock.wait(stop, 0.05)  # pod and node often change together
-            self._wake.clear()
+    def look_if_due(self) -> float | None:
+        """One pass; seconds until the next one while there is something to keep, else None."""
+        if not self._is_loaded():
+            return None
+        now_s = self._parts.clock.monotonic()
+        is_due = now_s - self._compared_s >= INTERVAL_S
+        self._compared_s = now_s if is_due else self._compared_s
+        self.look(compares=is_due)
+        left_s = self._compared_s + INTERVAL_S - self._parts.clock.monotonic()
+        return max(left_s, 0.0) if self._is_busy else None
 
     def look(self, *, compares: bool = True) -> None:
         """One pass over the pods that ask and the containers that were resized.
@@ -135,7 +109,7 @@ class ResizeKeeper:
         Without `compares` limits in force are not compared, but those of suspects: whoever can
         edit a pod can wake us all the time.
         """
-        if self._parts.watched.node() is None:
+        if self._watched.node() is None:
             return  # who decides here is not known
         noted = {entry.pod_uid for entry in self._ledger.entries() if entry.resize is not None}
         suspects, self._suspects = self._suspects, ()
@@ -163,7 +137,7 @@ class ResizeKeeper:
             wanted = self._carry_out(pod, approval)
         for entry in self._ledger.of_pod(pod.uid):
             is_noted = entry.resize is not None or entry.key in suspects
-            if not is_noted or entry.vendor not in self._parts.vendors:
+            if not is_noted or entry.vendor not in self._vendors:
                 continue
             container = next((c for c in pod.containers if c.name == entry.container), None)
             if container is None:
@@ -171,7 +145,7 @@ class ResizeKeeper:
             if entry.resize is None or not entry.resize.is_open:
                 is_due = compares or entry.key in suspects
                 if is_due and self._limits.keep(entry, container, self._held(entry)):
-                    self._parts.on_kept()
+                    self._cluster.metrics.count_resize("kept")
             elif entry.container not in wanted:
                 self._roll_back(pod, entry, container)
         if approval is not None:
@@ -185,7 +159,7 @@ class ResizeKeeper:
         return decode_approval(text, pod.uid) if text and self._has_extender() else None
 
     def _has_extender(self) -> bool:
-        node = self._parts.watched.node()
+        node = self._watched.node()
         return node is not None and names.NODE_READ_BY in node.annotations
 
     def _is_over(self, pod: Pod, approval: Approval) -> bool:
@@ -228,7 +202,7 @@ class ResizeKeeper:
         Raises:
             _NotPossibleError: the approval does not fit them: the extender did not make it.
         """
-        vendor = self._parts.vendors.get(approval.vendor)
+        vendor = self._vendors.get(approval.vendor)
         if vendor is None:
             raise _NotPossibleError(f"cards of {approval.vendor} can't be resized on this node")
         containers = {item.name: item for item in pod.containers}
@@ -268,7 +242,7 @@ class ResizeKeeper:
             if before is None:
                 raise _NotPossibleError("the pod has ended")
             objection = growth_objection(
-                self._live.cards(self._parts.devices(), leave_out=pod.uid),
+                self._live.cards(self._parts.cards(), leave_out=pod.uid),
                 before,
                 _with_steps(pod, before, begun),
             )
@@ -288,7 +262,7 @@ class ResizeKeeper:
             text = "" if answer is None else answer_text(self._limits.answer(step, answer))
             entries.append(replace(step.entry, answer=text))
         self._ledger.put_all(entries)
-        self._parts.on_settled()
+        self._on_settled()
 
     def _refuse(self, pod: Pod, decision: str, steps: Sequence[Step], why: str) -> None:
         """Leave everything as it was before, as far as that is possible now."""
@@ -312,14 +286,14 @@ class ResizeKeeper:
 
     def _roll_back(self, pod: Pod, entry: Entry, container: Container) -> None:
         """An approval that is gone, or was replaced by another, while it was carried out."""
-        vendor, note = self._parts.vendors[entry.vendor].protocol, entry.resize
+        vendor, note = self._vendors[entry.vendor].protocol, entry.resize
         step = step_of(vendor, container, entry, entry.grants)
         if note is not None and isinstance(step, Step):
             self._refuse(pod, note.id, [step], "its approval was taken back")
 
     def _report(self, pod: Pod, approval: Approval) -> None:
         """Write to the pod how it ended, with the reservation as the ledger has it."""
-        vendor = self._parts.vendors.get(approval.vendor)
+        vendor = self._vendors.get(approval.vendor)
         if vendor is None or not self._is_over(pod, approval):
             return
         own = [item for item in self._ledger.of_pod(pod.uid) if item.vendor == approval.vendor]
@@ -358,15 +332,15 @@ class ResizeKeeper:
     # -- what is there -----------------------------------------------------------------------------
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        if not self._parts.one_at_a_time.acquire(timeout=TURN_S):
+        if not self._cluster.one_at_a_time.acquire(timeout=TURN_S):
             raise NotYet("a call of kubelet's is being answered")
         try:
             yield
         finally:
-            self._parts.one_at_a_time.release()
+            self._cluster.one_at_a_time.release()
 
     def _held(self, entry: Entry) -> ContainerGrants:
-        vendor = self._parts.vendors.get(entry.vendor)
+        vendor = self._vendors.get(entry.vendor)
         try:
             return () if vendor is None else grants_of(vendor.protocol, entry)
         except WireError:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.errors import Conflict, KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.holdings.live_use import LiveUse
-from hami_node.ports import EventNote, Kube
+from hami_node.node.parts import ClusterParts
+from hami_node.ports import EventNote
 from hami_node.wire import names
 from hami_node.wire.resize import Outcome, ResizeState, decode_state, encode_state
 from hami_node.wire.values.json_patch import annotation_pointer
@@ -22,19 +22,11 @@ RESIZED_EVENT: Final = "Resized"
 REFUSED_EVENT: Final = "ResizeRefused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PodNotes:
-    """Writes to pods of this node; each write names what it was decided on.
+    """Writes to pods of this node; each write names what it was decided on."""
 
-    Attributes:
-        notify: takes an Event; never blocks.
-        on_result: takes `resized` or `refused`, for the metric.
-    """
-
-    kube: Kube
-    live: LiveUse
-    notify: Callable[[EventNote], None]
-    on_result: Callable[[str], None]
+    cluster: ClusterParts
 
     def tell(
         self, pod: Pod, state: ResizeState, reservation: Mapping[str, str] | None = None
@@ -61,7 +53,8 @@ class PodNotes:
             ),
         ]
         try:
-            self.live.patched(self.kube.json_patch_pod(pod.namespace, pod.name, patch))
+            patched = self.cluster.kube.json_patch_pod(pod.namespace, pod.name, patch)
+            self.cluster.live.patched(patched)
         except (Conflict, NotFound) as e:
             log.debug("resize_state_not_written", extra=kv(pod=pod.key, error=str(e)))
         except KubeError as e:
@@ -73,8 +66,8 @@ class PodNotes:
         if state.state is Outcome.WAITING:
             return
         is_done = state.state is Outcome.DONE
-        self.on_result("resized" if is_done else "refused")
+        self.cluster.metrics.count_resize("resized" if is_done else "refused")
         message = state.why if is_done else f"the pod is not resized: {state.why}"
         log.info("resize_over", extra=kv(pod=pod.key, state=state.state, why=state.why))
         note = EventNote.about(pod, RESIZED_EVENT if is_done else REFUSED_EVENT, message)
-        self.notify(replace(note, is_warning=not is_done))
+        self.cluster.notify(replace(note, is_warning=not is_done))

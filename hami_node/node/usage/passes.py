@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hami_node.config.settings import Settings
-from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.usage import UsageReadings
 from hami_node.model import Device, Uuid
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.pod_names import PodNames
+from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.usage.holders import Holders
 from hami_node.node.usage.parts import uses_of_parts
 from hami_node.node.vendor_cards import VendorCards
-from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
+from hami_node.ports import ContainerUse, HostUse, UnreadUse
 from hami_node.record.ledger import Key, Ledger
 from hami_node.vendors.on_node.usage import UsageReader
 from hami_node.vendors.protocol import VendorProtocol
@@ -71,53 +69,43 @@ class _OfVendor:
 
 
 class UsagePasses:
-    """Looks again and again; the last result is in `usage`. `run` is the thread's body."""
+    """Looks again and again, as a step of the loop; the last result is in `usage`."""
 
     def __init__(
         self,
-        *,
-        settings: Callable[[], Settings],
-        metrics: DaemonMetrics,
-        vendor_cards: Sequence[VendorCards],
-        protocols: Sequence[VendorProtocol],
-        ledger: Ledger,
-        live: LiveUse,
-        clock: Clock,
+        parts: NodeParts,
+        cluster: ClusterParts,
         on_beyond: Callable[[Collection[Key]], None] = lambda _: None,
     ) -> None:
-        """Wire the sources. `protocols` are those of `vendor_cards`, in the same order.
+        """Wire the sources.
 
         `on_beyond` gets the containers that may have more in force than the ledger counts.
         """
         self._on_beyond = on_beyond
-        self._settings, self._metrics = settings, metrics
-        self._ledger, self._live, self._clock = ledger, live, clock
-        self._names = PodNames(ledger, live.pods)
-        pairs = zip(vendor_cards, protocols, strict=True)
+        self._settings, self._metrics, self._clock = parts.settings, cluster.metrics, parts.clock
+        self._ledger, self._live = cluster.ledger, cluster.live
+        self._names = PodNames(cluster.ledger, cluster.live.pods)
+        pairs = zip(parts.vendor_cards, cluster.served, strict=True)
         self._vendors = tuple(_OfVendor(owner, protocol) for owner, protocol in pairs)
-        self._wake = threading.Event()
+        self._last_s = -math.inf
+        self._is_on = True  # what a killed daemon has told containers is taken back in any case
         self.usage = Usage()
 
-    def wake(self) -> None:
-        """See that the daemon stops, or that the interval has changed."""
-        self._wake.set()
+    def look_if_due(self) -> float:
+        """One pass if it is due; seconds until it is, or until the interval is read again."""
+        interval_s, now_s = self._settings().usage_interval_s, self._clock.monotonic()
+        if self._is_on and not interval_s:
+            self.look(is_last=True)
+            self._show(Usage())
+        elif interval_s and now_s - self._last_s >= interval_s:
+            self._last_s = now_s
+            self.look()
+        self._is_on = bool(interval_s)
+        left_s = self._last_s + interval_s - self._clock.monotonic() if interval_s else CHECK_S
+        return min(max(left_s, 0.01), CHECK_S)
 
-    def run(self, stop: threading.Event) -> None:
-        """Look until stopped, and once more then."""
-        last_s = -math.inf
-        is_on = True  # what a killed daemon has told containers is taken back in any case
-        while not stop.is_set():
-            interval_s = self._settings().usage_interval_s
-            if is_on and not interval_s:
-                self.look(is_last=True)
-                self._show(Usage())
-            elif interval_s and self._clock.monotonic() - last_s >= interval_s:
-                last_s = self._clock.monotonic()
-                self.look()
-            is_on = bool(interval_s)
-            left_s = last_s + interval_s - self._clock.monotonic() if interval_s else CHECK_S
-            self._clock.wait(self._wake, min(max(left_s, 0.01), CHECK_S))
-            self._wake.clear()
+    def end(self) -> None:
+        """The last pass: what containers were told is taken back."""
         if self._settings().usage_interval_s:
             self.look(is_last=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
@@ -59,7 +58,7 @@ class Desk:
             metrics=SimpleNamespace(set_container_files=lambda *all_: self.shown.append(all_)),
         )
         parts = SimpleNamespace(clock=FakeClock(), vendor_cards=(owner,))
-        return FileKeeper(cast(NodeParts, parts), cast(ClusterParts, cluster), threading.Event())
+        return FileKeeper(cast(NodeParts, parts), cast(ClusterParts, cluster))
 
 
 def pod(name: str, phase: str = "Running") -> Pod:

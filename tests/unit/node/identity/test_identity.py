@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hami_node.errors import KubeError, KubeletError, NoPendingPod
 from hami_node.model import ContainerKind, Pod
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.identity.identity import Identity, IdentitySources
+from hami_node.node.identity.identity import Identity
 from hami_node.ports import HeldContainer
 from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -67,14 +69,10 @@ def identity_of(
     ledger: Ledger,
     lock_owner: str = "",
 ) -> Identity:
-    sources = IdentitySources(
-        live=live,
-        ledger=ledger,
-        kube=cluster,
-        resources=resources,
-        lock_owner=lambda _: lock_owner,
+    shared: Any = SimpleNamespace(
+        live=live, ledger=ledger, kube=cluster, kubelet=resources, refused={}
     )
-    return Identity(vendor=VENDOR, resource=GPU, sources=sources, node_name=NODE)
+    return Identity(shared, VENDOR, GPU, node_name=NODE, lock_owner=lambda _: lock_owner)
 
 
 def identity(

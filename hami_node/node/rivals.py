@@ -7,43 +7,25 @@ then on are the other plugin's, and its pod-resources list shows them.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from hami_node.errors import KubeletError
 from hami_node.logs import kv
-from hami_node.model import uuid_of
-from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, Lifecycle, own_sockets
-from hami_node.ports import Clock, HeldContainer
+from hami_node.model import is_own_id
+from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, own_sockets
+from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.resource import NodeResource
+from hami_node.ports import EventNote, HeldContainer
 from hami_node.text import cut
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
 TAKEN_EVENT: Final = "ResourceTaken"
-MAX_SLOT_DIGITS: Final = 6
 MAX_NAMED: Final = 5
 MAX_ID_CHARS: Final = 80
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contested:
-    """A resource that is watched.
-
-    Attributes:
-        name: the resource.
-        lifecycle: our registration of it.
-        uuids: the cards that are offered now.
-        ids: device IDs that are offered now and not made from a card's UUID.
-    """
-
-    name: str
-    lifecycle: Lifecycle
-    uuids: Callable[[], Collection[str]]
-    ids: Callable[[], Collection[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +62,20 @@ class _State:
 
 
 class Rivals:
-    """Checks kubelet's list now and then. `run` is the thread's body."""
+    """Checks kubelet's list now and then. A step of the loop."""
 
     def __init__(
         self,
-        resources: Sequence[Contested],
-        *,
-        plugin_dir: Path,
-        held: Callable[[], tuple[HeldContainer, ...]],
-        on_taken: Callable[[str, str], None],
-        clock: Clock,
-        on_listed: Callable[[Sequence[HeldContainer]], None] = lambda _: None,
+        parts: NodeParts,
+        cluster: ClusterParts,
+        on_listed: Callable[[Sequence[HeldContainer]], None],
     ) -> None:
-        """Wire the sources.
+        """Watch the resources that this daemon serves.
 
-        `on_taken` is called with a resource's name and why it is another plugin's; "" once it is
-        ours. `on_listed` gets each list, for those who need not read it again.
+        `on_listed` gets each list, for those who need not read it again.
         """
-        self._on_listed, self._clock = on_listed, clock
-        self._resources, self._dir = tuple(resources), plugin_dir
-        self._held, self._on_taken = held, on_taken
+        self._cluster, self._on_listed = cluster, on_listed
+        self._resources, self._dir = parts.resources, parts.settings().plugin_dir
         self._states: dict[str, _State] = {}
         self._seen: dict[str, _Seen] = {}
 
@@ -108,25 +84,20 @@ class Rivals:
         state = self._states.get(resource)
         return state.taken if state is not None else ""
 
-    def run(self, stop: threading.Event) -> None:
-        """Check until stopped."""
-        while not stop.is_set():
-            self.check()
-            self._clock.wait(stop, INTERVAL_S)
-
-    def check(self) -> None:
-        """One look at kubelet's list; a list that can't be read changes nothing."""
+    def check(self) -> float:
+        """One look at kubelet's list; seconds until the next. Unreadable, it changes nothing."""
         try:
-            held = self._held()
+            held = self._cluster.kubelet.list()
         except KubeletError as e:
             log.debug("rivals_unknown", extra=kv(error=str(e)))
-            return
+            return INTERVAL_S
         self._on_listed(held)
         for resource in self._resources:
             if resource.lifecycle.registered.is_set() and resource.uuids():
                 self._check(resource, held)
+        return INTERVAL_S
 
-    def _check(self, resource: Contested, held: Sequence[HeldContainer]) -> None:
+    def _check(self, resource: NodeResource, held: Sequence[HeldContainer]) -> None:
         seen = self._seen.setdefault(resource.name, _Seen())
         seen.uuids.update(resource.uuids())
         seen.ids.update(resource.ids())
@@ -144,17 +115,24 @@ class Rivals:
         elif new:
             state.taken, state.sockets = self._sentence(resource.name, new, sockets), sockets
             log.error("resource_taken", extra=kv(resource=resource.name, why=state.taken))
-            self._on_taken(resource.name, state.taken)
+            self._tell(resource.name, state.taken)
 
-    def _begin(self, resource: Contested, number: int, holders: frozenset[_Holder]) -> None:
+    def _begin(self, resource: NodeResource, number: int, holders: frozenset[_Holder]) -> None:
         """After our registration the resource is ours; pods from before may keep their IDs."""
         if self.why_taken(resource.name):
             log.info("resource_retaken", extra=kv(resource=resource.name))
-            self._on_taken(resource.name, "")
+            self._tell(resource.name, "")
         self._states[resource.name] = _State(number, holders)
         if holders:
             named = _named(holder.container for holder in holders)
             log.warning("foreign_ids_held", extra=kv(resource=resource.name, containers=named))
+
+    def _tell(self, resource: str, why: str) -> None:
+        """It is another plugin's; "": it is ours."""
+        self._cluster.metrics.set_resource_taken(resource, is_taken=bool(why))
+        node = self._cluster.view.node()
+        if why and node is not None:
+            self._cluster.notify(EventNote.about(node, TAKEN_EVENT, why))
 
     def _other_sockets(self) -> Iterator[str]:
         ours = {path.name for each in self._resources for path in own_sockets(self._dir, each.name)}
@@ -179,19 +157,6 @@ def _foreign(held: Sequence[HeldContainer], resource: str, seen: _Seen) -> Itera
             if not is_own_id(device_id, seen.uuids, seen.ids):
                 name = f"{container.namespace}/{container.pod}/{container.container}"
                 yield _Holder(name, device_id)
-
-
-def is_own_id(device_id: str, uuids: Collection[str], ids: Collection[str] = ()) -> bool:
-    """Whether this is `<uuid>-<i>` of one of our cards, or of a card like ours that was lost.
-
-    `ids` are those of our cards that have another form.
-    """
-    if device_id in ids:
-        return True
-    uuid, slot = uuid_of(device_id), device_id.rpartition("-")[2]
-    if not (slot.isdecimal() and slot.isascii() and len(slot) <= MAX_SLOT_DIGITS):
-        return False
-    return uuid in uuids or any(uuid.count("-") == ours.count("-") for ours in uuids)
 
 
 def _named(names: Collection[str] | Iterator[str]) -> str:

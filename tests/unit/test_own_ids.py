@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.node.kubelet.rivals import is_own_id
+from hami_node.model import is_own_id
 
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 LOST = "GPU-00000000-0000-0000-0000-000000000001"
