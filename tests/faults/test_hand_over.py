@@ -58,26 +58,6 @@ def ready(rig: DaemonRig) -> tuple[int, str]:
     return page(port_of(rig), "/readyz")
 
 
-def test_driver_from_a_folder_hands_over_cards_by_specs_of_our_own(tmp_path: Path) -> None:
-    lay_driver(tmp_path / "driver-root", cards=8)
-    with running_daemon(*flags(tmp_path), env=AUTO) as rig:
-        wait_listed(rig)
-        answer = admitted(rig, "a", UUIDS[2]).responses["c"]
-        assert [device.name for device in answer.cdi_devices] == [f"hami-node.io/gpu={UUIDS[2]}"]
-        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
-        spec = json.loads((tmp_path / "cdi/hami-node.io-gpu.json").read_bytes())
-        check(spec)
-        nodes = {
-            device["name"]: device["containerEdits"]["deviceNodes"][0]["hostPath"]
-            for device in spec["devices"]
-        }
-        assert nodes == {uuid: f"/run/nvidia/driver/dev/nvidia{i}" for i, uuid in enumerate(UUIDS)}
-        eventually(lambda: said(rig) == "cdi-cri hami-node.io/gpu=UUID", LIMIT_S)
-        assert shown(rig)["cdi-kind"] == "hami-node.io/gpu"
-        eventually(lambda: ready(rig)[0] == 200, LIMIT_S)
-        assert "event=hand_over " in rig.log
-
-
 @shows(
     "H7",
     fault="nothing shows how a runtime would find a card: no runtime, no folder of the driver",

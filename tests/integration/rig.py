@@ -220,6 +220,10 @@ class Rig(Site):
                     return sample.value
         return None
 
+    def granted(self, card: int) -> float:
+        """Bytes of a card that containers hold, by the metric."""
+        return self.metric("card_memory_granted_bytes", uuid=uuid(card)) or 0.0
+
     # -- the cluster -------------------------------------------------------------------------------
     def place(
         self,

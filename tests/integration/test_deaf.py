@@ -101,22 +101,6 @@ def test_plugin_that_takes_the_resource_is_named_and_replaced_once_it_is_gone(ri
     assert rig.bind_phase("ours") == names.PHASE_SUCCESS
 
 
-def test_pods_that_an_earlier_plugin_served_are_no_sign_of_another(node: Rig) -> None:
-    other = OtherPlugin(node.plugins, node.card_count)
-    other.register()
-    eventually(lambda: node.kubelet.allocatable(GPU) == node.card_count, LIMIT_S)
-    node.place_one("old")
-    assert node.kubelet.admit(node.pod("old"), GPU).is_admitted
-    other.close()
-    node.closed_count = 1  # the pod's card, until it has ended
-    daemon = node.start()
-    assert daemon.cluster is not None
-    for _ in range(2):
-        daemon.cluster._rivals.check()
-    assert daemon.cluster._rivals.why_taken(GPU) == ""
-    assert not node.events("ResourceTaken")
-
-
 def failures(caplog: pytest.LogCaptureFixture) -> str:
     """What the log says of registrations that failed or were lost."""
     said = (vars(record) for record in caplog.records)

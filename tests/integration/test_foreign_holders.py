@@ -98,6 +98,7 @@ def test_cards_of_pods_from_before_are_closed_until_they_end(node: Rig) -> None:
     eventually(lambda: names.NODE_CLOSED_CARDS not in node.notes, LIMIT_S)
     assert place(node, "r", 0).is_admitted
     eventually(lambda: node.metric("foreign_pods") == 0, LIMIT_S)
+    assert not node.events("ResourceTaken"), "whoever served them is gone"
 
 
 def problems(rig: Rig) -> tuple[Problem, ...]:
@@ -142,14 +143,10 @@ def test_pods_that_hamis_plugin_served_are_not_foreign(node: Rig, resource: str)
     node.api.create("pods", body)
     node.kubelet.hold(node.pod("old"), resource, f"{uuid(1)}-4")
     node.start()
-    eventually(lambda: granted(node, 1) == 1000 * 2**20, LIMIT_S)
+    eventually(lambda: node.granted(1) == 1000 * 2**20, LIMIT_S)
     assert place(node, "p", 1).is_admitted
     assert healthy(node) == [True] * 4
     assert node.metric("foreign_pods") == 0
-
-
-def granted(rig: Rig, card: int) -> float:
-    return rig.metric("card_memory_granted_bytes", uuid=uuid(card)) or 0.0
 
 
 @shows(

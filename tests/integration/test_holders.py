@@ -49,10 +49,6 @@ def assert_served(rig: Rig, name: str, card: int, **options: Any) -> None:
     assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == uuid(card)
 
 
-def granted(rig: Rig, card: int) -> float:
-    return rig.metric("card_memory_granted_bytes", uuid=uuid(card)) or 0.0
-
-
 @shows(
     "N6",
     fault="the resource of the cards is renamed (resourceCountName) under running pods",
@@ -71,7 +67,7 @@ def test_resource_is_renamed_and_running_pods_still_count(node: Rig, has_record:
     node.resource = GPU
     node.start()
     assert_refused(node, "greedy", 1)
-    eventually(lambda: granted(node, 1) == MOST_MIB * 2**20, LIMIT_S)
+    eventually(lambda: node.granted(1) == MOST_MIB * 2**20, LIMIT_S)
     node.set_phase("old", "Succeeded")
     assert_served(node, "next", 1)
 
@@ -108,10 +104,10 @@ def test_pod_that_waits_holds_nothing_yet(rig: Rig) -> None:
 )
 def test_deleted_pod_leaves_the_metrics_by_itself(rig: Rig) -> None:
     assert_served(rig, "p", 1)
-    eventually(lambda: granted(rig, 1) > 0, LIMIT_S)
+    eventually(lambda: rig.granted(1) > 0, LIMIT_S)
     rig.kubelet.remove("default", "p")
     rig.api.delete("pods", "p", "default")
-    eventually(lambda: granted(rig, 1) == 0, LIMIT_S)
+    eventually(lambda: rig.granted(1) == 0, LIMIT_S)
     assert rig.metric("allocation_memory_bytes", pod="p") is None
     eventually(lambda: rig.metric("record_entries", source="served") == 0, LIMIT_S)
 
@@ -142,7 +138,7 @@ def test_namesake_of_a_deleted_pod_is_not_charged_for_it(rig: Rig) -> None:
     rig.api.delete("pods", "p-0", "default")
     assert_served(rig, "p-0", 2, uid="uid-new")
     assert_served(rig, "next", 1)
-    eventually(lambda: granted(rig, 2) == MOST_MIB * 2**20, LIMIT_S)
+    eventually(lambda: rig.granted(2) == MOST_MIB * 2**20, LIMIT_S)
     assert_refused(rig, "greedy", 2)
 
 
@@ -151,7 +147,7 @@ def test_namesake_waits_while_the_old_containers_still_run(rig: Rig) -> None:
     rig.api.delete("pods", "p-0", "default")  # kubelet still lists its IDs
     create(rig, body_of("p-0", 1, uid="uid-new"))
     assert_refused(rig, "greedy", 1)
-    eventually(lambda: granted(rig, 1) == MOST_MIB * 2**20, LIMIT_S)
+    eventually(lambda: rig.granted(1) == MOST_MIB * 2**20, LIMIT_S)
 
 
 @shows(

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import click
 import pytest
 
-from hami_node.cli.options import SettingsCommand, options_of
 from hami_node.config.settings import (
     changed_fields,
     keep_fixed,
@@ -70,7 +68,6 @@ ACME = SettingsBlock(
     section="acme",
     resources=("acme_resource",),
     fixed=("acme_resource",),
-    ignored_flags=("acme-old",),
     idle_node_keys={"acmestrategy": ("none",)},
     problems=_problems,
 )
@@ -157,20 +154,6 @@ def test_changes_are_named_and_what_is_fixed_stays() -> None:
     kept, names = keep_fixed(old, new)
     assert names == ("acme_resource", "node_name")
     assert kept == make_settings({"node_name": "n1", "acme_slots": 5}, BLOCKS, ignored=("x",))
-
-
-def test_help_shows_it_in_its_group() -> None:
-    command = SettingsCommand("run", params=options_of(Role.DAEMON, BLOCKS))
-    with click.Context(command, terminal_width=200) as ctx:
-        text = " ".join(command.get_help(ctx).split())
-    shown = (
-        "--acme-slots, --acme-slot-count VALUE Containers on one Acme board. Takes a whole number "
-        "from 1 to 100000. Default 4. [env HAMI_NODE_ACME_SLOTS, ACME_SLOTS]"
-    )
-    assert shown in text
-    assert "--acme-speed VALUE Speed of the boards. Takes one of slow. Default slow." in text
-    assert text.index("Sharing:") < text.index(shown) < text.index("Resources and requests:")
-    assert "acme-old" not in text
 
 
 def test_program_reads_the_groups_that_concern_it() -> None:

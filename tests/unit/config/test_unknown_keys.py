@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.config.files import FileValues, read_device_config, read_node_config
 from hami_node.config.settings import declarations
@@ -152,15 +150,6 @@ def test_a_mebibyte_of_unknown_keys_is_counted_not_compared() -> None:
     assert of_hami.ignored == ("device-config.yaml: 39950 more keys",)
     text = "amd: {}\n" + "".join(f"hygon{i}: {{}}\n" for i in range(60)) + "hami-node: {colour: 1}"
     assert [error.value for error in device(text).errors] == ["12 more"]
-
-
-@given(st.dictionaries(st.text(max_size=80), st.none(), max_size=5))
-def test_no_key_ends_the_reading(keys: dict[str, None]) -> None:
-    for section in ("hami-node", "nvidia"):
-        text = json.dumps({section: keys})
-        found = device(text)
-        assert not found.values
-        assert all(error.hint for error in found.errors)
 
 
 def with_env(**variables: str) -> ConfigSources:
