@@ -65,6 +65,7 @@ class Loop:
         self._progress = {name: _Progress() for name in self._steps}
         for progress in self._progress.values():
             progress.done.set()
+        self._fatal: BaseException | None = None
 
     def wake(self, *names: str) -> None:
         """Something changed: these steps look soon; without a name, all that are told."""
@@ -122,6 +123,8 @@ class Loop:
         def run() -> None:
             try:
                 work(step)
+            except BaseException as e:  # noqa: BLE001 - raised again in the loop's own thread
+                self._fatal = e
             finally:
                 done.set()
                 self._changed.set()
@@ -129,6 +132,8 @@ class Loop:
         threading.Thread(target=run, name=step.name, daemon=True).start()
         if not done.wait(LIMIT_S):
             log.warning("step_hangs", extra=kv(step=step.name, waited_s=LIMIT_S))
+        if self._fatal is not None:
+            raise self._fatal
 
     def _pass(self, step: Step) -> None:
         progress, next_s, pause_s = self._progress[step.name], 0.0, 0.0

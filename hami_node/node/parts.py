@@ -71,7 +71,8 @@ class ClusterParts:
         notify: writes an Event, later.
         wake: these steps of the loop look soon; without a name, all that are told.
         one_at_a_time: held by whoever may give out more of this node's cards.
-        refused: uids of the pods that this process has refused, the newest.
+        refused: uids of the pods that this process has refused, the newest; true where the pod is
+            to have the phase.
     """
 
     metrics: DaemonMetrics
@@ -84,7 +85,7 @@ class ClusterParts:
     notify: Callable[[EventNote], None]
     wake: Callable[..., None]
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    refused: dict[str, None] = field(default_factory=dict)
+    refused: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

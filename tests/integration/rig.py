@@ -302,7 +302,7 @@ class Rig(Site):
         cluster = self.daemon.cluster if self.daemon is not None else None
         if cluster is None:
             return
-        if self.pod(name).uid in cluster._cluster.refused and self.bind_phase(name):
+        if cluster._cluster.refused.get(self.pod(name).uid):
             eventually(lambda: self.bind_phase(name) == names.PHASE_FAILED, LIMIT_S)
         if self.bind_phase(name) in (names.PHASE_FAILED, names.PHASE_SUCCESS):
             eventually(lambda: not self.lock_text.endswith(f",default,{name}"), LIMIT_S)

@@ -43,12 +43,9 @@ class Phases:
             raise failure
 
     def _lacks_phase(self, pod: Pod) -> bool:
-        """Only of pods that a scheduler has placed.
-
-        What kubelet has failed was refused too, by a daemon that was killed meanwhile.
-        """
-        phase = pod.annotations.get(names.POD_BIND_PHASE, names.PHASE_FAILED)
-        if pod.uid in self._refused:
+        """What kubelet has failed was refused too, by a daemon that was killed meanwhile."""
+        phase = pod.annotations.get(names.POD_BIND_PHASE)
+        if self._refused.get(pod.uid):
             return phase != names.PHASE_FAILED
         return bool(pod.refusal) and phase == names.PHASE_ALLOCATING
 
@@ -62,9 +59,13 @@ class Phases:
 
 
 def _failed(pod: Pod) -> JsonPatch:
-    """Only to exactly this pod."""
-    test: Mapping[str, object] = {"op": "test", "path": "/metadata/uid", "value": pod.uid}
-    return [test, phase_set(names.PHASE_FAILED)]
+    """Only to exactly this pod. One without annotations has no map to add to."""
+    patch: list[Mapping[str, object]] = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}]
+    if not pod.annotations:
+        version = pod.resource_version
+        patch.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+        patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+    return [*patch, phase_set(names.PHASE_FAILED)]
 
 
 def phase_set(value: str) -> Mapping[str, object]:

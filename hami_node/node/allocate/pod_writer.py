@@ -150,6 +150,7 @@ class PodWriter:
 
     def fail(self, pod: Pod, why: str) -> None:
         """Have the phase written and the lock released, soon; an Event. Never raises or waits."""
+        self._cluster.refused[pod.uid] = True
         self.tell(pod, why)
         self._locks.release(pod)
         self._cluster.wake("phases")

@@ -97,7 +97,7 @@ class Identity:
 
     def was_refused(self, pod: Pod) -> None:
         """kubelet fails a refused pod for good: it is never a candidate again."""
-        _remember(self._cluster.refused, pod.uid, None)
+        _remember(self._cluster.refused, pod.uid, False)
 
     def was_answered(self, candidate: Candidate) -> None:
         """The answer for this container leaves: the kubelet that asked knows of it, if it lives."""
