@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,6 +96,25 @@ def test_tls_and_proxy_settings_are_read(tmp_path: Path) -> None:
     assert configuration.verify_ssl is False
     assert configuration.tls_server_name == "kubernetes"
     assert configuration.proxy == "http://proxy:3128"
+
+
+def test_exec_plugin_is_asked_for_a_token(tmp_path: Path) -> None:
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "made-by-a-program"},
+    }
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": ["-c", f"print('''{json.dumps(answer)}''')"],
+            "interactiveMode": "Never",
+        }
+    }
+    configuration = load_configuration(write(tmp_path / "k", {"server": SERVER}, user))
+    assert configuration.host == SERVER
+    assert configuration.get_api_key_with_prefix("BearerToken") == "Bearer made-by-a-program"
 
 
 BROKEN = {
