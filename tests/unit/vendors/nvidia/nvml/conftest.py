@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hami_node.vendors.nvidia.driver.library import DriverLibrary
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
-from hami_node.vendors.nvidia.nvml.calls import load_pynvml
 from hami_node.vendors.nvidia.nvml.cards import HostSources
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from tests.fakes.clock import RealClock
+from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import Stub
-from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
 
 Open = Callable[..., NvmlBackend]
 
@@ -28,6 +26,13 @@ def wait_healthy(backend: NvmlBackend, expected: list[bool]) -> bool:
             return True
         backend.wait_for_event(0.1)
     return False
+
+
+def wait_listening(backend: NvmlBackend, stub: Stub) -> None:
+    """Until the watch has an event set for every card: an earlier event would be nobody's."""
+    before = stub.calls("nvmlEventSetWait_v2")
+    backend.scan()
+    eventually(lambda: stub.calls("nvmlEventSetWait_v2") > before, 10.0)
 
 
 class ManualClock(RealClock):
@@ -77,15 +82,3 @@ def start(stub: Stub, settings: NvmlSettings) -> Iterator[Open]:
     stub.show()
     for backend in backends:
         backend.close()
-
-
-@pytest.fixture
-def nvml(stub: Stub) -> Iterator[Any]:
-    """The real pynvml in a session of its own, with card 0 in MIG mode."""
-    stub.write(*in_mig_mode(0))
-    api = load_pynvml(DriverLibrary(stub.library))
-    api.nvmlInit()
-    yield api
-    stub.show()
-    api.nvmlShutdown()
-    stub.mig.reset()

@@ -20,7 +20,6 @@ from hami_node.vendors.nvidia.mig.details import (
     minor_of,
 )
 from hami_node.vendors.nvidia.mig.found import MigCard
-from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import FELL_OFF, UNKNOWN_MODEL
 from tests.fakes.clock import RealClock
@@ -196,21 +195,6 @@ def test_driver_reloaded_is_opened_again_in_the_same_pass(start: Open, stub: Stu
     assert stub.calls("nvmlInitWithFlags") == opened + 1
 
 
-def test_session_is_opened_once_for_many_passes(start: Open, stub: Stub) -> None:
-    backend = start()
-    opened = stub.calls("nvmlInitWithFlags")
-    for _ in range(5):
-        backend.scan()
-    assert stub.calls("nvmlInitWithFlags") == opened + 1
-
-
-def test_failing_version_call_costs_nothing(start: Open, stub: Stub) -> None:
-    stub.show("fail nvmlSystemGetDriverVersion * 999")
-    backend = start()
-    assert health(backend.scan()) == good(0, 1, 2)
-    assert backend.driver_version.startswith("unknown")
-
-
 def test_driver_version_is_told(start: Open, stub: Stub) -> None:
     stub.show("driver 535.104.05")
     backend = start()
@@ -267,13 +251,6 @@ def run_python(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_card_in_mig_mode_is_shown_as_such(start: Open, stub: Stub) -> None:
-    stub.write(card(0), card(1, mig="enabled"), card(2, mig="unsupported"))
-    cards = start().scan()
-    assert [found.mode for found in cards] == [Mode.HAMI_CORE, Mode.MIG, Mode.HAMI_CORE]
-    assert cards[1].memory_mib == MEMORY_MIB
-
-
 def test_card_that_is_no_longer_listed_stays_unhealthy(start: Open, stub: Stub) -> None:
     backend = start()
     before = backend.scan()
@@ -284,6 +261,16 @@ def test_card_that_is_no_longer_listed_stays_unhealthy(start: Open, stub: Stub) 
     assert next(found for found in cards if found.uuid == UUIDS[2]).index == 1
     stub.show()
     assert backend.scan() == before
+
+
+def test_card_that_fails_at_anothers_index_is_known_by_its_bus(start: Open, stub: Stub) -> None:
+    backend = start()
+    backend.scan()
+    stub.write(card(1), card(2), "fail nvmlDeviceGetUUID 1 15")
+    reasons = {found.uuid: found.unhealthy_reason for found in backend.scan()}
+    assert (reasons[Uuid(UUIDS[0])], reasons[Uuid(UUIDS[1])]) == (FELL_OFF, "")
+    assert "nvmlDeviceGetUUID" in reasons[Uuid(UUIDS[2])]
+    assert backend.nameless_faults() == ()
 
 
 def test_new_card_wakes_the_waiter(start: Open, stub: Stub) -> None:
@@ -358,3 +345,10 @@ backend.close()
     print(found)
     assert found["cards"]
     assert all(uuid.startswith("GPU-") and memory > 0 for uuid, _, memory, *_ in found["cards"])
+
+
+def test_failing_version_call_costs_nothing(start: Open, stub: Stub) -> None:
+    stub.show("fail nvmlSystemGetDriverVersion * 999")
+    backend = start()
+    assert health(backend.scan()) == good(0, 1, 2)
+    assert backend.driver_version.startswith("unknown")

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.model import Device, Uuid
-from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.nvml.backend import NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import (
-    FELL_OFF,
-    Reading,
-    enlist,
     numa_node,
     system_memory_mib,
 )
@@ -145,92 +140,3 @@ def test_drivers_own_verdict_decides_health(
     assert first.healthy
     assert second.healthy == (not reason)
     assert reason in second.unhealthy_reason
-
-
-def device(number: int, index: int | None = None) -> Device:
-    return Device(
-        uuid=Uuid(f"GPU-{number}"),
-        index=number if index is None else index,
-        vendor=NVIDIA,
-        model="NVIDIA A10",
-        memory_mib=24564,
-        pci_bus=f"00000000:{number:02X}:00.0",
-    )
-
-
-def reading(number: int, index: int | None = None) -> Reading:
-    found = device(number, index)
-    return Reading(
-        index=found.index,
-        handle=object(),
-        pci_bus=found.pci_bus,
-        uuid=found.uuid,
-        model=found.model,
-        memory_mib=found.memory_mib,
-    )
-
-
-def lost(index: int, pci_bus: str = "") -> Reading:
-    return Reading(index=index, pci_bus=pci_bus, fault="lost", is_lost=True)
-
-
-KNOWN = {found.uuid: found for found in (device(0), device(1), device(2))}
-
-
-@pytest.mark.parametrize(
-    ("known", "readings", "reasons", "nameless"),
-    [
-        (KNOWN, [reading(0), lost(1), reading(2)], ["", "lost", ""], ()),
-        (KNOWN, [reading(1, 0), lost(1, device(2).pci_bus)], [FELL_OFF, "", "lost"], ()),
-        (
-            KNOWN,
-            [reading(1, 0), lost(1), reading(2), reading(0, 3)],
-            ["", "", ""],
-            ("card 1: lost",),
-        ),
-        ({}, [reading(0), lost(1)], [""], ("card 1: lost",)),
-    ],
-    ids=[
-        "by its index",
-        "by its bus rather than its index",
-        "never one that answered",
-        "a stranger",
-    ],
-)
-def test_enlist_tells_which_card_failed(
-    known: dict[Uuid, Device], readings: list[Reading], reasons: list[str], nameless: tuple[str]
-) -> None:
-    roster = enlist(known, readings)
-    found = {device.uuid: device.unhealthy_reason for device in roster.devices}
-    assert found == {f"GPU-{number}": reason for number, reason in enumerate(reasons)}
-    assert roster.nameless_faults == nameless
-
-
-def test_enlist_keeps_facts_of_a_card_that_now_fails_halfway() -> None:
-    half = replace(reading(1), model="", memory_mib=0, fault="lost", is_lost=True)
-    found = enlist(KNOWN, [half]).devices[1]
-    assert found == replace(KNOWN[Uuid("GPU-1")], healthy=False, unhealthy_reason="lost")
-
-
-@given(
-    st.sets(st.integers(0, 7)),
-    st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["well", "lost", "nameless", "bus"]))),
-)
-def test_enlist_lists_every_card_ever_seen_exactly_once(
-    known: set[int], answers: list[tuple[int, str]]
-) -> None:
-    readings = []
-    for index, (number, kind) in enumerate(answers):
-        found = reading(number, index)
-        if kind == "lost":
-            found = replace(found, fault="lost", is_lost=True)
-        elif kind == "nameless":
-            found = lost(index)
-        elif kind == "bus":
-            found = lost(index, found.pci_bus)
-        readings.append(found)
-    roster = enlist({Uuid(f"GPU-{n}"): device(n) for n in known}, readings)
-    uuids = [found.uuid for found in roster.devices]
-    assert len(set(uuids)) == len(uuids)
-    assert {f"GPU-{n}" for n in known} <= set(uuids)
-    assert list(roster.devices) == sorted(roster.devices, key=lambda d: (d.index, d.uuid))

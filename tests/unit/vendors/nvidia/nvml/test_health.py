@@ -7,15 +7,15 @@ import threading
 import pytest
 
 from hami_node.model import Uuid
-from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
-from hami_node.vendors.nvidia.nvml.xid_ledger import APPLICATION_XIDS, XidLedger, XidPolicy
-from tests.nvml_stub.control import UUIDS, Stub, sequence
+from hami_node.vendors.nvidia.nvml.xid_ledger import XidLedger, XidPolicy
+from tests.nvml_stub.control import Stub, sequence
 from tests.reliability import shows
-from tests.unit.vendors.nvidia.nvml.conftest import ManualClock, Open, wait_healthy
+from tests.unit.vendors.nvidia.nvml.conftest import ManualClock, Open, wait_healthy, wait_listening
 
 CARD = Uuid("GPU-1")
 POLICY = XidPolicy(clean_passes=3, quiet_s=10)
-AT_ONCE = XidPolicy(clean_passes=1, quiet_s=0)
+
+
 NEVER = XidPolicy(clean_passes=1, quiet_s=3600)
 
 
@@ -74,18 +74,6 @@ def test_card_does_not_return_before_it_has_answered_often_enough() -> None:
     assert [bool(judge(ledger)) for _ in range(3)] == [True, True, False]
 
 
-def test_another_xid_starts_the_quiet_time_again() -> None:
-    clock = ManualClock()
-    ledger = XidLedger(clock)
-    ledger.enter(CARD, 61, POLICY)
-    for _ in range(3):
-        judge(ledger)
-    clock.at_s += 9
-    ledger.enter(CARD, 92, POLICY)
-    clock.at_s += 9
-    assert judge(ledger).startswith("critical XID 92")
-
-
 def seconds_out(ledger: XidLedger, clock: ManualClock, policy: XidPolicy = POLICY) -> int:
     """How long the card is out while it answers, judged each second."""
     for second in range(100_000):
@@ -112,62 +100,6 @@ def test_card_that_fails_again_and_again_stays_out_longer() -> None:
     clock.at_s += 24 * 3600
     ledger.enter(CARD, 61, POLICY)
     assert seconds_out(ledger, clock) == 10
-
-
-def test_burst_of_one_error_is_one_failure() -> None:
-    clock = ManualClock()
-    ledger = XidLedger(clock)
-    for _ in range(100):
-        ledger.enter(CARD, 61, POLICY)
-    assert seconds_out(ledger, clock) == 10
-
-
-def wait_listening(backend: NvmlBackend, stub: Stub) -> None:
-    """Until the watch has an event set for every card: an earlier event would be nobody's."""
-    tick = threading.Event()
-    before = stub.calls("nvmlEventSetWait_v2")
-    backend.scan()
-    for _ in range(500):
-        if stub.calls("nvmlEventSetWait_v2") > before:
-            return
-        tick.wait(0.01)
-    pytest.fail("the watch never listened")
-
-
-def test_critical_xid_takes_its_card_out_at_once(start: Open, stub: Stub) -> None:
-    backend = start(xids=NEVER)
-    wait_listening(backend, stub)
-    stub.show(f"xid {next(sequence)} 1 79")
-    assert backend.wait_for_event(10)
-    cards = backend.scan()
-    assert [found.healthy for found in cards] == [True, False, True]
-    assert cards[1].unhealthy_reason.startswith("critical XID 79")
-    assert backend.error_counts() == {(UUIDS[1], 79): 1}
-
-
-def test_card_with_xid_is_back_once_it_answers_again(start: Open, stub: Stub) -> None:
-    backend = start(xids=AT_ONCE, interval_s=0.05)
-    wait_listening(backend, stub)
-    event = f"xid {next(sequence)} 1 61"
-    stub.show(event, "fail * 1 999")
-    assert wait_healthy(backend, [True, False, True])
-    stub.show(event)
-    assert wait_healthy(backend, [True, True, True])
-
-
-def test_application_xid_changes_no_health(start: Open, stub: Stub) -> None:
-    backend = start(xids=NEVER)
-    wait_listening(backend, stub)
-    numbers = sorted(APPLICATION_XIDS)
-    events = [f"xid {next(sequence)} 0 {xid}" for xid in numbers]
-    stub.show(*events)
-    tick = threading.Event()
-    for _ in range(500):
-        if len(backend.error_counts()) == len(numbers):
-            break
-        tick.wait(0.01)
-    assert backend.error_counts() == {(UUIDS[0], xid): 1 for xid in numbers}
-    assert all(found.healthy for found in backend.scan())
 
 
 @pytest.mark.parametrize("code", [3, 4, 15, 999])

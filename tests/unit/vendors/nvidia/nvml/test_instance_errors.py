@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import Uuid
-from hami_node.ports import PartError
-from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
 from hami_node.vendors.nvidia.nvml.mig.instance_errors import (
     MAX_KINDS,
     NO_INSTANCE,
@@ -20,7 +18,7 @@ from tests.fakes.mig_cards import divided, instance
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub, sequence
 from tests.reliability import shows
-from tests.unit.vendors.nvidia.nvml.conftest import Open
+from tests.unit.vendors.nvidia.nvml.conftest import Open, wait_listening
 from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
 
 NEVER = XidPolicy(clean_passes=1, quiet_s=3600)
@@ -52,25 +50,6 @@ def test_which_instance_an_event_names(
     assert errors_of().numbers_of(uuid(index), *ids) == numbers
 
 
-def test_errors_of_one_kind_are_counted_until_they_are_taken() -> None:
-    errors = errors_of()
-    assert [errors.enter(uuid(0), (3, 0), 94) for _ in range(3)] == [True, False, False]
-    (found,) = errors.take()
-    assert FOUND.device is not None
-    assert found == PartError(
-        card=uuid(0), numbers=(3, 0), uuid=FOUND.device.uuid, code=94, count=3,
-        why=why_of(uuid(0), 94),
-    )  # fmt: skip
-    assert errors.take() == ()
-    assert errors.enter(uuid(0), (3, 0), 94)
-
-
-def test_instance_that_was_not_seen_yet_has_no_uuid() -> None:
-    errors = errors_of()
-    errors.enter(uuid(0), (4, 0), 94)
-    assert [found.uuid for found in errors.take()] == [""]
-
-
 def test_flood_of_different_errors_is_bounded_and_all_are_counted() -> None:
     errors = errors_of()
     for number in range(10 * MAX_KINDS):
@@ -87,12 +66,6 @@ def test_remedy_names_what_to_do() -> None:
     assert "delete the pod" in contained
     assert f"{names.NODE_CORDON}={uuid(0)}" in broken
     assert "nvidia-smi -r" in broken
-
-
-def wait_listening(backend: NvmlBackend, stub: Stub) -> None:
-    before = stub.calls("nvmlEventSetWait_v2")
-    backend.scan()
-    eventually(lambda: stub.calls("nvmlEventSetWait_v2") > before, 10.0)
 
 
 @shows(
@@ -115,24 +88,6 @@ def test_hazard_19_an_instance_that_fails_is_no_fault_of_its_card(start: Open, s
     named, unknown = backend.part_errors()
     assert (named.card, named.numbers, named.uuid) == (card_1, (made.gi, 0), made.uuid)
     assert (unknown.numbers, unknown.uuid) == ((44, 0), "")
-
-
-def test_xid_of_the_whole_card_takes_the_card_out(start: Open, stub: Stub) -> None:
-    lines = in_mig_mode(1)
-    stub.write(*lines)
-    backend = start(xids=NEVER)
-    wait_listening(backend, stub)
-    stub.write(*lines, f"xid {next(sequence)} 1 95")
-    eventually(lambda: "XID 95" in backend.scan()[1].unhealthy_reason, 10.0)
-    assert backend.part_errors() == ()
-
-
-def test_numbers_on_a_card_outside_mig_mode_are_the_cards(start: Open, stub: Stub) -> None:
-    backend = start(xids=NEVER)
-    wait_listening(backend, stub)
-    stub.show(f"xid {next(sequence)} 1 79 0 0")
-    eventually(lambda: not backend.scan()[1].healthy, 10.0)
-    assert backend.part_errors() == ()
 
 
 @shows(

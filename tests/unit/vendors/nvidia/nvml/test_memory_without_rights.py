@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.vendors.nvidia.mig.details import mig_of
 from tests.nvml_stub.control import MEMORY_MIB, Stub
 from tests.unit.vendors.nvidia.nvml.conftest import Open
 from tests.unit.vendors.nvidia.nvml.mig_calls import in_mig_mode
@@ -31,10 +30,3 @@ def test_card_that_tells_neither_is_unhealthy_and_the_others_are_not(
     found = start().scan()
     assert [card.healthy for card in found] == [False, True, True]
     assert "neither the memory nor the MIG profiles" in found[0].unhealthy_reason
-
-
-def test_card_outside_mig_mode_needs_no_rights(start: Open, stub: Stub) -> None:
-    stub.write(*in_mig_mode(), "rights none")
-    assert [(card.healthy, mig_of(card) is not None) for card in start().scan()] == [
-        (True, True)
-    ] * 3

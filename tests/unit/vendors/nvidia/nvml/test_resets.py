@@ -22,7 +22,7 @@ from tests.nvml_stub.control import UUIDS, Stub, card, sequence
 from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import ManualClock
 
-CARD, OTHER = Uuid("GPU-1"), Uuid("GPU-2")
+CARD = Uuid("GPU-1")
 POLICY = XidPolicy(clean_passes=2)
 
 
@@ -74,36 +74,11 @@ def test_xid_that_asks_for_a_reset_is_not_over_by_time(node: Node, xid: int) -> 
     assert node.judge() == text
 
 
-def test_card_lost_before_a_restart_and_found_after_it_was_reset(node: Node) -> None:
-    node.fail()
-    node.ledger.note_listed([OTHER])
-    node.ledger.keep()
-    node.start()
-    assert node.judge() == ""
-
-
 def test_error_after_the_card_was_lost_asks_for_another_reset(node: Node) -> None:
     node.fail(79)
     node.ledger.note_gone([CARD])
     node.fail(95)
     assert node.judge().startswith("critical XID 95")
-
-
-@pytest.mark.parametrize("named", [[CARD], None], ids=["by its UUID", "all"])
-def test_operators_word_clears_and_holds_over_a_restart(node: Node, named: list[Uuid]) -> None:
-    node.fail()
-    assert node.ledger.clear(named) == (CARD,)
-    assert node.judge() == ""
-    node.start()
-    assert node.judge() == ""
-    node.fail()
-    assert node.judge(), "the word was for the errors before it"
-
-
-def test_operators_word_for_another_card_clears_nothing(node: Node) -> None:
-    node.fail()
-    assert node.ledger.clear([OTHER]) == ()
-    assert node.judge()
 
 
 def test_xid_that_is_ignored_from_now_on_is_over(node: Node) -> None:
@@ -126,24 +101,6 @@ def test_boot_that_cant_be_told_resets_nothing(node: Node) -> None:
     node.boot_file.unlink()
     node.start()
     assert node.judge()
-
-
-def test_record_that_cant_be_written_is_written_later(node: Node) -> None:
-    node.record.is_full = True
-    node.fail()
-    assert node.judge(3)
-    node.record.is_full = False
-    node.judge(1)
-    node.start()
-    assert node.judge()
-
-
-def test_record_is_written_for_changes_only(node: Node) -> None:
-    node.judge()
-    assert node.record.saves == 0
-    node.fail()
-    node.judge()
-    assert node.record.saves == 1
 
 
 class Machine:
@@ -253,29 +210,6 @@ def test_operators_word_brings_the_card_back_at_once(machine: Machine) -> None:
     assert machine.passes() == [True, True, True]
     machine.error(1, 48)
     assert machine.passes() == [True, False, True]
-
-
-def test_word_and_errors_from_many_threads_end_in_a_whole_record(tmp_path: Path) -> None:
-    record = CardRecord(tmp_path / "record", "cards")
-    ledger = XidLedger(RealClock(), record, tmp_path / "boot_id")
-    ledger.open()
-
-    def fail(number: int) -> None:
-        for _ in range(20):
-            ledger.enter(Uuid(f"GPU-{number}"), 79, POLICY)
-            ledger.keep()
-            ledger.clear([Uuid(f"GPU-{number}")])
-        ledger.enter(Uuid(f"GPU-{number}"), 95, POLICY)
-        ledger.keep()
-
-    threads = [threading.Thread(target=fail, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    again = XidLedger(RealClock(), CardRecord(tmp_path / "record", "cards"), tmp_path / "boot_id")
-    again.open()
-    assert again.waiting() == {f"GPU-{number}" for number in range(4)}
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from hami_node.model import Uuid
 from hami_node.ports import HostUse, PartUse
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
-from hami_node.vendors.nvidia.nvml.use import PARTS_S
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub
 from tests.reliability import shows
@@ -51,39 +50,6 @@ def test_memory_and_processes_of_each_instance(
             processes=frozenset(),
         ),
     }  # fmt: skip
-
-
-def test_idle_instance_has_no_number_of_processes_where_those_of_the_host_are_not_seen(
-    start: Open, stub: Stub, two: tuple[str, str]
-) -> None:
-    stub.mig.run(two[0], 77)
-    found = used(start(sees_all_processes=False))
-    seen = {part.uuid: part.processes for part in found.parts}
-    assert seen == {two[0]: frozenset({77}), two[1]: None}
-
-
-@pytest.mark.usefixtures("two")
-def test_utilisation_of_a_card_in_mig_mode_is_absent_and_no_zero(start: Open) -> None:
-    found = used(start())
-    assert (found.core_percent, found.memory_controller_percent) == (None, None)
-
-
-def test_instances_are_not_asked_before_somebody_wants_it(
-    start: Open, stub: Stub, two: tuple[str, str]
-) -> None:
-    backend = start()
-    backend.scan()
-    before = stub.calls("nvmlDeviceGetMemoryInfo")
-    backend.scan()
-    assert backend.host_use() == {}
-    assert stub.calls("nvmlDeviceGetMemoryInfo") == before + 3, "one of each card"
-    assert len(used(backend).parts) == len(two)
-
-
-def test_nodes_without_mig_pay_nothing(start: Open, stub: Stub) -> None:
-    before = stub.calls("nvmlDeviceGetMaxMigDeviceCount")
-    assert used(start()).parts == ()
-    assert stub.calls("nvmlDeviceGetMaxMigDeviceCount") == before
 
 
 @shows(
@@ -141,19 +107,3 @@ def test_hanging_instance_holds_nobody_up(start: Open, stub: Stub, two: tuple[st
     eventually(lambda: not backend.scan()[0].healthy, 10.0)
     backend.host_use()
     eventually(lambda: set(backend.host_use()) == set(map(Uuid, UUIDS[1:3])), 10.0)
-
-
-def test_slow_driver_is_asked_for_the_cards_in_turns(start: Open, stub: Stub) -> None:
-    lines = in_mig_mode(0, 1, 2)
-    stub.write(*lines)
-    for uuid in UUIDS[:3]:
-        stub.mig.make(uuid, "7g.40gb", 0)
-    backend = start()
-    backend.scan()
-    stub.write(*lines, f"hang nvmlDeviceGetMaxMigDeviceCount * {PARTS_S * 1.2}")
-    seen = set()
-    for _ in range(3):
-        backend.host_use()
-        backend.scan()
-        seen.add(sum(len(use.parts) for use in backend.host_use().values()))
-    assert seen == {1, 2, 3}, "one more card each time, and none is forgotten"

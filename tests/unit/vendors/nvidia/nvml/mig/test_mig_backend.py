@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from hami_node.errors import DriverUnavailable
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
-from hami_node.vendors.nvidia.mig.details import mig_of
-from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy
 from tests.fakes.waiting import eventually
-from tests.nvml_stub.control import MEMORY_MIB, Stub, card, sequence
+from tests.nvml_stub.control import Stub, card, sequence
 from tests.nvml_stub.mig import MigHardware
 from tests.reliability import shows
 from tests.unit.vendors.nvidia.nvml.conftest import Open
@@ -33,34 +25,7 @@ def health(rig: Rig) -> list[bool]:
     return [found.healthy for found in rig.backend.scan()]
 
 
-def test_cards_show_their_modes_profiles_and_instances(rig: Rig) -> None:
-    rig.hardware.set_mode(H100, 0, 1)
-    made = rig.hardware.make(A100, "3g.20gb", 4)
-    rig.backend.mig.look(A100, within())
-    first, second, third = rig.backend.scan()
-    assert [first.mode, second.mode, third.mode] == [Mode.MIG, Mode.HAMI_CORE, Mode.HAMI_CORE]
-    assert first.memory_mib == MEMORY_MIB
-    found, pending = mig_of(first), mig_of(second)
-    assert found
-    assert pending
-    assert len(found.profiles) == 7
-    assert (pending.is_enabled, pending.is_pending, pending.profiles) == (False, True, ())
-    assert mig_of(third) is None
-    rig.driver.destroy_compute_instance(A100, numbered(made.gi), within())
-    (half,) = rig.scan().instances
-    assert (half.profile, half.device) == ("3g.20gb", None)
-
-
-def test_scan_is_the_same_while_nothing_changes(rig: Rig) -> None:
-    made = rig.hardware.make(A100, "3g.20gb", 4)
-    rig.driver.make_gpu_instance(A100, 19, rig.scan().profiles[0].placements[0], within())
-    before = rig.backend.scan()
-    rig.hardware.run(made.uuid, 4711)
-    assert rig.backend.scan() == before
-    assert not rig.backend.wait_for_event(0.05)
-
-
-def test_cards_without_mig_cost_one_question_and_no_code(start: Open, stub: Stub) -> None:
+def test_cards_without_mig_cost_one_question(start: Open, stub: Stub) -> None:
     stub.write(card(0), card(1, mig="unsupported"))
     before = [stub.calls(function) for function in MIG_CALLS]
     backend, modes = start(), stub.calls("nvmlDeviceGetMigMode")
@@ -68,23 +33,6 @@ def test_cards_without_mig_cost_one_question_and_no_code(start: Open, stub: Stub
         backend.scan()
     assert [stub.calls(function) for function in MIG_CALLS] == before
     assert stub.calls("nvmlDeviceGetMigMode") == modes + 6
-    script = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from hami_node.clock import SystemClock\n"
-        "from hami_node.vendors.nvidia.driver.library import DriverLibrary\n"
-        "from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings\n"
-        f"library = DriverLibrary(Path({str(stub.library)!r}))\n"
-        "backend = NvmlBackend(SystemClock(), NvmlSettings(library=library))\n"
-        "assert len(backend.scan()) == 2\n"
-        "backend.close()\n"
-        "reads_mig = ('nvml.mig.asked', 'nvml.mig.reader', 'nvml.mig.driver')\n"
-        "sys.exit(any(name.endswith(reads_mig) for name in sys.modules))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @shows(
@@ -107,15 +55,6 @@ def test_hang_in_a_pass_costs_that_card(start: Open, stub: Stub, hardware: MigHa
     rig.show()
     eventually(lambda: health(rig) == [True, True, True])
     assert len(rig.look().instances) == 1
-
-
-def test_new_session_reads_everything_anew(rig: Rig) -> None:
-    before = rig.scan()
-    rig.show("generation 2", "profile 0 1g.5gb memory_mib=4608")
-    eventually(lambda: health(rig) == [True, True, True])
-    sizes = {known.name: known.memory_mib for known in rig.scan().profiles}
-    assert sizes["1g.5gb"] == 4608
-    assert len(sizes) == len(before.profiles)
 
 
 def test_job_opens_a_session_that_the_driver_has_closed(rig: Rig) -> None:
@@ -148,11 +87,3 @@ def test_events_are_heard_after_a_change_of_the_mode(
     sets = stub.calls("nvmlEventSetCreate")
     hardware.set_mode(A100, 0)
     eventually(lambda: stub.calls("nvmlEventSetCreate") > sets)
-
-
-def test_driver_that_has_never_answered_has_no_mig(start: Open, tmp_path: Path) -> None:
-    backend = start(library=DriverLibrary(tmp_path / "none.so"))
-    with pytest.raises(DriverUnavailable):
-        backend.scan()
-    with pytest.raises(Exception, match="can't be loaded"):
-        backend.mig.look(A100, within())

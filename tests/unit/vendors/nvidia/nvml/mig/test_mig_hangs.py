@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,6 +130,14 @@ def test_hazard_14_a_slow_call_is_waited_for(backend: NvmlBackend, stub: Stub) -
     assert all(is_well(backend, card) for card in (HUNG, WELL))
 
 
+@shows(
+    "G4",
+    fault="an NVML call that divides a card into MIG instances hangs, or takes longer than the "
+    "caller can wait",
+    happens="the caller gets an error in time, the other cards are read and divided as before, and "
+    "the card is out until the call returns",
+    lost="instances of that card meanwhile",
+)
 def test_hazard_14_the_answer_is_due_before_the_slow_call_is(stub: Stub, start: Open) -> None:
     stub.write(*in_mig_mode(0, 1))
     backend = start(call_limit_s=AMPLE_S)
@@ -143,6 +152,8 @@ def test_hazard_14_the_answer_is_due_before_the_slow_call_is(stub: Stub, start: 
     assert refusal.value.reason is MigFailure.UNANSWERED
     stub.write(*in_mig_mode(0, 1))
     eventually(lambda: len(stub.mig.changes(HUNG)) > calls, AMPLE_S)
+    for other in STEPS:
+        do(mig, other, WELL)
     assert shape(mig.look(HUNG, soon())) == truth(stub), "it went on, and that is seen"
 
 
@@ -160,6 +171,55 @@ def test_hazard_14_calls_for_a_hanging_card_pile_up_nowhere(
     stub.write(*in_mig_mode(0, 1))
     eventually(lambda: len(truth(stub)) == 1, AMPLE_S)
     assert len(stub.mig.changes(HUNG)) == 1, "what was refused meanwhile was never begun"
+
+
+def test_passes_go_on_however_many_calls_come(stub: Stub, start: Open) -> None:
+    backend = start(interval_s=0.01, call_limit_s=CALL_LIMIT_S)
+    backend.scan()
+    is_over = threading.Event()
+
+    def always_busy() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(MigError):  # of a busy machine
+                backend.mig.look(WELL, soon())
+
+    callers = [threading.Thread(target=always_busy) for _ in range(4)]
+    passes = stub.calls("nvmlDeviceGetCount_v2")
+    for caller in callers:
+        caller.start()
+    try:
+        eventually(lambda: stub.calls("nvmlDeviceGetCount_v2") >= passes + 3, AMPLE_S)
+    finally:
+        is_over.set()
+        for caller in callers:
+            caller.join(AMPLE_S)
+
+
+def test_end_of_the_daemon_ends_the_wait_for_a_call_that_hangs(stub: Stub, start: Open) -> None:
+    stub.write(*in_mig_mode(0, 1))
+    backend = start(call_limit_s=AMPLE_S)
+    backend.scan()
+    stub.write(*in_mig_mode(0, 1), "hang changes 0 60")
+    refusals: list[MigError] = []
+
+    def wait() -> None:
+        with pytest.raises(MigError) as refusal:
+            do(backend.mig, MAKE_GI)
+        refusals.append(refusal.value)
+
+    calls = stub.calls(CHANGED_BY[0])
+    caller = threading.Thread(target=wait)
+    caller.start()
+    eventually(lambda: stub.calls(CHANGED_BY[0]) > calls, AMPLE_S)
+    closing = threading.Thread(target=backend.close)
+    closing.start()
+    caller.join(AMPLE_S)
+    (refused,) = refusals
+    assert "the daemon ends" in str(refused)
+    with pytest.raises(MigError, match="the daemon ends"):
+        do(backend.mig, MAKE_GI, WELL)
+    stub.write(*in_mig_mode(0, 1))
+    closing.join(AMPLE_S)
 
 
 def positions(stub: Stub, mig: MigDriver, step: str) -> int:

@@ -95,23 +95,6 @@ def test_driver_that_names_no_profiles_gets_the_same_names(reader: Reader, model
     assert reader.scan() == named
 
 
-@pytest.mark.parametrize("model", ["A100-40", "A30"])
-def test_driver_that_names_no_profiles_gets_names_without_rights_too(
-    reader: Reader, model: str
-) -> None:
-    """The memory of a card in MIG mode, of which names are made, is not for everybody to know."""
-    reader.stub.write(card(0, mig="enabled", model=model))
-    named = reader.scan()
-    reader.hardware.make(A100, named.profiles[0].name, 0)
-    lines = ("rights none", "fail nvmlDeviceGetGpuInstanceProfileInfoV 0 13")
-    reader.stub.write(card(0, mig="enabled", model=model), *lines)
-    reader.reader.forget()
-    found = reader.scan()
-    assert found.problem == ""
-    assert [known.name for known in found.profiles] == [known.name for known in named.profiles]
-    assert found.instances[0].profile == named.profiles[0].name
-
-
 def test_instances_are_read_from_time_to_time_and_profiles_seldom(reader: Reader) -> None:
     first, cost = reader.scan(), reader.reads()
     made = reader.hardware.make(A100, "2g.10gb", 4)
@@ -133,43 +116,6 @@ def test_passing_processes_are_no_change_of_the_card(reader: Reader) -> None:
     reader.clock.advance(INSTANCES_S)
     assert reader.scan() == before
     assert reader.look().instances[0].processes == frozenset({4711})
-
-
-def test_change_by_this_daemon_is_read_at_once(reader: Reader) -> None:
-    assert reader.scan().instances == ()
-    reader.hardware.make(A100, "1g.5gb", 0)
-    cost = reader.reads()
-    reader.reader.note_change(A100)
-    assert len(reader.scan().instances) == 1
-    assert reader.reads()[0] == cost[0]
-
-
-def test_another_mode_or_session_is_read_anew(reader: Reader) -> None:
-    reader.scan()
-    for again in (
-        lambda: reader.scan(MigModes(is_enabled=True, is_pending=False)),
-        reader.reader.forget,
-    ):
-        cost = reader.reads()
-        again()
-        found = reader.scan()
-        assert reader.reads()[0] > cost[0]
-        assert found.profiles
-
-
-def test_size_that_a_new_driver_tells_is_noticed(reader: Reader) -> None:
-    reader.scan()
-    reader.show("profile 0 1g.5gb memory_mib=4608")
-    reader.clock.advance(PROFILES_S)
-    sizes = {known.name: known.memory_mib for known in reader.scan().profiles}
-    assert sizes["1g.5gb"] == 4608
-
-
-def test_gpu_instance_without_compute_instance_is_seen(reader: Reader) -> None:
-    reader.hardware.make(A100, "3g.20gb", 4, is_whole=False)
-    (half,) = reader.look().instances
-    assert (half.gpu_instance_id, half.compute_instance_ids, half.device) == (2, (), None)
-    assert half.placement == MigPlacement(start=4, size=4)
 
 
 def test_part_of_a_gpu_instance_is_no_instance_to_offer(reader: Reader) -> None:
