@@ -32,7 +32,6 @@ class FakeParts:
         left_s: what each call had left.
         situations: what each pass was told.
         marks: how many scans were shown to it.
-        name_of: the UUID of the part with a number.
     """
 
     made: dict[tuple[str, str], tuple[MadePart | None, ...]] = field(default_factory=dict)
@@ -46,7 +45,6 @@ class FakeParts:
     on_record: PartsState = field(default_factory=PartsState)
     count: int = 0
     marks: int = 0
-    name_of: Callable[[int], str] = "PART-{}".format
 
     def make(self, granted: Slice, deadline: Deadline) -> tuple[MadePart | None, ...]:
         self.left_s.append(deadline.left_s())
@@ -62,7 +60,7 @@ class FakeParts:
 
     def _next(self) -> MadePart:
         self.count += 1
-        return MadePart(uuid=self.name_of(self.count), numbers=(self.count, 0))
+        return MadePart(uuid=f"PART-{self.count}", numbers=(self.count, 0))
 
     def keep(self, situation: PartsSituation) -> PartsKept:
         self.situations.append(situation)

@@ -7,8 +7,7 @@ library. What the hardware holds outlives the daemon, as it does on a node.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -175,18 +174,6 @@ class MigRig(Rig):
         answer = self.admit(name)
         assert answer.is_admitted, answer.refusal
         return visible(answer)
-
-    def admit_meanwhile(self, name: str) -> Callable[[], Admission]:
-        """Let kubelet admit the pod in a thread of its own; call the result to wait for the end."""
-        answers: list[Admission] = []
-        thread = threading.Thread(target=lambda: answers.append(self.admit(name)))
-        thread.start()
-
-        def wait() -> Admission:
-            thread.join(LIMIT_S)
-            return answers[0]
-
-        return wait
 
     def delete(self, name: str) -> None:
         """The pod is gone from kubelet and from the API server."""

@@ -152,15 +152,6 @@ def test_two_containers_each_have_their_own_row_in_their_own_call(
     assert [it["migUUID"] for it in shown(world, "p")] == ["PART-1", "PART-2"]
 
 
-def test_pod_of_one_container_costs_one_request(world: World, parts: FakeParts) -> None:
-    world.desk()
-    place(world, "p", is_locked=False)
-    world.api.forget_requests()
-    world.allocate("p", IDS)
-    made = [(r.verb, r.resource) for r in world.api.requests() if r.verb != "watch"]
-    assert made == [("patch", "pods")]
-
-
 # -- init containers -------------------------------------------------------------------------------
 def test_init_container_without_a_slot_gets_the_part_of_its_lender(
     world: World, parts: FakeParts
@@ -194,29 +185,30 @@ def test_init_container_with_the_row_of_the_app_has_the_same_part(
 
 
 # -- who else writes -------------------------------------------------------------------------------
-def test_another_writer_of_the_rows_costs_a_retry_and_keeps_its_word(
-    world: World, parts: FakeParts
+@shows(
+    "M9",
+    fault="others write to the pod while its instance is made: labels, and the rows themselves",
+    happens="the pod is served with the one patch; only where its own rows were rewritten it is "
+    "tried again, and what others have written stays",
+)
+@pytest.mark.parametrize("is_about_rows", [False, True], ids=["anything", "rows"])
+def test_other_writers_of_the_pod_do_not_fail_it(
+    world: World, parts: FakeParts, *, is_about_rows: bool
 ) -> None:
     world.desk()
-    place(world, "p")
-    theirs = rows(row(note="kept"), row(2, 7))
-    parts.during = lambda: world.api.annotate("pods", "p", theirs, "default")
-    world.allocate("p", IDS)
-    first, second = shown(world, "p")
-    assert (first["note"], first["migUUID"]) == ("kept", "PART-1")
-    assert second == row(2, 7)
-    assert len(parts.left_s) == 1, "it was made once"
-
-
-def test_writer_of_anything_else_costs_nothing(world: World, parts: FakeParts) -> None:
-    world.desk()
     place(world, "p", is_locked=False)
-    parts.during = lambda: world.api.annotate("pods", "p", {"their/word": "x"}, "default")
+    theirs = rows(row(note="kept"), row(2, 7)) if is_about_rows else {}
+    written = {"their/word": "x"} | theirs
+    parts.during = lambda: world.api.annotate("pods", "p", written, "default")
     world.api.forget_requests()
     world.allocate("p", IDS)
-    made = [(r.verb, r.resource) for r in world.api.requests() if r.verb != "watch"]
-    assert made == [("patch", "pods")]
+    first, *others = shown(world, "p")
+    assert first["migUUID"] == "PART-1"
+    assert (first.get("note"), others) == (("kept", [row(2, 7)]) if is_about_rows else (None, []))
     assert world.pod("p").annotations["their/word"] == "x"
+    assert len(parts.left_s) == 1, "it was made once"
+    made = [(r.verb, r.resource) for r in world.api.requests() if r.verb != "watch"]
+    assert (made == [("patch", "pods")]) is not is_about_rows
 
 
 @pytest.mark.parametrize("text", ["garbage", json.dumps([row(5)]), json.dumps([row(6, 1)]), None])
@@ -309,28 +301,7 @@ def test_without_a_maker_the_pod_is_refused(world: World) -> None:
     assert phase(world, "p") == names.PHASE_FAILED
 
 
-def test_second_container_that_is_refused_leaves_the_first_ones_part_to_its_pods_end(
-    world: World, parts: FakeParts
-) -> None:
-    world.desk()
-    boxes = [Box(name="a", memory_mib=4000), Box(name="b", memory_mib=4000)]
-    both = rows(row(6, 0), row(5, 1))
-    world.place("p", boxes, {"a": [PART], "b": [PART]}, annotations=both)
-    world.allocate("p", IDS, "a")
-    parts.refusal = "no room"
-    with pytest.raises(AllocationError, match="default/p/b: no room"):
-        world.allocate("p", [f"{uuid(1)}-5"], "b")
-    assert phase(world, "p") == names.PHASE_FAILED
-    assert list(parts.made) == [("uid-p", "a")]
-
-
 # -- asked again, and killed -----------------------------------------------------------------------
-def test_call_repeated_gets_the_same_bytes(world: World, parts: FakeParts) -> None:
-    world.desk()
-    place(world, "p")
-    first = world.allocate("p", IDS)
-    assert world.allocate("p", IDS) == first
-    assert world.results == ["ok", "repeated"]
 
 
 def test_call_repeated_once_the_part_is_another_gets_that_one(

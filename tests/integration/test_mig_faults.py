@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import json
+from typing import Final
 
 from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.vendors.nvidia.node.handover.mig.spec_files import file_name
 from hami_node.wire import names
+from tests.fakes.driver_root import lay_driver
+from tests.fakes.made_instances import cap_of, lay_caps
 from tests.fakes.waiting import eventually
-from tests.integration.mig_rig import BY_ROWS, MigRig, Row, visible
+from tests.integration.mig_rig import MigRig, Row, visible
 from tests.integration.rig import GPU, LIMIT_S
-from tests.nvml_stub.control import UUIDS, card
+from tests.nvml_stub.control import card
 from tests.reliability import shows
+from tests.unit.vendors.nvidia.node.handover.cdi_schema import check
 
-
-def test_pod_of_one_container_costs_one_request(mig: MigRig) -> None:
-    """One patch; and a read of a pod only where kubelet was faster than the daemon's watch."""
-    costs = []
-    for start in range(4):
-        mig.divide(f"p{start}", {"main": [Row(start=start)]})
-        mig.api.forget_requests()
-        assert mig.admit(f"p{start}").is_admitted
-        ours = [
-            (request.verb, request.resource)
-            for request in mig.api.state.requests.all()
-            if request.verb != "watch" and "hami-node" in request.user_agent
-        ]
-        assert {resource for _, resource in ours} <= {"pods", "nodes"}  # of nodes: its own report
-        costs.append([verb for verb, resource in ours if resource == "pods"])
-    assert all(cost in (["patch"], ["get", "patch"]) for cost in costs), costs
-    assert ["patch"] in costs
+LAST: Final = 13
+"""The number of the GPU instance at slice 6."""
 
 
 @shows(
@@ -124,24 +114,6 @@ def test_refusal_says_what_the_driver_does_not_let_go(mig: MigRig) -> None:
     assert "1g.5gb at slices 6+1 is being destroyed" in mig.admit("next").refusal
 
 
-def test_instances_of_an_earlier_plugin_are_known_by_their_pods_rows(mig: MigRig) -> None:
-    """As HAMi's plugin of 2.10 leaves a node: its rows, kubelet's list, and no record of ours."""
-    theirs = mig.serve("p", Row())
-    mig.stop()
-    unclaimed = mig.hardware.make(UUIDS[BY_ROWS], "1g.5gb", 0)
-    shutil.rmtree(mig.record)
-    mig.launch()
-    taken = {("1g.5gb", 0), ("1g.5gb", 6)}
-    eventually(lambda: mig.offered() & taken == {("1g.5gb", 6)}, LIMIT_S)  # whose it is was found
-    mig.divide("same", {"main": [Row()]})
-    assert "contradicts other" in mig.admit("same").refusal
-    assert mig.serve("beside", Row(start=5)) == mig.at(5).uuid
-    assert mig.at(6).uuid == theirs
-    mig.delete("p")
-    mig.wait_places(("1g.5gb", 0), ("1g.5gb", 5))
-    assert mig.at(0).uuid == unclaimed.uuid
-
-
 def test_wish_for_a_mode_is_kept(mig: MigRig) -> None:
     for start, modes in enumerate(("mig", "hami-core,mig", "hami-core")):
         mig.divide(f"p{start}", {"main": [Row(start=start)]})
@@ -149,3 +121,36 @@ def test_wish_for_a_mode_is_kept(mig: MigRig) -> None:
         mig.wait_seen(f"p{start}")
         assert mig.admit(f"p{start}").is_admitted is ("mig" in modes), modes
     assert [start for _, start in mig.places()] == [0, 1]
+
+
+def test_engine_finds_the_instance_when_kubelet_has_the_answer(bare_mig: MigRig) -> None:
+    """A node without a runtime of NVIDIA's: the name leads to a spec, which goes with the pod."""
+    driver, specs = bare_mig.root / "driver", bare_mig.root / "cdi"
+    lay_driver(driver, cards=3)
+    lay_caps(driver / "proc")
+    caps = [f"/dev/nvidia-caps/nvidia-cap{n}" for n in (cap_of(0, LAST), cap_of(0, LAST, 0))]
+    (driver / "dev/nvidia-caps").mkdir()
+    for cap in caps:
+        driver.joinpath(cap[1:]).touch()
+    bare_mig.launch(
+        device_list_strategy="cdi-cri",
+        driver_root="/run/nvidia/driver",
+        driver_root_ctr_path=str(driver),
+        cdi_spec_dir=str(specs),
+        validations_dir=str(bare_mig.root / "validations"),
+    )
+    bare_mig.divide("p", {"main": [Row()]})
+    answer = bare_mig.admit("p")
+    assert answer.is_admitted, answer.refusal
+    response = answer.responses["main"]
+    assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    (device,) = response.cdi_devices
+    assert device.name == f"hami-node.io/gpu={bare_mig.at(6).uuid}"
+    file = specs / file_name(bare_mig.at(6).uuid)
+    spec = json.loads(file.read_bytes())
+    check(spec)
+    nodes = [node["path"] for node in spec["devices"][0]["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/nvidia0", *caps]
+    assert spec["containerEdits"]["mounts"], "with the driver's libraries"
+    bare_mig.delete("p")
+    eventually(lambda: not file.exists(), LIMIT_S)

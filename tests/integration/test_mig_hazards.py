@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
+from hami_node.node.report.part_errors import EVENT
+from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
 from tests.fakes.pods import Box, reservation
 from tests.fakes.waiting import eventually
-from tests.integration.mig_rig import BY_ROWS, BY_TEMPLATE, ROWS, SPARE, MigRig, Row, Slot, visible
-from tests.integration.rig import GPU, LIMIT_S
-from tests.nvml_stub.control import UUIDS
+from tests.integration.mig_rig import BY_ROWS, BY_TEMPLATE, ROWS, SPARE, MigRig, Row, Slot
+from tests.integration.rig import LIMIT_S
+from tests.nvml_stub.control import UUIDS, sequence
 from tests.reliability import shows
 
 SMALL, LAST = ("1g.5gb", 6), ("1g.5gb", 5)
 PID = 4242
 """Of a process that runs on an instance."""
-DESTROYS = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy")
 
 
 def refusal(mig: MigRig, name: str) -> str:
@@ -67,29 +66,6 @@ def test_hazard_02_terminating_pod_keeps_its_idle_instance(mig: MigRig) -> None:
     assert mig.at(6).uuid == own, "kubelet has it still"
     mig.kubelet.remove("default", "p")
     mig.wait_places(LAST, ("1g.5gb", 4))
-
-
-# -- 3: an instance of somebody before -------------------------------------------------------------
-@shows(
-    "M3",
-    fault="a pod is gone, its process is not, and a new pod is to have the same place at once",
-    happens="the new pod is refused and told of the process; with no process left it gets an "
-    "instance of its own, under another UUID",
-)
-def test_hazard_03_new_pod_never_gets_an_instance_with_a_strangers_process(mig: MigRig) -> None:
-    first = mig.serve("a", Row())
-    mig.hardware.run(first, PID)
-    mig.delete("a")
-    mig.divide("b", {"main": [Row()]})
-    why = refusal(mig, "b")
-    assert str(PID) in why, why
-    mig.hardware.end(mig.at(6).uuid)
-    mig.wait_places()
-    second = mig.serve("c", Row())
-    mig.delete("c")
-    third = mig.serve("d", Row())  # at once
-    assert len({first, second, third}) == 3
-    assert third == mig.at(6).uuid
 
 
 # -- 7: rows that anybody may write ----------------------------------------------------------------
@@ -147,70 +123,22 @@ def test_hazard_07_rows_that_claim_what_is_not_theirs_get_nothing_of_it(mig: Mig
     mig.wait_places(("1g.5gb", 4))
 
 
-def test_hazard_07_rows_that_running_pods_rewrite_are_not_believed(mig: MigRig) -> None:
-    own = {start: mig.serve(f"p{start}", Row(start=start)) for start in (4, 5, 6)}
-    mig.api.annotate("pods", "p4", {ROWS: "garbage"}, "default")
-    mig.api.annotate("pods", "p5", {ROWS: mig.pod("p6").annotations[ROWS]}, "default")
-    mig.stop()
-    mig.launch()
-    mig.serve("next", Row(start=3))
-    assert {start: mig.at(start).uuid for start in own} == own
-    left = {3, *own}
-    for start in (6, 5, 4):
-        mig.delete(f"p{start}")
-        left.discard(start)
-        mig.wait_places(*(("1g.5gb", at) for at in left))
-
-
-# -- 9: other writers ------------------------------------------------------------------------------
+# -- 19: an instance that fails --------------------------------------------------------------------
 @shows(
-    "M9",
-    fault="others write to the pod while its instance is made: labels, and the rows themselves",
-    happens="the pod is served with the one patch; only where its own rows were rewritten it is "
-    "tried again, and what others have written stays",
+    "M19",
+    fault="the driver blames a reset XID on one MIG instance, 200 times",
+    happens="its pod gets one Event with the remedy; the card stays healthy and serves others",
 )
-@pytest.mark.parametrize("is_about_rows", [False, True], ids=["anything", "rows"])
-def test_hazard_09_other_writers_of_the_pod_do_not_fail_it(
-    mig: MigRig, *, is_about_rows: bool
-) -> None:
-    mig.divide("p", {"main": [Row()]})
-    mig.show("nth slow nvmlGpuInstanceCreateComputeInstanceWithPlacement * 1 before hang 30")
-    wait = mig.admit_meanwhile("p")
-    eventually(lambda: len(mig.instances()) == 1, LIMIT_S)
-    rows = json.loads(mig.pod("p").annotations[ROWS])
-    theirs = [{**rows[0], "note": "theirs"}] if is_about_rows else rows
-    mig.api.annotate("pods", "p", {"their/word": "x", ROWS: json.dumps(theirs)}, "default")
-    mig.api.forget_requests()
-    mig.show()
-    answer = wait()
-    assert answer.is_admitted, answer.refusal
-    (row,) = mig.rows("p")
-    assert row["migUUID"] == visible(answer) == mig.at(6).uuid
-    assert row.get("note") == ("theirs" if is_about_rows else None)
-    assert mig.pod("p").annotations["their/word"] == "x"
-    assert mig.bind_phase("p") == names.PHASE_SUCCESS
-
-
-# -- 18: one of two containers ---------------------------------------------------------------------
-@shows(
-    "M18",
-    fault="the instance of a pod's first container is made, that of the second can't be",
-    happens="the pod is refused with the reason; the first one's instance goes once the pod has "
-    "failed, and not before",
-)
-def test_hazard_18_instance_of_the_first_container_goes_when_the_pod_has_failed(
-    mig: MigRig,
-) -> None:
-    boxes = [Box(name="a", memory_mib=4000), Box(name="b", memory_mib=4000)]
-    mig.divide("p", {"a": [Row()], "b": [Row(start=5)]}, boxes, is_locked=True)
-    mig.show("nth no nvmlDeviceCreateGpuInstanceWithPlacement * 2 before fail 999")
-    answer = mig.kubelet.admit(mig.pod("p"), GPU)
-    assert not answer.is_admitted
-    assert "default/p/b" in answer.refusal
-    assert set(answer.responses) == {"a"}
-    eventually(lambda: mig.bind_phase("p") == names.PHASE_FAILED and not mig.lock_text, LIMIT_S)
-    mig.serve("next", Row(start=0))  # with passes before and after
-    assert mig.places() == [("1g.5gb", 0), SMALL], "its pod has not failed yet"
-    mig.set_phase("p", "Failed")
-    mig.wait_places(("1g.5gb", 0))
-    assert not [it for it in mig.hardware.changes() if it.function in DESTROYS and it.result]
+def test_hazard_19_an_error_of_an_instance_is_said_to_its_pod_alone(mig: MigRig) -> None:
+    mig.serve("a", Row())
+    mig.serve("b", Row(start=5))
+    sick = mig.at(6)
+    mig.show(*(f"xid {next(sequence)} {BY_ROWS} 95 {sick.gi} 0" for _ in range(200)))
+    counted = {"pod": "a", "part": sick.uuid, "xid": "95"}
+    eventually(lambda: mig.metric("container_part_xid_events_total", **counted) == 200, LIMIT_S)
+    eventually(lambda: mig.events(EVENT) != [], LIMIT_S)
+    (message,) = mig.events(EVENT)
+    assert f"container main, 1g.5gb {sick.uuid} of card {BY_ROWS}: XID 95" in message
+    assert "hami.io/device-cordon" in message
+    assert all(card.healthy for card in decode_register(mig.register_text))
+    mig.serve("c", Row(start=4))

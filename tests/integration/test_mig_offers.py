@@ -11,7 +11,7 @@ from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.vendors.nvidia.mig.details import layout_of
 from hami_node.vendors.nvidia.nvml.use import sees_all_processes
-from tests.fakes.pods import NODE, Box, reservation
+from tests.fakes.pods import NODE, Box
 from tests.fakes.waiting import eventually
 from tests.integration.mig_rig import (
     BY_ROWS,
@@ -59,13 +59,6 @@ def label(rig: MigRig, **labels: str) -> None:
     rig.api.edit("nodes", NODE, change)
 
 
-def set_mode(rig: MigRig, mode: str) -> None:
-    """The operator's `operatingmode`; the daemon watches the file."""
-    fresh = rig.node_config.with_suffix(".new")
-    fresh.write_text(json.dumps({"nodeconfig": [{"name": NODE, "operatingmode": mode}]}))
-    fresh.replace(rig.node_config)
-
-
 def off(*numbers: int, **changes: object) -> list[str]:
     """The cards, of which these are not in MIG mode."""
     return [
@@ -78,22 +71,6 @@ def off(*numbers: int, **changes: object) -> list[str]:
         )
         for number in range(3)
     ]
-
-
-def test_both_protocols_are_registered_each_on_its_cards(bare_mig: MigRig) -> None:
-    bare_mig.launch()
-    row, slots = registered(bare_mig, BY_ROWS), registered(bare_mig, BY_TEMPLATE)
-    assert (row["mode"], row["count"], row["devmem"], row["devcore"]) == ("mig", 7, 40192, 100)
-    assert [item["name"] for item in row["migProfiles"]] == [
-        "1g.5gb",
-        "2g.10gb",
-        "3g.20gb",
-        "7g.40gb",
-    ]
-    assert bare_mig.offered() == ALL
-    assert (slots["mode"], slots["count"], slots["devmem"]) == ("mig", 7, 40960)
-    assert "migProfiles" not in slots
-    assert "migTemplates" not in slots
 
 
 @shows(
@@ -165,18 +142,6 @@ def test_hazard_08_pending_mode_closes_its_card_only(bare_mig: MigRig) -> None:
     assert {it.function for it in bare_mig.hardware.changes(UUIDS[BY_TEMPLATE])} == set()
 
 
-@sees_host
-def test_mode_is_switched_on_where_nobody_uses_the_card(bare_mig: MigRig) -> None:
-    bare_mig.stub.write(*off(SPARE))
-    bare_mig.launch()
-    eventually(lambda: is_healthy(bare_mig, SPARE), LIMIT_S)
-    eventually(
-        lambda: bare_mig.events("MigModeOn"), LIMIT_S
-    )  # Events are written beside everything else
-    assert bare_mig.offered(SPARE) == ALL
-    assert bare_mig.serve("p", Row(card=SPARE)) == bare_mig.at(6, SPARE).uuid
-
-
 @shows(
     "G23",
     fault="a card of a node with operatingmode mig has no MIG",
@@ -236,27 +201,6 @@ def test_hazard_11_memory_follows_the_driver(bare_mig: MigRig) -> None:
     assert bare_mig.serve("other", Row("2g.10gb", 0)) == bare_mig.at(0).uuid
     (first, *_) = decode_register(bare_mig.register_text)
     assert layout_of(first).profiles[0].memory_mib == 4736
-
-
-@sees_host
-def test_live_change_to_mig_waits_for_containers_that_share_the_card(bare_mig: MigRig) -> None:
-    """Nobody is disturbed: the card is switched once its last container has ended."""
-    bare_mig.stub.write(*off(0, 1, 2))
-    set_mode(bare_mig, "hami-core")
-    bare_mig.launch(slots=30)
-    bare_mig.bind("shares", [Box(memory_mib=4000)], reservation(f"{UUIDS[SPARE]},NVIDIA,4000,0:;"))
-    assert bare_mig.admit("shares").is_admitted
-    bare_mig.set_phase("shares", "Running")
-    set_mode(bare_mig, "mig")
-    eventually(
-        lambda: any("default/shares" in said for said in bare_mig.events("MigModeWaits")), LIMIT_S
-    )
-    eventually(lambda: is_healthy(bare_mig, BY_ROWS) and is_healthy(bare_mig, BY_TEMPLATE), LIMIT_S)
-    assert not is_healthy(bare_mig, SPARE)
-    assert not bare_mig.hardware.changes(UUIDS[SPARE])
-    bare_mig.delete("shares")
-    eventually(lambda: is_healthy(bare_mig, SPARE), LIMIT_S)
-    assert bare_mig.offered(SPARE) == ALL
 
 
 def test_lists_of_profiles_and_geometries_take_effect_at_once(

@@ -17,7 +17,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.processes import started
 from tests.fakes.waiting import eventually
-from tests.integration.mig_rig import BY_TEMPLATE, SLOTS, MigRig, Row, Slot, visible
+from tests.integration.mig_rig import BY_TEMPLATE, SLOTS, MigRig, Row, Slot
 from tests.integration.rig import GPU, LIMIT_S
 from tests.nvml_stub.control import Stub
 from tests.reliability import shows
@@ -81,30 +81,6 @@ def rig(stub_library: Stub) -> Iterator[ProcessRig]:
     with closing(ProcessRig(stub_library)) as made:
         made.start_process()
         yield made
-
-
-def test_pods_of_both_generations_get_instances_and_leave_nothing(rig: ProcessRig) -> None:
-    grants = {"a": [Row(start=0), Row(start=1)], "b": [Row(start=2)], "c": [Row("2g.10gb", 4)]}
-    rig.divide("new", grants)
-    answer = rig.admit("new")
-    assert answer.is_admitted, answer.refusal
-    for container, starts in {"a": {0, 1}, "b": {2}, "c": {4}}.items():
-        uuids = {rig.at(start).uuid for start in starts}
-        assert set(visible(answer, container).split(",")) == uuids
-    rows = rig.rows("new")
-    assert [(row["placement"]["start"], row["migUUID"]) for row in rows] == [
-        (start, rig.at(start).uuid) for start in (0, 1, 2, 4)
-    ]
-    instance = rig.at(4)
-    numbers = (rows[3]["gpuInstanceID"], rows[3]["computeInstanceID"])
-    assert numbers == (instance.gi, instance.compute[0].id)
-    old = rig.serve("old", Slot(2))
-    (templated,) = rig.instances(BY_TEMPLATE)
-    assert (templated.profile, templated.uuid) == ("2g.10gb", old)
-    rig.delete("new")
-    rig.delete("old")
-    rig.wait_places()
-    rig.wait_places(number=BY_TEMPLATE)
 
 
 @shows(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import ContainerKind
+from hami_node.vendors.divided import PartState
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register, decode_shares
+from hami_node.vendors.nvidia.mig.mark import decode_mig
 from tests.fakes.waiting import eventually
 from tests.integration.instance_rig import (
     LARGE,
@@ -64,18 +66,6 @@ def test_pod_gets_the_instance_that_kubelet_names_and_nothing_of_the_limiter(
     assert rig.driver.mig.changes() == ()
 
 
-def test_pod_costs_no_request_to_the_api_server(rig: InstanceRig) -> None:
-    rig.make("1g.5gb", 6)
-    rig.make("1g.5gb", 5)
-    rig.serve()
-    assert rig.ask("first").is_admitted
-    rig.create("second", [Shares(resource=SMALL)])
-    rig.api.forget_requests()
-    assert rig.kubelet.admit(rig.pod("second"), SMALL).is_admitted
-    rig.wait_followed_up("second")
-    assert rig.api.requests() == ()
-
-
 def test_containers_of_a_pod_have_instances_of_their_own(rig: InstanceRig) -> None:
     made = {rig.make("1g.5gb", start).uuid for start in (4, 5)} | {rig.make("2g.10gb", 0).uuid}
     rig.serve()
@@ -101,27 +91,6 @@ def test_instance_beside_anything_else_of_the_vendor_is_refused(rig: InstanceRig
         answer = rig.kubelet.admit(rig.pod(f"p{number}"), SMALL)
         assert f"{beside}: can't be asked for beside {SMALL}" in answer.refusal
         rig.end(f"p{number}")
-
-
-def test_single_offers_equal_instances_as_whole_cards_are_offered_elsewhere(
-    rig: InstanceRig,
-) -> None:
-    rig.divide(3)
-    made = {rig.make("3g.20gb", start, number).uuid for number in range(3) for start in (0, 4)}
-    rig.serve("single")
-    eventually(lambda: rig.healthy(GPU) == made, LIMIT_S)
-    assert rig.register_text == ""
-    assert seen(rig.ask("p", GPU)) in made
-    shown = decode_shares(rig.notes[nvidia_names.NODE_STANDALONE])
-    assert [(it.device.slots, it.device.healthy) for it in shown] == [(2, True)] * 3
-
-
-def test_single_without_a_card_in_mig_mode_shares_cards_as_ever(rig: InstanceRig) -> None:
-    rig.divide(0)
-    rig.serve("single")
-    rig.wait_registered(3 * SLOTS)
-    assert len(decode_register(rig.register_text)) == 3
-    assert nvidia_names.NODE_STANDALONE not in rig.notes
 
 
 def test_numa_node_of_the_card_is_always_shown(rig: InstanceRig) -> None:
@@ -154,3 +123,30 @@ def test_daemon_started_before_the_driver_serves_whole_cards_until_it_is_started
     assert GPU in owner.why_restart()
     rig.serve_again("single")
     eventually(lambda: rig.healthy(GPU) == {made}, LIMIT_S)
+
+
+def states(rig: InstanceRig) -> dict[str, PartState]:
+    """The instances in the node's annotation."""
+    text = rig.notes.get(nvidia_names.NODE_MIG, "")
+    return {part.uuid: part.state for part in decode_mig(text).parts} if text else {}
+
+
+@pytest.mark.parametrize("strategy", ["single", "mixed"])
+def test_instances_are_shown_with_their_containers_use(rig: InstanceRig, strategy: str) -> None:
+    for start in (5, 6):
+        rig.make("1g.5gb", start)
+    rig.serve(strategy, usage_interval_s="0.2")
+    answer = rig.ask("p", GPU if strategy == "single" else SMALL)
+    assert answer.is_admitted, answer.refusal
+    held = seen(answer)
+    (other,) = set(rig.driver.mig.uuids(UUIDS[0])) - {held}
+    wanted = {held: PartState.LIVE, other: PartState.OFFERED}
+    eventually(lambda: states(rig) == wanted, LIMIT_S)
+    rig.driver.mig.run(held, 77, used_mib=3000)
+    whose = {"pod": "p", "container": "main", "part": held}
+    used = "container_memory_used_bytes"
+    eventually(lambda: rig.metric(used, **whose) == 3000 << 20, LIMIT_S)
+    assert rig.metric("container_memory_limit_bytes", **whose) == 4864 << 20
+    assert rig.metric(used, part=other) is None
+    assert rig.metric("card_parts", uuid=UUIDS[0], state="offered") == 1
+    assert rig.driver.mig.changes() == ()

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from hami_node.model import Uuid
-from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.codec import decode_register, decode_shares
-from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.instance_rig import (
     LARGE,
@@ -18,7 +12,7 @@ from tests.integration.instance_rig import (
     InstanceRig,
     seen,
 )
-from tests.integration.rig import GPU, LIMIT_S, SLOTS, inside
+from tests.integration.rig import GPU, LIMIT_S
 from tests.integration.share_rig import Shares
 from tests.nvml_stub.control import UUIDS
 from tests.reliability import shows
@@ -101,41 +95,6 @@ def test_new_kind_of_instance_is_served_by_the_next_process(rig: InstanceRig) ->
     assert "Available: 0" in rig.ask("q").refusal
 
 
-def test_record_that_was_lost_is_made_again_from_kubelets_list(rig: InstanceRig) -> None:
-    rig.make("1g.5gb", 6)
-    rig.serve()
-    held = seen(rig.ask("p"))
-    rig.stop()
-    shutil.rmtree(rig.record)
-    rig.serve()
-    eventually(lambda: rig.metric("card_slots_used", uuid=UUIDS[0]) == 1, LIMIT_S)
-    (again,) = [it for it in rig.kubelet.call_again(SMALL, (held,)).envs.items() if it[1] == held]
-    assert again[0] == nvidia_names.ENV_VISIBLE_DEVICES
-
-
-def test_card_in_mig_mode_without_instances_is_shown_and_offered_to_nobody(
-    rig: InstanceRig,
-) -> None:
-    rig.serve()
-    rig.wait_registered(2 * SLOTS)
-    assert [it.uuid for it in decode_register(rig.register_text)] == [UUIDS[1], UUIDS[2]]
-    (shown,) = decode_shares(rig.notes[nvidia_names.NODE_STANDALONE])
-    assert (shown.device.uuid, shown.device.healthy) == (UUIDS[0], False)
-    assert "make instances" in rig.cards[0].unhealthy_reason
-
-
-def test_shared_card_beside_a_divided_one_is_served_as_ever(rig: InstanceRig) -> None:
-    rig.make("1g.5gb", 6)
-    rig.serve()
-    rig.wait_registered(2 * SLOTS)
-    slice_ = Part(uuid=Uuid(UUIDS[1]), memory_mib=4000, cores=0)
-    rig.place("p", [Box(memory_mib=4000)], {"main": [slice_]})
-    answer = rig.admit("p")
-    assert answer.is_admitted, answer.refusal
-    assert inside(answer)[nvidia_names.ENV_VISIBLE_DEVICES] == UUIDS[1]
-    assert rig.ask("q").is_admitted
-
-
 def test_instance_that_another_plugin_gave_out_is_counted_for_its_pod(rig: InstanceRig) -> None:
     made = rig.make("1g.5gb", 6).uuid
     other = rig.make("1g.5gb", 5).uuid
@@ -145,22 +104,3 @@ def test_instance_that_another_plugin_gave_out_is_counted_for_its_pod(rig: Insta
     rig.serve()
     eventually(lambda: rig.metric("card_slots_used", uuid=UUIDS[0]) == 1, LIMIT_S)
     assert seen(rig.ask("new")) == other
-
-
-def test_instance_that_is_made_anew_is_refused_even_if_kubelet_hands_it_out(
-    rig: InstanceRig,
-) -> None:
-    """Before kubelet has heard that it is closed."""
-    first = rig.make("1g.5gb", 6)
-    rig.serve()
-    assert seen(rig.ask("p")) == first.uuid
-    assert rig.daemon is not None
-    (owner,) = rig.daemon.vendor_cards
-    rig.driver.mig.destroy(UUIDS[0], first.gi)
-    anew = rig.make("1g.5gb", 6).uuid
-    eventually(lambda: anew in str(owner.scanner.physical), LIMIT_S)
-    rig.create("q", [Shares(resource=SMALL)])
-    with rig.kubelet.choosing([anew]):
-        answer = rig.kubelet.admit(rig.pod("q"), SMALL)
-    assert not answer.is_admitted
-    assert "one MIG instance is granted twice" in answer.refusal

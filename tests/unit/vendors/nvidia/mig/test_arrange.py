@@ -118,14 +118,6 @@ def test_instances_that_go_and_come_again_find_a_place(data: st.DataObject) -> N
         held[slot] = place
 
 
-def test_first_free_place_is_not_taken_where_it_would_strand_the_rest() -> None:
-    small, large = named("A100-SXM4-40GB", "1g.5gb", "3g.20gb")
-    place = arranged(small, [large, large], [])
-    assert place is not None  # two of 3g fill the card: one of them fits beside a 1g
-    other = arranged(large, [large], [place])
-    assert other is not None
-
-
 def test_what_somebody_else_has_made_is_worked_around() -> None:
     geometry = named("A100-SXM4-40GB", "1g.5gb", "2g.10gb", "2g.10gb")
     foreign = (MigPlacement(start=1, size=1),)

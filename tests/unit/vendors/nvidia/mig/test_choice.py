@@ -74,29 +74,6 @@ def _sequence(card: DeviceUsage, asks: list[int]) -> tuple[str, DeviceUsage]:
     return " ".join(given_names), card
 
 
-@pytest.mark.parametrize(
-    ("asks", "expected"),
-    [
-        pytest.param([19000, 9000, 4000, 4000, 4000], "3g@4 2g@0 1g@3 1g@2 -", id="E46"),
-        pytest.param([4000, 9000, 19000], "1g@6 2g@0 -", id="E46-as-executed"),
-        pytest.param([4864, 4865, 9856, 9857], "1g@6 2g@0 2g@2 -", id="E47"),
-        pytest.param([1000] * 8, "1g@6 1g@5 1g@4 1g@3 1g@2 1g@1 1g@0 -", id="E48"),
-        pytest.param([9000] * 4, "2g@0 2g@2 2g@4 -", id="E48b-2g"),
-        pytest.param([19000, 19000, 1000], "3g@4 3g@0 -", id="E48b-3g"),
-        pytest.param([40192], "7g@0", id="E48b-whole"),
-        pytest.param([40193], "-", id="E48b-too-much"),
-        pytest.param([0], "1g@6", id="E48b-nothing-asked"),
-    ],
-)
-def test_profiles_give_placements_in_order(asks: list[int], expected: str) -> None:
-    assert _sequence(mig_card(), asks)[0] == expected
-
-
-def test_profiles_charge_their_own_memory_and_cores() -> None:
-    _, card = _sequence(mig_card(), [1000, 9000])
-    assert (card.slots_used, card.memory_used_mib, card.cores_used) == (2, 14720, 44)
-
-
 @given(
     asks=st.lists(st.sampled_from([4000, 9000, 15000, 19000]), max_size=6),
     profiles=st.permutations([*A100_PROFILES, profile("1g.10gb", 9856, 15, 2, 0, 2, 4, 6)]),
@@ -112,34 +89,6 @@ def test_as_many_pods_as_there_are_halves_of_cards_fit_in_any_order(
         found = fleet.place(PodRequest(namespace="team", containers=(container,)))
         assert isinstance(found, Placed)
         fleet.add_pod(f"p{number}", "team", "n", found.grants)
-
-
-def test_larger_profile_serves_when_the_smaller_has_no_placement_left() -> None:
-    names, _ = _sequence(mig_card(), [9000, 9000, 9000, 4000, 4000])
-    assert names == "2g@0 2g@2 2g@4 1g@6 -"
-
-
-@pytest.mark.parametrize(
-    ("asks", "expected"),
-    [
-        pytest.param([5120] * 8, "[0-0] [0-1] [0-2] [0-3] [0-4] [0-5] [0-6] -", id="seven-small"),
-        pytest.param([9000], "[1-1]", id="E51b-first-geometry-with-an-entry"),
-        pytest.param([9000, 4000, 9000, 9000, 9000], "[1-1] [1-0] [1-2] [1-3] -", id="mixed"),
-        pytest.param([4000, 9000], "[0-0] -", id="geometry-in-use-is-not-changed"),
-        pytest.param([40960, 1], "[3-0] -", id="whole"),
-        pytest.param([40961], "-", id="too-much"),
-        pytest.param([0], "[0-0]", id="nothing-asked"),
-    ],
-)
-def test_geometries_give_slots_in_order(asks: list[int], expected: str) -> None:
-    assert _sequence(template_card(), asks)[0] == expected
-
-
-def test_geometry_is_chosen_anew_once_nothing_runs_in_it() -> None:
-    card = template_card()
-    idle = DeviceUsage(device=card.device, parts=MigUse(template=0))
-    _, after = _granted(idle, 9000)
-    assert use_of(after).template == 1
 
 
 def test_unknown_geometry_gives_nothing() -> None:

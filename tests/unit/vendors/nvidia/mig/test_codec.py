@@ -15,7 +15,6 @@ from hami_node.vendors.nvidia.cards import (
 )
 from hami_node.vendors.nvidia.mig.codec import (
     MigAllocation,
-    allocations_of,
     decode_mig_allocations,
     encode_mig_allocations,
     joined_uuid,
@@ -32,7 +31,6 @@ from hami_node.vendors.nvidia.mig.layout import (
     MigPlacement,
     TemplateSlot,
 )
-from tests.unit.wire.totality import is_total
 
 RESERVED = MigAllocation(
     container_index=0,
@@ -40,30 +38,11 @@ RESERVED = MigAllocation(
     uuid=Uuid("GPU-1"),
     instance=MigInstance(profile="1g.24gb", placement=MigPlacement(start=9, size=3)),
 )
-MADE = (
-    '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-4c395b7a","profile":"1g.24gb",'
-    '"placement":{"start":9,"size":3},"migUUID":"MIG-a5fa6120","gpuInstanceID":6,'
-    '"computeInstanceID":0}]'
-)
 
 
 def row(**changes: object) -> dict[str, object]:
     base: dict[str, object] = json.loads(encode_mig_allocations([RESERVED]) or "")[0]
     return {key: value for key, value in (base | changes).items() if value is not None}
-
-
-def test_decode_mig_allocations_made_device_has_its_numbers() -> None:
-    (found,) = decode_mig_allocations(MADE)
-
-    assert found.uuid == "GPU-4c395b7a"
-    assert found.instance == RESERVED.instance
-    assert found.device == MigDevice(uuid="MIG-a5fa6120", gpu_instance_id=6, compute_instance_id=0)
-    assert encode_mig_allocations([found]) == MADE
-
-
-@pytest.mark.parametrize("text", ["", "[]"])
-def test_decode_mig_allocations_nothing_is_no_reservation(text: str) -> None:
-    assert decode_mig_allocations(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -90,10 +69,6 @@ def test_decode_mig_allocations_nothing_is_no_reservation(text: str) -> None:
 def test_decode_mig_allocations_damaged_text_is_a_wire_error(rows: object) -> None:
     with pytest.raises(WireError, match="vgpu-mig-allocations"):
         decode_mig_allocations(json.dumps(rows))
-
-
-def test_encode_mig_allocations_without_any_has_nothing_to_write() -> None:
-    assert encode_mig_allocations([]) is None
 
 
 NUMBERS = st.integers(0, 99)
@@ -126,11 +101,6 @@ def test_encode_mig_allocations_decodes_to_the_same_sorted(rows: list[MigAllocat
     ordered = sorted(rows, key=lambda row: (row.container_index, row.device_index))
 
     assert decode_mig_allocations(encode_mig_allocations(rows) or "") == tuple(ordered)
-
-
-@given(st.text() | st.text(alphabet='[]{}",:containerIdx0123-placement', max_size=60))
-def test_decode_mig_allocations_any_text_gives_a_value_or_a_wire_error(text: str) -> None:
-    assert is_total(decode_mig_allocations, text)
 
 
 @given(
@@ -186,13 +156,6 @@ def test_with_devices_decodes_to_the_same_rows_with_identity(
     assert decode_mig_allocations(with_devices(text, container, {0: DEVICE})) == wanted
 
 
-@given(
-    st.text() | st.lists(st.builds(row, x=st.text() | st.integers() | st.floats())).map(json.dumps)
-)
-def test_with_devices_any_text_gives_rows_or_a_wire_error(text: str) -> None:
-    assert is_total(lambda it: decode_mig_allocations(with_devices(it, 0, {0: DEVICE})), text)
-
-
 def grant(uuid: str, part: TemplateSlot | MigInstance | None = None) -> Grant:
     return Grant(uuid=Uuid(uuid), vendor=NVIDIA, memory_mib=9728, cores=14, part=part)
 
@@ -240,17 +203,3 @@ def test_with_parts_leaves_grants_alone_that_no_allocation_names(changes: dict[s
     written = ((grant("GPU-1"),),)
 
     assert with_parts(written, [replace(RESERVED, **changes)]) == written
-
-
-def test_allocations_of_are_the_instances_of_2_10_by_container_and_place() -> None:
-    instance = RESERVED.instance
-    granted = (
-        (grant("GPU-2", TemplateSlot(template=0, slot=0)), grant("GPU-1", instance)),
-        (),
-        (grant("GPU-1"), grant("GPU-3", instance)),
-    )
-
-    assert allocations_of(granted) == (
-        replace(RESERVED, device_index=1),
-        replace(RESERVED, container_index=2, device_index=1, uuid=Uuid("GPU-3")),
-    )

@@ -55,7 +55,9 @@ def test_instance_made_anew_with_the_numbers_of_a_held_one_is_not_free() -> None
     """The container before can open what the driver's capabilities call by these numbers."""
     anew = replace(device(SMALL), uuid="MIG-anew")
     card = charged(card_of(replace(SMALL, device=anew)), taking(device(SMALL)))
-    assert contradiction(card, taking(anew)) is not None
+    objection = contradiction(card, taking(anew))
+    assert objection is not None
+    assert "granted twice" in objection.detail
 
 
 def test_vanished_instance_costs_its_holder_alone() -> None:

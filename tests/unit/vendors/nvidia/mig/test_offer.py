@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,6 @@ from hami_node.vendors.nvidia.codec import decode_register, encode_json
 from hami_node.vendors.nvidia.mig.details import DriverCard, is_instance, layout_of
 from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
 from hami_node.vendors.nvidia.mig.offer import (
-    foreign_instances,
     short_entries,
     unknown_names,
 )
@@ -62,34 +60,6 @@ ALL_PLACES = {
     "3g.20gb": [0, 4],
     "7g.40gb": [0],
 }
-
-
-def test_register_of_an_a100_is_what_hami_2_10_published_but_for_the_memory() -> None:
-    """HAMi registers the card's 40960 MiB, of which no instance has 100 %."""
-    (row,) = json.loads(encode_json([offered(divided())]))
-    assert list(row) == [
-        "id",
-        "count",
-        "devmem",
-        "devcore",
-        "type",
-        "mode",
-        "migProfiles",
-        "health",
-    ]
-    assert (row["count"], row["devmem"], row["devcore"], row["mode"]) == (7, 40192, 100, "mig")
-    first = {"name": "1g.5gb", "memoryMB": 4864, "core": 15, "sliceCount": 1}
-    assert row["migProfiles"][0].items() >= first.items()
-    shapes = [
-        (item["name"], item["memoryMB"], item["core"], item["sliceCount"], len(item["placements"]))
-        for item in row["migProfiles"]
-    ]
-    assert shapes == [
-        ("1g.5gb", 4864, 15, 1, 7),
-        ("2g.10gb", 9856, 29, 2, 3),
-        ("3g.20gb", 19968, 43, 3, 2),
-        ("7g.40gb", 40192, 100, 7, 1),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -171,13 +141,6 @@ def test_places_that_are_offered(
     assert list(places(found).items()) == list(wanted.items())
 
 
-def test_instances_change_nothing_that_is_counted_by_and_only_foreign_ones_are_named() -> None:
-    found = offered(divided(0, PAIR))
-    assert (found.slots, found.memory_mib) == (7, 40192)
-    assert foreign_instances(found) == (PAIR,)
-    assert foreign_instances(offered(divided(0, PAIR, LAST, ours=[3], stale=[9]))) == ()
-
-
 @shows(
     "M12",
     fault="a list names 1g.10gb for a card of 40 GB, and 7g.79gb for one that has 7g.80gb",
@@ -223,16 +186,6 @@ def test_hazard_10_the_whole_card_by_percent_is_the_largest_profile() -> None:
     assert found.physical_memory_mib == MEMORY_MIB
 
 
-def test_memory_follows_the_driver() -> None:
-    before = offered(divided())
-    newer = tuple(replace(item, memory_mib=item.memory_mib - 128) for item in A100_40)
-    after = offered(divided(profiles=newer))
-    assert [item.memory_mib for item in layout_of(before).profiles][:2] == [4864, 9856]
-    assert [item.memory_mib for item in layout_of(after).profiles][:2] == [4736, 9728]
-    assert after.memory_mib == 40064
-    assert before != after, "the register differs, and is written again"
-
-
 @pytest.mark.parametrize(
     ("ours", "words"),
     [([], "GPU instance 0 (7g.40gb at 0)"), ([0], "")],
@@ -242,12 +195,6 @@ def test_card_whose_places_are_all_taken_names_by_what(ours: list[int], words: s
     found = offered(divided(0, instance(0, "7g.40gb", 0), ours=ours))
     assert found.healthy is (not words)
     assert words in found.unhealthy_reason
-
-
-def test_card_full_of_stale_instances_says_so() -> None:
-    found = offered(divided(0, instance(0, "7g.40gb", 0), stale=[0]))
-    assert (found.healthy, layout_of(found).profiles) == (False, ())
-    assert "ended" in found.unhealthy_reason
 
 
 def test_card_of_geometries_has_the_memory_that_the_driver_reports() -> None:
@@ -287,17 +234,6 @@ def test_foreign_instance_closes_a_card_of_geometries() -> None:
     assert offered(divided(0, instance(5, "1g.5gb", 6), stale=[5]), TEMPLATES).healthy
 
 
-def test_entries_that_promise_more_than_the_driver_gives_are_found() -> None:
-    short = short_entries(divided(), mig_rules_of(TEMPLATES))
-    assert [(entry.name, entry.memory_mib, real) for entry, real in short] == [
-        ("1g.5gb", 5120, 4864),
-        ("2g.10gb", 10240, 9856),
-        ("3g.20gb", 20480, 19968),
-        ("7g.40gb", 40960, 40192),
-    ]
-    assert short_entries(card(), mig_rules_of(TEMPLATES)) == ()
-
-
 def test_pending_mode_closes_its_card_only() -> None:
     waiting = divided(1, is_enabled=True, is_pending=False, waits_for="process 4711 is on it")
     first, second = offered_cards((divided(0), waiting), MIG)
@@ -310,49 +246,36 @@ def test_pending_mode_closes_its_card_only() -> None:
     assert all(layout_of(item).profiles for item in decoded)
 
 
-@pytest.mark.parametrize(
-    ("physical", "settings", "words"),
-    [
-        (divided(), NvidiaSettings(), "operatingmode is not mig"),
-        (divided(is_enabled=False), MIG, "MIG mode is off"),
-        (divided(is_enabled=False, is_pending=True), MIG, "switched on and waits for a reset"),
-        (card(slots=1), MIG, "has no MIG"),
-        (card(slots=1, detail=DriverCard(minor=0)), MIG, "has no MIG"),
-        (divided(problem="no permission"), MIG, "no permission"),
-        (divided(restriction="no rights for MIG"), MIG, "no rights for MIG"),
-        (divided(waits_for="MIG Manager is at work"), MIG, "MIG Manager is at work"),
-        (divided(profiles=()), MIG, "lists no MIG profiles"),
-        (divided(healthy=False, unhealthy_reason="XID 48"), MIG, "XID 48"),
-        (divided(healthy=False, unhealthy_reason="XID 48"), NvidiaSettings(), "XID 48"),
-    ],
-    ids=[
-        "not-asked-for",
-        "off",
-        "pending",
-        "simulated",
-        "no-mig",
-        "unreadable",
-        "no-rights",
-        "hands-off",
-        "no-profiles",
-        "own-fault",
-        "own-fault-not-asked-for",
-    ],
-)
+CLOSED = {
+    "not-asked-for": (divided(), NvidiaSettings(), "operatingmode is not mig"),
+    "off": (divided(is_enabled=False), MIG, "MIG mode is off"),
+    "pending": (
+        divided(is_enabled=False, is_pending=True),
+        MIG,
+        "switched on and waits for a reset",
+    ),
+    "simulated": (card(slots=1), MIG, "has no MIG"),
+    "no-mig": (card(slots=1, detail=DriverCard(minor=0)), MIG, "has no MIG"),
+    "unreadable": (divided(problem="no permission"), MIG, "no permission"),
+    "no-rights": (divided(restriction="no rights for MIG"), MIG, "no rights for MIG"),
+    "hands-off": (divided(waits_for="MIG Manager is at work"), MIG, "MIG Manager is at work"),
+    "no-profiles": (divided(profiles=()), MIG, "lists no MIG profiles"),
+    "own-fault": (divided(healthy=False, unhealthy_reason="XID 48"), MIG, "XID 48"),
+    "own-fault-not-asked-for": (
+        divided(healthy=False, unhealthy_reason="XID 48"),
+        NvidiaSettings(),
+        "XID 48",
+    ),
+}
+
+
+@pytest.mark.parametrize(("physical", "settings", "words"), CLOSED.values(), ids=CLOSED)
 def test_card_that_cannot_serve_says_why(
     physical: Device, settings: NvidiaSettings, words: str
 ) -> None:
     found = offered(physical, settings)
     assert (found.healthy, found.mode) == (False, "mig")
     assert words in found.unhealthy_reason
-
-
-def test_nothing_is_scaled_or_split() -> None:
-    settings = NvidiaSettings(
-        operating_mode=Mode.MIG, memory_scaling=3, core_scaling=2, split_count=50
-    )
-    found = offered(divided(), settings)
-    assert (found.memory_mib, found.cores, found.slots) == (40192, 100, 7)
 
 
 def test_profile_that_is_not_allowed_is_none_of_the_cards() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from hami_node.vendors.divided import PartState, PartView
-from hami_node.vendors.nvidia.mig.details import DriverCard
-from hami_node.vendors.nvidia.mig.ownership import Owned, identity_of, owned_on, with_marks
-from tests.fakes.cards import card, uuid
-from tests.fakes.mig_cards import divided, instance
+from hami_node.vendors.nvidia.mig.ownership import identity_of, owned_on
+from tests.fakes.cards import uuid
+from tests.fakes.mig_cards import instance
 
 FOUND = instance(3, "2g.10gb", 0)
 MIG_UUID = "MIG-00000003-0000-5000-8000-000000000000"
@@ -30,37 +29,26 @@ def entry(**changes: Any) -> PartView:
     return PartView(**(values | changes))
 
 
-@pytest.mark.parametrize(
-    ("own", "whose"),
-    [
-        ([], "others"),
-        ([entry()], "ours"),
-        ([entry(state=PartState.DRAINING)], "ours"),
-        ([entry(state=PartState.STALE)], "stale"),
-        ([entry(state=PartState.LOST)], "others"),
-        ([entry(state=PartState.MAKING, numbers=(), uuid="")], "ours"),
-        ([entry(state=PartState.MAKING, numbers=(), uuid="", start=2)], "others"),
-        ([entry(state=PartState.MAKING, numbers=(), uuid="", kind="1g.10gb")], "others"),
-        ([entry(state=PartState.MAKING, numbers=(3,), uuid="")], "ours"),
-        ([entry(uuid="MIG-11111111-0000-5000-8000-000000000000")], "others"),
-        ([entry(numbers=(4, 0))], "others"),
-        ([entry(card=uuid(1))], "others"),
-    ],
-    ids=[
-        "no-record",
-        "live",
-        "draining",
-        "stale",
-        "lost",
-        "begun",
-        "begun-elsewhere",
-        "begun-of-another-kind",
-        "half-made",
-        "number-used-again",
-        "another-number",
-        "another-card",
-    ],
-)
+CASES: dict[str, tuple[list[PartView], str]] = {
+    "no-record": ([], "others"),
+    "live": ([entry()], "ours"),
+    "draining": ([entry(state=PartState.DRAINING)], "ours"),
+    "stale": ([entry(state=PartState.STALE)], "stale"),
+    "lost": ([entry(state=PartState.LOST)], "others"),
+    "begun": ([entry(state=PartState.MAKING, numbers=(), uuid="")], "ours"),
+    "begun-elsewhere": ([entry(state=PartState.MAKING, numbers=(), uuid="", start=2)], "others"),
+    "begun-of-another-kind": (
+        [entry(state=PartState.MAKING, numbers=(), uuid="", kind="1g.10gb")],
+        "others",
+    ),
+    "half-made": ([entry(state=PartState.MAKING, numbers=(3,), uuid="")], "ours"),
+    "number-used-again": ([entry(uuid="MIG-11111111-0000-5000-8000-000000000000")], "others"),
+    "another-number": ([entry(numbers=(4, 0))], "others"),
+    "another-card": ([entry(card=uuid(1))], "others"),
+}
+
+
+@pytest.mark.parametrize(("own", "whose"), CASES.values(), ids=CASES)
 def test_instance_is_ours_by_card_number_and_uuid_together(own: list[PartView], whose: str) -> None:
     owned = owned_on(uuid(0), (FOUND,), own)
     assert {name: getattr(owned, name) for name in ("ours", "stale", "others")} == {
@@ -82,13 +70,3 @@ def test_instance_that_the_record_has_just_forgotten_is_not_taken_for_a_stranger
     assert owned_on(uuid(0), (other,), (), had).others == (other,)
     again = instance(4, "2g.10gb", 0)
     assert owned_on(uuid(0), (again,), (), had).others == (again,)
-
-
-def test_marks_are_on_the_card() -> None:
-    stale = instance(9, "1g.5gb", 6)
-    marked = with_marks(divided(0, FOUND, stale), Owned(ours=(FOUND,), stale=(stale,)), "why")
-    assert isinstance(marked.detail, DriverCard)
-    assert marked.detail.ours == frozenset({3})
-    assert marked.detail.stale == frozenset({9})
-    assert marked.detail.waits_for == "why"
-    assert with_marks(card(), Owned(), "why") == card()

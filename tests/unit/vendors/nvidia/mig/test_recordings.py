@@ -17,18 +17,15 @@ from hami_node.model import Ask, ContainerGrants, ContainerKind, Device, Pod, Po
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance, RegisterFormat
-from hami_node.vendors.nvidia.codec import decode_register, encode_csv9, encode_json
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
-from hami_node.vendors.nvidia.mig_rules import known_geometries
+from hami_node.vendors.nvidia.codec import encode_csv9, encode_json
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.mig.instances.wanted import wanted_by
 from hami_node.vendors.nvidia.node.mig.registered import RegisteredMig
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.wire import names
 from hami_node.wire.grants import decode_grants
-from tests.fakes.mig_cards import A100_40, MIG, divided
+from tests.fakes.mig_cards import MIG, divided
 from tests.fakes.mig_recordings import CARDS, pods, registers
 
 ROWS: Final = ("v2.10.0", "v2.10.0-hazards")
@@ -64,8 +61,6 @@ SETTINGS: Final = {
         (("7g.40gb", 40960, 0, 1),),
     ),
 }
-CHARGED: Final = {5120: "1g.5gb", 10240: "2g.10gb", 20480: "3g.20gb", 40960: "7g.40gb"}
-"""What a grant's memory means in these lists."""
 
 
 def asked(name: str) -> int:
@@ -137,38 +132,6 @@ def test_every_reservation_of_hamis_schedulers_would_be_served(file: str) -> Non
     assert [item for item in seen if item[3]] == []
 
 
-@pytest.mark.parametrize("file", ROWS)
-def test_rows_name_profile_and_place_of_each_grant(file: str) -> None:
-    profiles = {profile.name: profile for profile in A100_40}
-    for _, _, grants, _ in Replay(file):
-        for grant in grants:
-            assert isinstance(grant.part, MigInstance)
-            profile = profiles[grant.part.profile]
-            assert grant.part.placement in profile.placements
-            assert grant.memory_mib == profile.memory_mib
-
-
-@pytest.mark.parametrize("file", SLOTS)
-def test_slots_lead_to_the_profile_that_was_charged(file: str) -> None:
-    """2.9's `[1-1]` of the first pod too; and all that live together find a place."""
-    settings = SETTINGS[file]
-    cards, known = node_cards(settings), known_geometries(settings.known_mig_geometries)
-    places: dict[str, list[tuple[Uuid, str, MigPlacement]]] = {}
-    replay = Replay(file)
-    for name, _, grants, _ in replay:
-        for held in set(places) - set(replay.held):
-            del places[held]
-        for grant in grants:
-            wanted = wanted_by(grant, cards[grant.uuid], A100_40, known)
-            assert wanted.profile.name == CHARGED[grant.memory_mib]
-            there = [item for taken in places.values() for item in taken if item[0] == grant.uuid]
-            place = wanted.place_beside(
-                [profile for _, profile, _ in there], [place for _, _, place in there], ()
-            )
-            assert place is not None
-            places.setdefault(name, []).append((grant.uuid, wanted.profile.name, place))
-
-
 def published(file: str, form: RegisterFormat) -> tuple[Device, ...]:
     settings = SETTINGS[file]
     cards = tuple(node_cards(settings).values())
@@ -214,11 +177,3 @@ def test_register_is_that_of_hamis_plugin_2_7_but_for_the_slots() -> None:
     ours = encode_csv9(published("v2.7.1", RegisterFormat.CSV9))
     theirs = next(registers("v2.7.1"))
     assert ours.replace(",7,40960,", ",10,40960,") == theirs
-
-
-@pytest.mark.parametrize("file", [*ROWS, *SLOTS])
-def test_every_register_of_hamis_plugins_is_read(file: str) -> None:
-    for text in registers(file):
-        for card in decode_register(text):
-            assert card.mode == "mig"
-            assert card.uuid in CARDS

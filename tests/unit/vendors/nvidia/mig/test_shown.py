@@ -9,8 +9,8 @@ import pytest
 from hami_node.model import Device
 from hami_node.vendors.divided import DividedCard, PartState, PartView
 from hami_node.vendors.nvidia.mig.found import FoundInstance
-from hami_node.vendors.nvidia.mig.shown import NOT_OURS, divided_cards
-from tests.fakes.cards import card, uuid
+from hami_node.vendors.nvidia.mig.shown import divided_cards
+from tests.fakes.cards import uuid
 from tests.fakes.mig_cards import divided, instance
 
 LIVE = PartView(
@@ -22,11 +22,6 @@ LIVE = PartView(
 def shown(*cards: Device, own: tuple[PartView, ...] = (), is_offered: bool = False) -> DividedCard:
     (found,) = divided_cards(cards, own, is_offered=is_offered)
     return found
-
-
-def test_card_without_mig_or_with_its_mode_off_is_not_shown() -> None:
-    cards = card(0), divided(1, is_enabled=False)
-    assert divided_cards(cards, (), is_offered=False) == ()
 
 
 @pytest.mark.parametrize(
@@ -48,25 +43,6 @@ def test_profiles_with_their_free_places() -> None:
         "3g.20gb": (4,), "4g.20gb": (), "7g.40gb": (),
     }  # fmt: skip
     assert {kind.name: kind.memory_mib for kind in found.kinds}["7g.40gb"] == 40192
-
-
-def test_own_instance_is_its_pods_and_another_is_foreign() -> None:
-    found = shown(divided(0, instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 2)), own=(LIVE,))
-    ours, other = found.parts
-    assert ours == LIVE
-    assert (other.state, other.kind, other.numbers) == (PartState.FOREIGN, "1g.5gb", (9, 0))
-    assert (other.pod_uid, other.why) == ("", NOT_OURS)
-
-
-def test_number_that_was_used_again_makes_nothing_ours() -> None:
-    stranger = instance(3, "2g.10gb", 0)
-    assert stranger.device is not None
-    stranger = replace(stranger, device=replace(stranger.device, uuid="MIG-other"))
-    found = shown(divided(0, stranger), own=(LIVE,))
-    assert [(part.state, part.uuid) for part in found.parts] == [
-        (PartState.LIVE, LIVE.uuid),
-        (PartState.FOREIGN, "MIG-other"),
-    ]
 
 
 def test_half_made_instance_of_others_is_foreign_wherever_instances_are_offered() -> None:
@@ -91,14 +67,3 @@ def test_instance_of_others_that_a_container_holds_is_where_the_driver_says() ->
     assert [part.state for part in gone.parts] == [PartState.LOST]
     unread = shown(divided(0, problem="NVML says no"), own=(held,), is_offered=True)
     assert unread.parts == (held,)
-
-
-def test_lost_instance_takes_no_place() -> None:
-    lost = replace(LIVE, state=PartState.LOST)
-    found = shown(divided(0), own=(lost,))
-    assert found.parts == (lost,)
-    assert found.free_starts(found.kinds[-1]) == (0,)
-
-
-def test_why_a_card_can_not_be_read() -> None:
-    assert shown(divided(0, profiles=(), problem="NVML says no")).problem == "NVML says no"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.model import Device, own_ids, united
+from hami_node.model import Device
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig import static
 from hami_node.vendors.nvidia.mig.layout import MigPlacement
@@ -141,18 +139,3 @@ def test_single_means_whole_cards_where_none_is_divided(
 ) -> None:
     assert static.effective(MigStrategy.SINGLE, cards) is found
     assert static.effective(MigStrategy.MIXED, cards) is MigStrategy.MIXED
-
-
-def test_unequal_instances_are_named() -> None:
-    assert static.unequal([divided(0, SMALL), divided(1, SMALL)]) == ""
-    assert "1g.5gb, 3g.20gb" in static.unequal([divided(0, SMALL), divided(1, LARGE)])
-
-
-@given(st.permutations(range(7)), st.integers(0, 7))
-def test_pieces_of_a_card_put_together_are_the_card(order: list[int], count: int) -> None:
-    made = [instance(7 + start, "1g.5gb", start) for start in order[:count]]
-    physical = divided(0, *made, LARGE)
-    pieces = [static.with_instances(physical, name) for name in ("1g.5gb", "3g.20gb")]
-    (whole,) = united(piece for piece in pieces if piece.ids)
-    assert own_ids([whole]) == own_ids([static.with_instances(physical)])
-    assert whole.slots == count + 1

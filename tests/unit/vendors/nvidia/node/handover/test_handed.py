@@ -31,28 +31,6 @@ def granted(*pairs: tuple[Grant, MadePart | None], cards: tuple[Device, ...] = C
     )
 
 
-def test_full_cards_are_handed_by_index() -> None:
-    found = handed_of(granted((full(3), None), (full(2), None)))
-    assert found.uuids == found.cards == (uuid(2), uuid(3))
-    assert found.instances == ()
-
-
-def test_instances_are_handed_in_the_order_of_the_grants() -> None:
-    found = handed_of(granted((mig_grant(1), part(7, 9, 0)), (mig_grant(0), part(5, 0, 0))))
-    assert found.uuids == (mig_uuid(7), mig_uuid(5))
-    assert found.cards == ()
-    assert [(each.card, each.gpu_instance_id) for each in found.instances] == [
-        (uuid(1), 9),
-        (uuid(0), 0),
-    ]
-
-
-def test_cards_and_instances_together_keep_the_order_of_the_grants() -> None:
-    found = handed_of(granted((full(3), None), (mig_grant(0), part(5)), (full(2), None)))
-    assert found.uuids == (uuid(3), mig_uuid(5), uuid(2))
-    assert found.cards == (uuid(3), uuid(2))
-
-
 def test_instance_of_an_old_driver_has_a_name_without_slashes() -> None:
     (found,) = handed_of(granted((mig_grant(0), replace(part(1), uuid="MIG-GPU-0/1/0")))).instances
     assert (found.uuid, found.name) == ("MIG-GPU-0/1/0", "MIG-GPU-0_1_0")
@@ -73,12 +51,6 @@ def test_whole_card_in_mig_mode_is_never_handed_over(
 ) -> None:
     with pytest.raises(AllocationError, match=f"card {uuid(0)} is in MIG mode"):
         handed_of(granted(*pairs))
-
-
-def test_fewer_instances_than_grants_are_refused() -> None:
-    item = granted((mig_grant(0), part(1)), (mig_grant(1), part(2)))
-    with pytest.raises(AllocationError, match="1 MIG instances were made for 2 grants"):
-        handed_of(replace(item, made=item.made[:1]))
 
 
 def test_one_instance_is_never_handed_over_for_two_grants() -> None:
@@ -102,3 +74,9 @@ def test_one_instance_is_never_handed_over_for_two_grants() -> None:
 def test_name_that_is_no_instances_is_refused(made: MadePart) -> None:
     with pytest.raises(AllocationError, match="is no name of a MIG instance"):
         handed_of(granted((mig_grant(0), made)))
+
+
+def test_fewer_instances_than_grants_are_refused() -> None:
+    item = granted((mig_grant(0), part(1)), (mig_grant(1), part(2)))
+    with pytest.raises(AllocationError, match="1 MIG instances were made for 2 grants"):
+        handed_of(replace(item, made=item.made[:1]))

@@ -169,34 +169,6 @@ def test_instance_that_two_pods_claim_is_nobodys(node: MigNode) -> None:
     assert "2g.10gb@2" in node.names()
 
 
-def test_claim_on_what_is_on_record_for_another_pod_is_ignored(node: MigNode) -> None:
-    node.held["liar"] = {"main": node.held["b"]["main"]}
-    node.rows["liar"] = dict(node.rows["b"])
-    node.settle()
-    del node.held["liar"]
-    node.settle()
-    assert "2g.10gb@2" in node.names()
-
-
-def test_claims_in_vain_are_looked_for_once(node: MigNode) -> None:
-    edit(node, "a", migUUID="MIG-other")
-    lose_record(node)
-    node.settle()
-    node.driver.calls.clear()
-    node.settle()
-    assert node.driver.calls == []
-
-
-def test_claimed_instance_that_is_gone_is_made_again_at_its_reserved_place(node: MigNode) -> None:
-    """After a reboot, by a record that was lost as well."""
-    node.driver.reboot(node.boot_id, "boot-2")
-    lose_record(node)
-    node.settle()
-    assert node.names() == ["1g.5gb@0", "1g.5gb@1", "2g.10gb@2"]
-    assert owners(node) == ["a", "a", "b"]
-    assert node.reasons() == ["MigInstanceReplaced"] * 3
-
-
 def test_instance_of_others_that_a_pod_was_given_stays_theirs(tmp_path: Path) -> None:
     """A node that has offered instances of others before it makes its own."""
     node = MigNode(tmp_path)

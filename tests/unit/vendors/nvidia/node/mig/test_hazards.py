@@ -99,17 +99,6 @@ def test_hazard_16_place_taken_after_the_reboot_is_left_to_whoever_has_it(node: 
     assert [kept.state for kept in node.kept()] == [PartState.LOST]
 
 
-def test_hazard_16_mode_that_a_reboot_has_switched_off_is_waited_for(node: MigNode) -> None:
-    node.serve("a", row("2g.10gb", 0))
-    node.driver.cards["GPU-0"].is_enabled = False
-    node.reboot()
-    node.settle(3)
-    assert changes(node)[-1].startswith("GPU-0 make_ci")
-    node.driver.cards["GPU-0"].is_enabled = True
-    node.settle()
-    assert node.names() == ["2g.10gb@0"]
-
-
 @shows(
     "M17",
     fault="an instance is half destroyed (its GPU instance still answers in use), or gone, or MIG "
@@ -207,21 +196,6 @@ def test_whole_or_busy_instance_found_after_a_kill_is_not_taken_for_ours(
     node.settle()
     assert node.names() == ["1g.5gb@0"]
     assert node.kept() == ()
-
-
-def test_instance_that_the_driver_did_not_show_for_a_while_is_ours_again(node: MigNode) -> None:
-    (part,) = node.serve("a", row("1g.5gb", 0))
-    shown = dict(node.driver.cards["GPU-0"].instances)
-    node.driver.cards["GPU-0"].instances.clear()
-    node.hands_off = "an instance went"
-    node.settle(2)
-    assert [kept.state for kept in node.kept()] == [PartState.LOST]
-    node.driver.cards["GPU-0"].instances.update(shown)
-    node.hands_off = ""
-    node.clock.advance(60)
-    node.settle()
-    assert [(kept.state, kept.uuid) for kept in node.kept()] == [(PartState.LIVE, part.uuid)]
-    assert node.notes == []
 
 
 def test_uuid_that_comes_back_after_a_destruction_is_somebody_elses(node: MigNode) -> None:

@@ -15,7 +15,7 @@ from hami_node.vendors.nvidia.node.mig.mark_keeper import WithMigCards
 from hami_node.vendors.nvidia.node.publication import NvidiaPublication
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
-from tests.fakes.cards import card, uuid
+from tests.fakes.cards import uuid
 from tests.fakes.mig_cards import divided, instance
 
 NOW = 1_800_000_000.0
@@ -63,12 +63,6 @@ class Kept:
         ]
 
 
-def test_node_without_mig_cards_has_no_annotation() -> None:
-    kept = Kept(cards=(card(0), divided(1, is_enabled=False)))
-    assert kept.look() == {names.NODE_REGISTER}
-    assert kept.beat() == {names.NODE_HANDSHAKE}
-
-
 def test_pods_that_come_and_go_cost_no_write_before_the_next_heartbeat() -> None:
     kept = Kept(cards=(divided(0),))
     kept.look()
@@ -84,16 +78,6 @@ def test_pods_that_come_and_go_cost_no_write_before_the_next_heartbeat() -> None
     assert kept.beat() == set()
 
 
-def test_restart_writes_nothing_while_nothing_has_changed() -> None:
-    kept = Kept(cards=(divided(0),), own=(LIVE,))
-    kept.look()
-    kept.beat()
-    again = Kept(cards=kept.cards, own=kept.own)
-    again.node = kept.node
-    assert again.look() == set()
-    assert again.beat() == set()
-
-
 def test_what_people_have_to_know_is_written_at_once() -> None:
     kept = Kept(cards=(divided(0),), own=(LIVE,))
     kept.look()
@@ -104,22 +88,3 @@ def test_what_people_have_to_know_is_written_at_once() -> None:
     kept.cards = (divided(0, instance(9, "1g.5gb", 6)),)
     assert names.NODE_MIG in kept.look()
     assert kept.states() == ["stale", "foreign"]
-
-
-def test_heartbeat_that_is_off_still_shows_who_has_what() -> None:
-    kept = Kept(cards=(divided(0),), handshake=HandshakeMode.OFF)
-    kept.look()
-    kept.own = (LIVE,)
-    assert kept.beat() == {names.NODE_MIG}
-    assert kept.states() == ["live"]
-
-
-def test_annotation_goes_with_the_daemon_and_with_the_last_mig_card() -> None:
-    kept = Kept(cards=(divided(0),))
-    kept.look()
-    kept.changed(kept.publication.shutdown(kept.node))
-    assert names.NODE_MIG not in kept.node.annotations
-    kept.look()
-    kept.cards = (card(0),)
-    assert names.NODE_MIG in kept.look()
-    assert names.NODE_MIG not in kept.node.annotations

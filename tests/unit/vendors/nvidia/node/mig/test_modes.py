@@ -15,13 +15,12 @@ from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.node.mig.modes import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
-    LOOK_AGAIN_S,
     NOT_SWITCHED,
     SWITCHED_ON,
     ModeKeeper,
 )
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.on_node.parts import PartHolder, PartNote, PartsKept, PartsSituation
+from hami_node.vendors.on_node.parts import PartHolder, PartsKept, PartsSituation
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import FakeClock
 from tests.fakes.mig_cards import MIG, divided, instance
@@ -194,19 +193,6 @@ def test_missing_rights_are_said_once(desk: Desk) -> None:
     assert len(desk.driver.asked) == 4
 
 
-def test_each_kind_of_reason_is_said_once(desk: Desk) -> None:
-    said: list[PartNote] = []
-    for pids in ({1}, {2}, {1, 2}):
-        desk.driver.pids = frozenset(pids)
-        said += desk.keep(OFF).notes
-    desk.holders = (holder(),)
-    said += desk.keep(OFF).notes
-    desk.holders = ()
-    said += desk.keep(OFF).notes
-    assert ["(1)" in said[0].message, "pod ns/p" in said[1].message, len(said)] == [True, True, 2]
-    assert desk.keep(OFF).next_s == LOOK_AGAIN_S
-
-
 @shows(
     "G22",
     fault="one card's mode can't be changed",
@@ -218,22 +204,3 @@ def test_one_card_in_use_costs_only_itself(desk: Desk) -> None:
     assert desk.driver.asked == [(uuid(0), True), (uuid(1), True)]
     assert [note.reason for note in kept.notes] == [NOT_SWITCHED, SWITCHED_ON]
     assert desk.keeper.waits() == {uuid(0): BUSY}
-
-
-def test_wish_that_is_withdrawn_is_forgotten(desk: Desk) -> None:
-    desk.driver.answers = [BUSY]
-    desk.keep(OFF)
-    desk.settings = NvidiaSettings()
-    assert desk.keep(OFF) == PartsKept()
-    assert desk.keeper.waits() == {}
-    desk.settings = MIG
-    desk.keep(OFF)
-    assert len(desk.driver.asked) == 2, "a new wish does not wait for the old one's turn"
-
-
-def test_change_is_seen_while_it_lasts(desk: Desk) -> None:
-    seen = []
-    desk.driver.during = lambda: seen.append(desk.keeper.changing())
-    desk.keep(OFF)
-    assert seen == [{uuid(0): "its MIG mode is switched on"}]
-    assert desk.keeper.changing() == {}

@@ -8,15 +8,13 @@ import pytest
 
 from hami_node.errors import AllocationError
 from hami_node.model import Container, Grant
-from hami_node.vendors.divided import PartState
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig.found import MigDevice
 from hami_node.vendors.nvidia.mig.layout import MigInstance
-from hami_node.vendors.nvidia.mig.shown import divided_cards
 from hami_node.vendors.nvidia.mig.static import grants_of, with_instances
 from hami_node.vendors.nvidia.node.mig.offered import OfferedInstances
 from hami_node.vendors.on_node.answer import MadePart, Slice
-from hami_node.vendors.on_node.parts import PartHolder, PartsKept, PartsSituation, PartsState
+from hami_node.vendors.on_node.parts import PartHolder, PartsSituation
 from tests.fakes.cards import card, uuid
 from tests.fakes.clock import soon
 from tests.fakes.mig_cards import divided, instance
@@ -41,10 +39,6 @@ def test_instance_is_handed_out_with_its_numbers() -> None:
     assert made == (MadePart(uuid=SMALL.device.uuid, numbers=(9, 0)),)
 
 
-def test_slice_of_a_whole_card_has_no_instance() -> None:
-    assert OfferedInstances().make(granted(replace(GRANT, part=None)), soon()) == (None,)
-
-
 @pytest.mark.parametrize(
     "now",
     [
@@ -65,14 +59,8 @@ def test_instance_that_would_have_to_be_made_is_refused() -> None:
         OfferedInstances().make(granted(replace(GRANT, part=wanted)), soon())
 
 
-def test_nothing_is_kept_or_on_record() -> None:
-    offered = OfferedInstances()
-    assert offered.keep(PartsSituation(holders=())) == PartsKept()
-    assert (offered.state(), dict(offered.in_use())) == (PartsState(), {})
-
-
 # -- who holds them -------------------------------------------------------------------------------
-FIRST, SECOND = instance(9, "1g.5gb", 2), instance(3, "2g.10gb", 4)
+FIRST = instance(9, "1g.5gb", 2)
 
 
 def holder(*devices: MigDevice | None) -> PartHolder:
@@ -84,24 +72,6 @@ def holder(*devices: MigDevice | None) -> PartHolder:
         pod_uid="uid-p", namespace="ml", pod="train", container="main", grants=grants,
         annotations={},
     )  # fmt: skip
-
-
-def test_each_instance_is_its_containers_and_the_others_are_offered() -> None:
-    offered = OfferedInstances()
-    offered.keep(PartsSituation(holders=(holder(FIRST.device),)))
-    (card,) = divided_cards([divided(0, FIRST, SECOND)], offered.state().own, is_offered=True)
-    seen = [(part.kind, part.start, part.state, part.pod_uid) for part in card.parts]
-    assert seen == [
-        ("1g.5gb", 2, PartState.LIVE, "uid-p"),
-        ("2g.10gb", 4, PartState.OFFERED, ""),
-    ]
-
-
-def test_several_of_one_container_are_in_its_order() -> None:
-    offered = OfferedInstances()
-    offered.keep(PartsSituation(holders=(holder(None, SECOND.device, FIRST.device),)))
-    positions = {part.numbers: part.position for part in offered.state().own}
-    assert positions == {(3, 0): 1, (9, 0): 2}
 
 
 def test_who_holds_what_is_kept_while_that_is_not_known() -> None:

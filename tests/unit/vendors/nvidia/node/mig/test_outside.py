@@ -117,25 +117,6 @@ def test_one_instance_of_somebody_else_is_no_layout(watched: Watched) -> None:
     assert watched.see(divided(0, second)) == ""
 
 
-def test_each_change_of_a_layout_starts_the_quiet_time_anew(watched: Watched) -> None:
-    first, second, third = (instance(n, "1g.5gb", n) for n in range(3))
-    assert watched.see(divided()) == ""
-    assert watched.see(divided(0, first)) == ""
-    assert "GPU instance 1 came or went" in watched.see(divided(0, first, second))
-    watched.clock.advance(QUIET_S - 1)
-    assert "GPU instance 0 came or went" in watched.see(divided(0, second))
-    watched.clock.advance(QUIET_S - 1)
-    assert watched.see(divided(0, second))
-    watched.clock.advance(1)
-    assert watched.see(divided(0, second)) == ""
-    assert watched.see(divided(0, second, third)) == "", "one again"
-
-
-def test_instances_that_come_at_once_are_a_layout(watched: Watched) -> None:
-    assert watched.see(divided(), divided(1)) == ""
-    assert watched.see(divided(0, instance(0, "1g.5gb", 0)), divided(1, instance(1, "1g.5gb", 1)))
-
-
 def test_own_instances_come_and_go_unnoticed(watched: Watched) -> None:
     assert watched.see(divided()) == ""
     watched.has(3, "2g.10gb", 0)
@@ -145,12 +126,6 @@ def test_own_instances_come_and_go_unnoticed(watched: Watched) -> None:
     assert watched.see(divided()) == ""
     strangers = (instance(3, "2g.10gb", 0), instance(4, "2g.10gb", 2))
     assert watched.see(divided(0, *strangers)) != "", "the number was used again"
-
-
-def test_instance_that_is_adopted_did_not_go(watched: Watched) -> None:
-    assert watched.see(divided(0, instance(3, "2g.10gb", 0))) == ""
-    watched.has(3, "2g.10gb", 0)
-    assert watched.see(divided(0, instance(3, "2g.10gb", 0))) == ""
 
 
 def test_own_instance_that_somebody_destroys_is_noticed(watched: Watched) -> None:
@@ -175,10 +150,3 @@ def test_card_that_is_read_in_part_says_nothing(watched: Watched, problem: dict[
     assert watched.see(divided(**problem)) == ""  # type: ignore[arg-type]
     assert watched.see(divided(0, instance(3, "2g.10gb", 0))) == ""
     assert watched.see(card()) == "", "a card without MIG"
-
-
-def test_restart_of_the_daemon_takes_the_labels_as_they_are(watched: Watched) -> None:
-    assert watched.read(config="all-enabled") == ""
-    assert "is new" in watched.read(config="all-disabled")
-    watched.clock.advance(QUIET_S)
-    assert watched.read(config="all-disabled") == ""

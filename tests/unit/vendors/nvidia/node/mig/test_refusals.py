@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.clock import Deadline
 from hami_node.errors import AllocationError
-from hami_node.model import Container
+from hami_node.model import Grant
 from hami_node.vendors.divided import PartState
 from hami_node.vendors.nvidia.mig.driver import MigFailure
-from hami_node.vendors.on_node.answer import Slice
 from tests.fakes.mig_driver import FakeCard
-from tests.fakes.mig_node import MigNode, geometries, row, slot
+from tests.fakes.mig_node import MigNode, row, slot
 from tests.reliability import shows
 
 
@@ -28,6 +26,12 @@ def changes(node: MigNode) -> list[str]:
 
 
 # -- what is in the way ----------------------------------------------------------------------------
+@shows(
+    "M3",
+    fault="a pod is gone, its process is not, and a new pod is to have the same place at once",
+    happens="the new pod is refused and told of the process; with no process left it gets an "
+    "instance of its own, under another UUID",
+)
 def test_busy_instance_of_an_ended_pod_blocks_its_own_place_only(node: MigNode) -> None:
     (part,) = node.serve("a", row("2g.10gb", 0))
     node.keep()
@@ -88,87 +92,26 @@ def test_place_of_a_living_pod_is_refused_and_named(node: MigNode) -> None:
     node.assert_whole()
 
 
-def test_process_that_comes_between_look_and_destruction_keeps_the_instance(node: MigNode) -> None:
-    node.serve("a", row("1g.5gb", 0))
-    node.keep()
-    node.end("a")
-    node.driver.fail_next("destroy_ci", MigFailure.BUSY)
-    with pytest.raises(AllocationError):
-        node.serve("b", row("1g.5gb", 0))
-    assert node.names() == ["1g.5gb@0"]
-    node.settle()
-    node.assert_whole()
-
-
 # -- what is asked for -----------------------------------------------------------------------------
-def test_profile_that_has_less_memory_than_the_reservation_is_refused(node: MigNode) -> None:
-    with pytest.raises(AllocationError, match=r"4864 MiB with this driver.*says 4900"):
-        node.serve("a", row("1g.5gb", 0, memory_mib=4900))
-    assert changes(node) == []
-
-
-@pytest.mark.parametrize(
-    ("profile", "start", "said"),
-    [
-        ("1g.99gb", 0, "no MIG profile"),
-        ("2g.10gb", 1, "can't be at"),
-        ("2g.10gb", 6, "can't be at"),
-    ],
-)
-def test_instance_that_the_card_does_not_have_is_refused(
-    node: MigNode, profile: str, start: int, said: str
-) -> None:
-    with pytest.raises(AllocationError, match=said):
-        node.serve("a", row(profile, start))
-    assert changes(node) == []
-
-
-def test_variant_of_the_same_size_is_not_taken_for_the_profile(node: MigNode) -> None:
-    node.serve("a", row("1g.10gb", 0))
-    node.serve("b", row("1g.5gb+me", 2))
-    assert node.names() == ["1g.10gb@0", "1g.5gb+me@2"]
-
-
 @pytest.mark.parametrize(
     ("grant", "said"),
     [
+        (row("1g.5gb", 0, memory_mib=4900), r"4864 MiB with this driver.*says 4900"),
+        (row("1g.99gb", 0), "no MIG profile"),
+        (row("2g.10gb", 1), "can't be at"),
+        (row("2g.10gb", 6), "can't be at"),
         (slot(4, 0, 5120), "no geometry 4"),
         (slot(1, 4, 5120), "no instance of 5120 MiB at slot 4"),
         (slot(0, 0, 5000), "no instance of 5000 MiB at slot 0"),
+        (replace(row("1g.5gb", 0), part=None), "names no instance"),
     ],
 )
-def test_slot_that_the_text_here_does_not_have_is_refused(
-    node: MigNode, grant: object, said: str
+def test_instance_that_the_card_does_not_have_is_refused(
+    node: MigNode, grant: Grant, said: str
 ) -> None:
     with pytest.raises(AllocationError, match=said):
-        node.serve("a", grant)  # type: ignore[arg-type]
+        node.serve("a", grant)
     assert changes(node) == []
-
-
-def test_position_of_an_entry_in_place_of_a_slot_is_told_by_the_amounts(node: MigNode) -> None:
-    """2.8 and 2.9 write it for the first pod on an idle card."""
-    node.settings = replace(
-        node.settings,
-        known_mig_geometries=geometries((("1g.5gb", 5120, 2), ("2g.10gb", 10240, 2))),
-    )
-    node.serve("a", slot(0, 1, 10240))
-    node.serve("b", slot(0, 1, 5120))
-    node.serve("c", slot(0, 0, 5120))
-    node.serve("d", slot(0, 3, 10240))
-    assert sorted(name.split("@")[0] for name in node.names()) == ["1g.5gb"] * 2 + ["2g.10gb"] * 2
-
-
-def test_name_that_differs_by_a_rounded_gigabyte_is_the_same_profile(tmp_path: Path) -> None:
-    """HAMi's chart says 7g.79gb, NVIDIA's driver 7g.80gb."""
-    node = MigNode(tmp_path, {"GPU-0": FakeCard(model="NVIDIA A100-SXM4-80GB")})
-    node.settings = replace(
-        node.settings,
-        known_mig_geometries=geometries((("7g.79gb", 80896, 1),), (("1g.12gb", 12288, 1),)),
-    )
-    with pytest.raises(AllocationError, match=r"no MIG profile 1g.12gb"):
-        node.serve("a", slot(1, 0, 12288))
-    node.serve("b", slot(0, 0, 80896))
-    assert node.names() == ["7g.80gb@0"]
 
 
 @pytest.mark.parametrize(
@@ -196,12 +139,18 @@ def test_container_whose_reservation_has_changed_gets_the_new_place(tmp_path: Pa
     node.assert_whole()
 
 
+@shows(
+    "M18",
+    fault="the instance of a pod's first container is made, that of the second can't be",
+    happens="the pod is refused with the reason; the first one's instance goes once the pod has "
+    "failed, and not before",
+)
 def test_second_container_that_is_refused_leaves_the_first_its_instance_until_the_pod_ends(
     node: MigNode,
 ) -> None:
     node.ask("a", row("1g.5gb", 0))
     node.driver.add("GPU-0", "1g.5gb", 1)
-    with pytest.raises(AllocationError):
+    with pytest.raises(AllocationError, match="made by somebody else"):
         node.ask("a", row("1g.5gb", 1), container="second")
     node.settle()
     assert node.names() == ["1g.5gb@0", "1g.5gb@1"]
@@ -245,18 +194,6 @@ def test_card_that_cannot_be_read_is_refused_and_nothing_of_it_is_judged(node: M
     node.assert_whole()
 
 
-def test_nothing_is_begun_without_time(node: MigNode) -> None:
-    granted = Slice(
-        pod_uid="a",
-        container=Container(name="main"),
-        grants=(row("1g.5gb", 0),),
-        cards={card.uuid: card for card in node.driver.devices()},
-    )
-    with pytest.raises(AllocationError):
-        node.keeper.make(granted, Deadline.after(0, node.clock.monotonic))
-    assert (changes(node), node.kept()) == ([], ())
-
-
 def test_record_that_cannot_be_written_refuses_before_anything_is_made(node: MigNode) -> None:
     node.record.is_full = True
     with pytest.raises(AllocationError, match=r"without its record.*no space left"):
@@ -265,6 +202,8 @@ def test_record_that_cannot_be_written_refuses_before_anything_is_made(node: Mig
 
 
 # -- others at work --------------------------------------------------------------------------------
+
+
 def test_hands_off_nothing_is_made_or_destroyed_and_what_is_there_is_served(node: MigNode) -> None:
     first = node.serve("a", row("1g.5gb", 0))
     node.serve("b", row("1g.5gb", 1))

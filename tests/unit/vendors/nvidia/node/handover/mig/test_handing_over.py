@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +40,7 @@ from tests.reliability import shows
 from tests.unit.vendors.nvidia.node.handover.cdi_schema import check
 
 NODE = Node(name="n1", kubelet_version="v1.34.0", engine_version="containerd://2.1.4")
-ENVVAR, MOUNTS = DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS
+ENVVAR = DeviceListStrategy.ENVVAR
 CRI, NOTES = DeviceListStrategy.CDI_CRI, DeviceListStrategy.CDI_ANNOTATIONS
 OWN = "hami-node.io/gpu="
 FULL = card(2, detail=DriverCard(minor=2))
@@ -136,25 +134,6 @@ def caps(*numbers: int) -> list[str]:
 
 
 # -- every strategy --------------------------------------------------------------------------------
-@pytest.mark.parametrize("form", [VisibleDevicesForm.BARE, VisibleDevicesForm.RUNTIME])
-def test_environment_and_mounts_name_instances_as_they_name_cards(
-    desk: Desk, form: VisibleDevicesForm
-) -> None:
-    desk.change(device_list_strategy=(ENVVAR, MOUNTS), visible_devices_form=form)
-    if form is VisibleDevicesForm.RUNTIME:
-        desk.lay_nodes(*(cap_of(0, gi, ci) for gi in (9, 0) for ci in (None, 0)))
-    found = desk.answer(part(2, 9), part(1, 0))
-    is_bare = form is VisibleDevicesForm.BARE
-    prefix = "" if is_bare else "runtime.nvidia.com/gpu="
-    assert dict(found.envs) == {
-        "NVIDIA_VISIBLE_DEVICES": f"{prefix}{mig_uuid(2)},{prefix}{mig_uuid(1)}"
-    }
-    folder = "/var/run/nvidia-container-devices" + (
-        "" if is_bare else "/cdi/runtime.nvidia.com/gpu"
-    )
-    assert [(mount.container_path, mount.host_path) for mount in found.mounts] == [
-        (f"{folder}/{mig_uuid(number)}", "/dev/null") for number in (2, 1)
-    ]
 
 
 def test_cdi_names_instances_of_our_own_kind(desk: Desk) -> None:
@@ -201,32 +180,11 @@ def test_node_that_divides_its_cards_misses_neither_limiter(desk: Desk) -> None:
         assert desk.responder.limiter() == LimiterState()
 
 
-def test_variable_of_the_pods_own_is_refused_unless_it_is_the_answer(desk: Desk) -> None:
-    with pytest.raises(AllocationError, match="container c sets NVIDIA_VISIBLE_DEVICES itself"):
-        desk.answer(part(1), env={"NVIDIA_VISIBLE_DEVICES": mig_uuid(2)})
-    desk.answer(part(1), env={"NVIDIA_VISIBLE_DEVICES": "void"})
-    with pytest.raises(AllocationError, match=names.ENV_DRIVER_MEMORY_LIMIT):
-        desk.answer(part(1), env={names.ENV_DRIVER_MEMORY_LIMIT: "1"})
-
-
 def test_runtime_in_a_cdi_mode_is_not_asked_for_an_instance_without_its_nodes(desk: Desk) -> None:
     desk.change(device_list_strategy=(ENVVAR,), visible_devices_form=VisibleDevicesForm.RUNTIME)
     desk.lay_nodes(cap_of(0, 9))
     with pytest.raises(AllocationError, match=f"nvidia-cap{cap_of(0, 9, 0)}, without which"):
         desk.answer(part(1, 9))
-
-
-@pytest.mark.parametrize("hidden", ["proc", "driver-root/dev"])
-def test_runtime_makes_what_this_daemon_can_not_see_and_that_is_said_once(
-    desk: Desk, hidden: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    desk.change(device_list_strategy=(ENVVAR,), visible_devices_form=VisibleDevicesForm.RUNTIME)
-    shutil.rmtree(desk.folder / hidden)
-    for number in (1, 2):
-        assert dict(desk.answer(part(number)).envs) == {
-            "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={mig_uuid(number)}"
-        }
-    assert [r.message for r in caplog.records].count("mig_device_nodes_not_seen") == 1
 
 
 @pytest.mark.parametrize("hidden", ["proc", "driver-root/dev"])
@@ -319,16 +277,6 @@ def test_container_of_a_lost_instance_is_never_led_to_the_next_one(
     assert desk.files() == [file_name(mig_uuid(2))]
     desk.keep(divided(0, part(2, 9)), *CARDS[1:], answers=(first, second))
     assert desk.files() == [file_name(mig_uuid(2))]
-
-
-def test_instance_that_was_refused_after_its_answer_loses_its_file_with_its_end(
-    desk: Desk,
-) -> None:
-    desk.answer(part(1))
-    desk.keep(divided(0, part(1)), *CARDS[1:])
-    assert desk.files()
-    desk.keep()
-    assert not desk.files()
 
 
 def test_spec_has_what_every_container_needs_and_no_limit(desk: Desk) -> None:
@@ -428,6 +376,19 @@ def test_files_of_others_are_never_removed(desk: Desk) -> None:
     assert left == {*others, file_name(mig_uuid(5)), file_name(mig_uuid(6))}
 
 
+@pytest.mark.parametrize("hidden", ["proc", "driver-root/dev"])
+def test_runtime_makes_what_this_daemon_can_not_see_and_that_is_said_once(
+    desk: Desk, hidden: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.change(device_list_strategy=(ENVVAR,), visible_devices_form=VisibleDevicesForm.RUNTIME)
+    shutil.rmtree(desk.folder / hidden)
+    for number in (1, 2):
+        assert dict(desk.answer(part(number)).envs) == {
+            "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={mig_uuid(number)}"
+        }
+    assert [r.message for r in caplog.records].count("mig_device_nodes_not_seen") == 1
+
+
 def test_file_that_can_not_be_written_refuses_the_container_and_names_the_folder(
     desk: Desk,
 ) -> None:
@@ -435,42 +396,3 @@ def test_file_that_can_not_be_written_refuses_the_container_and_names_the_folder
     with pytest.raises(AllocationError, match=r"Is a directory.*delete and recreate the pod"):
         desk.answer(part(1))
     assert desk.answer(part(2)).cdi_devices, "others are served"
-
-
-def test_instance_on_a_card_without_a_certain_device_node_is_refused(desk: Desk) -> None:
-    twins = (divided(0, minor=3), divided(1, minor=3), FULL)
-    with pytest.raises(AllocationError, match=f"device node card {uuid(0)} has"):
-        desk.answer(part(1), cards=twins)
-
-
-def test_nothing_of_mig_is_loaded_on_a_node_without_it(tmp_path: Path) -> None:
-    program = f"""
-import sys
-from pathlib import Path
-from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
-from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.on_node.answer import NodeSituation, Slice
-from hami_node.model import Container, Grant
-from tests.fakes.cards import card
-from tests.fakes.driver_root import lay_driver
-from hami_node.vendors.nvidia.mig.details import DriverCard
-from hami_node.vendors.nvidia.mig.found import MigCard
-folder = Path({str(tmp_path)!r})
-lay_driver(folder / "driver")
-settings = NvidiaSettings(
-    driver_root=Path("/d"), driver_root_ctr_path=folder / "driver", cdi_spec_dir=folder / "cdi",
-    device_list_strategy=("cdi-cri",), pass_device_specs=True,
-)
-way = NodeHandOver(lambda: settings, folder)
-off = MigCard(is_enabled=False, is_pending=False)
-first = card(0, detail=DriverCard(minor=0, mig=off))
-way.keep(NodeSituation(cards=(first,), answers=()))
-grant = Grant(uuid=first.uuid, vendor=first.vendor, memory_mib=1, cores=1)
-box = Container(name="c")
-way.name(Slice(pod_uid="u", container=box, grants=(grant,), cards={{first.uuid: first}}))
-print([name for name in sys.modules if "handover.mig" in name])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "[]\n"
