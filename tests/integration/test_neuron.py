@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
-from hami_node.inspection.cluster import inspect
 from hami_node.vendors.neuron import names as neuron_names
-from hami_node.vendors.neuron.codec import decode_neuron_register
-from hami_node.vendors.neuron.node.auditor import EVENT
 from hami_node.vendors.neuron.requests import NeuronResources
-from hami_node.vendors.registry import VENDORS
-from hami_node.vendors.spec import protocols_of
 from tests.documents import DOCS
 from tests.fakes.waiting import eventually
-from tests.integration.neuron_rig import LIMIT_S, NODE, NeuronCluster, cluster_of, ids_of, pod_body
+from tests.integration.neuron_rig import NODE, NeuronCluster, cluster_of, ids_of, pod_body
+from tests.integration.vendor_cluster import LIMIT_S
 
 RENAMED = NeuronResources(device="example.com/chip", core="example.com/chipcore")
 TRN1 = "trn1.32xlarge"
@@ -36,20 +31,13 @@ def renamed() -> Iterator[NeuronCluster]:
     """A Trainium node whose resources have other names, with its daemon."""
     with cluster_of(RENAMED) as made:
         made.add_node(NODE, TRN1, 16)
-        made.start_daemon(NODE)
+        made.run_daemon(NODE)
         eventually(lambda: neuron_names.NODE_NEURON_REGISTER in made.notes_of(NODE), LIMIT_S)
         made.await_node(NODE, 16)
         yield made
 
 
 # -- Resources with other names --------------------------------------------------------------------
-def test_seed_001_renamed_devices_are_published(renamed: NeuronCluster) -> None:
-    notes = renamed.notes_of(NODE)
-    devices = decode_neuron_register(notes[neuron_names.NODE_NEURON_REGISTER])
-    assert [(device.index, device.cores) for device in devices] == [(at, 3) for at in range(16)]
-    topology = msgspec.json.decode(notes[neuron_names.NODE_NEURON_TOPOLOGY])
-    assert (topology["instanceType"], topology["topology"]) == (TRN1, "torus2d")
-    assert notes[neuron_names.NODE_NEURON_HANDSHAKE].startswith("Reported_")
 
 
 def test_seed_001_four_renamed_devices_are_four_devices_for_aws_plugin(
@@ -68,12 +56,6 @@ def test_seed_001_four_renamed_devices_are_four_devices_for_aws_plugin(
     assert said[neuron_names.POD_NEURON_ALLOCATED] == f"{grants};"
 
 
-def test_seed_001_renamed_cores_are_cores_for_aws_plugin(renamed: NeuronCluster) -> None:
-    said = renamed.place(pod_body("core", {RENAMED.core: "1"}), NODE).annotations
-    assert said[neuron_names.NEURON_IDS] == "30"
-    assert said[neuron_names.NEURON_RESOURCE_TYPE] == RENAMED.core
-
-
 def test_seed_001_renamed_devices_are_counted_until_their_pod_has_ended(
     renamed: NeuronCluster,
 ) -> None:
@@ -85,39 +67,13 @@ def test_seed_001_renamed_devices_are_counted_until_their_pod_has_ended(
     )
     renamed.submit(pod_body("c", {RENAMED.device: "8"}))
     assert "NumaNotFit" in renamed.filter("c", NODE)["FailedNodes"][NODE]
-    nodes, pods = renamed.saved()
-    assert renamed.daemon is not None
-    view = inspect(nodes, pods, protocols_of(VENDORS, renamed.daemon.settings), 0.0)
+    view = renamed.view()
     assert sorted(holder.pod for holder in view.holders) == ["a"] * 4 + ["b"] * 8
     renamed.api.delete("pods", "a", "default")
     eventually(lambda: renamed.used_on(NODE).keys() == set(range(8, 16)), LIMIT_S)
     assert renamed.filter("c", NODE)["NodeNames"] == [NODE]
     assert renamed.bind("c", NODE) == ""
     assert ids_of(renamed.pod("c")) == "0,1,2,3,4,5,6,7"
-
-
-def test_seed_001_renamed_devices_are_audited_as_devices(renamed: NeuronCluster) -> None:
-    renamed.place(pod_body("good", {RENAMED.device: "4"}), NODE)
-    wrong = pod_body("wrong", {RENAMED.device: "4"})
-    wrong["metadata"] |= {
-        "namespace": "default",
-        "annotations": {neuron_names.NEURON_IDS: "5,6,7,8"},
-    }
-    wrong["spec"]["nodeName"] = NODE
-    renamed.api.create("pods", {**wrong, "status": {"phase": "Running"}})
-    eventually(lambda: bool(renamed.events(EVENT)), LIMIT_S)
-    assert renamed.events(EVENT) == [
-        "devices-not-a-valid-set: devices 5,6,7,8 on trn1.32xlarge",
-    ]
-    assert 'rule="devices-not-a-valid-set"' in renamed.metrics()
-
-
-def test_aws_own_names_mean_nothing_where_they_were_renamed(renamed: NeuronCluster) -> None:
-    renamed.submit(pod_body("other", {neuron_names.RESOURCE_NEURON: "4"}))
-    assert renamed.pod("other").scheduler_name == ""
-    assert renamed.filter("other", NODE)["NodeNames"] == [NODE]
-    assert ids_of(renamed.pod("other")) == ""
-    assert renamed.used_on(NODE) == {}
 
 
 # -- The page --------------------------------------------------------------------------------------
@@ -161,40 +117,3 @@ def test_seed_001_strategy_2_other_counts_are_unresolvable_with_their_sentence(
     assert neuron_names.INSTANCE_TYPE in refused["plain"]
     assert cluster.simulate("p", NODE, "plain")["FailedAndUnresolvableNodes"] == refused
     eventually(lambda: any(sentence in text for text in cluster.events("FilteringFailed")), LIMIT_S)
-
-
-def test_seed_001_strategy_1_inferentia_takes_any_number_of_neighbours(
-    cluster: NeuronCluster,
-) -> None:
-    cluster.add_node("inf", "inf2.48xlarge", 12)
-    cluster.await_node("inf", 12)
-    assert ids_of(place_devices(cluster, "a", 5)) == "0,1,2,3,4"
-    assert ids_of(place_devices(cluster, "b", 2)) == "5,6"
-    cluster.api.delete("pods", "a", "default")
-    eventually(lambda: cluster.used_on("inf").keys() == {5, 6}, LIMIT_S)
-    cluster.submit(pod_body("c", {neuron_names.RESOURCE_NEURON: "6"}))
-    said = cluster.filter("c", "inf")["FailedNodes"]["inf"]
-    assert said.endswith("NumaNotFit"), "ten devices are free, but no six side by side"
-
-
-def place_devices(cluster: NeuronCluster, name: str, count: int) -> Any:
-    # Only Inferentia serves such counts, and the webhook says so.
-    body = pod_body(name, {neuron_names.RESOURCE_NEURON: str(count)})
-    cluster.submit(body)
-    assert cluster.filter(name, "inf")["NodeNames"] == ["inf"]
-    assert cluster.bind(name, "inf") == ""
-    return cluster.pod(name)
-
-
-def test_node_without_cores_is_refused_in_a_sentence_until_its_daemon_runs(
-    cluster: NeuronCluster,
-) -> None:
-    cluster.add_node(NODE, TRN1, 16, cores=0)
-    assert cluster.submit(pod_body("p", {neuron_names.RESOURCE_NEURON: "4"})) == []
-    answer = cluster.filter("p", NODE)["FailedAndUnresolvableNodes"]
-    assert "fewer cores than the 16 Neuron devices" in answer[NODE]
-    cluster.start_daemon(NODE)
-    cluster.await_node(NODE, 16)
-    assert cluster.filter("p", NODE)["NodeNames"] == [NODE]
-    assert cluster.bind("p", NODE) == ""
-    assert ids_of(cluster.pod("p")) == "0,1,2,3"

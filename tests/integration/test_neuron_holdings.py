@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami_node.inspection.cluster import inspect
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import decode_neuron_register
 from hami_node.vendors.neuron.node.auditor import EVENT
 from hami_node.vendors.neuron.node.signs import FOLDER
-from hami_node.vendors.registry import VENDORS
-from hami_node.vendors.spec import protocols_of
 from hami_node.wire import names
 from tests.fakes.waiting import eventually
-from tests.integration.neuron_rig import LIMIT_S, NODE, NeuronCluster, cluster_of, ids_of, pod_body
+from tests.integration.neuron_rig import NODE, NeuronCluster, cluster_of, ids_of, pod_body
+from tests.integration.vendor_cluster import LIMIT_S
 from tests.reliability import shows
 
 TRN1 = "trn1.32xlarge"
@@ -27,7 +25,7 @@ def cluster() -> Iterator[NeuronCluster]:
     """A Trainium node with its daemon."""
     with cluster_of() as made:
         made.add_node(NODE, TRN1, 16)
-        made.start_daemon(NODE)
+        made.run_daemon(NODE)
         eventually(lambda: neuron_names.NODE_NEURON_REGISTER in made.notes_of(NODE), LIMIT_S)
         made.await_node(NODE, 16)
         yield made
@@ -101,9 +99,7 @@ def test_device_that_aws_chose_otherwise_is_shown_and_not_given_again(
     eventually(lambda: 'drift_pods{node="trn"} 1.0' in cluster.metrics(), LIMIT_S)
     assert cluster.events(EVENT) == []
     eventually(lambda: names.NODE_CLOSED_CARDS in cluster.notes_of(NODE), LIMIT_S)
-    nodes, pods = cluster.saved()
-    assert cluster.daemon is not None
-    view = inspect(nodes, pods, protocols_of(VENDORS, cluster.daemon.settings), 0.0)
+    view = cluster.view()
     assert [(problem.where, problem.why) for problem in view.problems] == [
         ("node trn, card 0", "cores 0,1 are held by default/one, to which 30,31 were given")
     ]

@@ -6,127 +6,88 @@ tuple of vendors and this one more, over real gRPC and HTTP.
 
 from __future__ import annotations
 
-import base64
-import json
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import httpx
 import pytest
 
-from hami_node.config.sources import ConfigSources
-from hami_node.extender.service import Extender
-from hami_node.inspection.cluster import inspect
-from hami_node.setting_types import Role
+from hami_node.model import Device, Uuid
 from hami_node.simulate.kubelet import Admission
-from hami_node.simulate.patches import json_patch
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import VENDORS
-from hami_node.vendors.spec import AnyVendor, protocols_of
+from hami_node.vendors.spec import AnyVendor
 from hami_node.wire import names
-from hami_node.wire.objects import decode_node, decode_pod
 from tests.acme import names as acme_names
-from tests.acme.cards import AcmeDetail
-from tests.acme.codec import encode_cards
+from tests.acme.cards import ACME, AcmeDetail
+from tests.acme.codec import decode_cards, encode_cards
 from tests.acme.spec import ACME_SPEC
-from tests.fakes.pods import NODE
-from tests.fakes.settings import load
-from tests.fakes.two_vendors import CARD, GPU, acme_card
+from tests.fakes.cards import cards_file
+from tests.fakes.limiter import lay_limiter
 from tests.fakes.waiting import eventually
-from tests.integration.rig import LIMIT_S, inside
-from tests.integration.test_two_vendors import TwoVendorsRig
+from tests.integration.vendor_cluster import LIMIT_S, VendorCluster
 
 ALL: Final[tuple[AnyVendor, ...]] = (*VENDORS, ACME_SPEC)
-OLD, NEW = "ACME-0", "ACME-1"
+NODE: Final = "n1"
+GPU, CARD = nvidia_names.RESOURCE_GPU, acme_names.RESOURCE_CARD
+OLD, NEW = "ACME-00", "ACME-01"
 """Cards with firmware 3 and 7."""
 
 
-class Cluster(TwoVendorsRig):
-    """A node with both kinds of cards, kubelet, API server, daemon and extender."""
+def acme_cards() -> str:
+    return encode_cards(
+        Device(
+            uuid=Uuid(uuid),
+            index=index,
+            vendor=ACME,
+            model="ACME T1",
+            memory_mib=8000,
+            detail=AcmeDetail(firmware=firmware),
+        )
+        for index, (uuid, firmware) in enumerate(((OLD, 3), (NEW, 7)))
+    )
+
+
+class Cluster(VendorCluster):
+    """A node with both kinds of cards."""
 
     def __init__(self) -> None:
-        super().__init__()
-        cards = (
-            replace(acme_card(index), detail=AcmeDetail(firmware=firmware))
-            for index, firmware in enumerate((3, 7))
-        )
-        (self.root / "acme.json").write_text(encode_cards(cards))
-        flags = {
-            "http_bind": "127.0.0.1:0",
-            "metrics_address": "off",
-            "kubeconfig": str(self.kubeconfig),
-        }
-        blocks = tuple(vendor.settings for vendor in ALL)
-        sources = ConfigSources(blocks=blocks, flags=flags, role=Role.EXTENDER)
-        self.extender = Extender(load(sources), sources, ALL)
-        self._runner = threading.Thread(target=self.extender.wait, daemon=True)
+        super().__init__(ALL)
+        self.hook = self.root / "hook"
+        lay_limiter(self.hook)
+        (self.root / "gpus.yaml").write_text(cards_file(2))
+        self.acme = self.root / "acme.json"
+        self.acme.write_text(acme_cards())
 
-    def start_all(self) -> None:
-        """Start the daemon, and the extender beside it."""
-        self.start_both()
-        allocatable = {GPU: "40", CARD: "8"}
+    def serve(self) -> None:
+        """Both programs run, and the node has all its cards."""
+        self.start()
+        self.api.create("nodes", {"metadata": {"name": NODE}, "spec": {}, "status": {}})
+        self.start_daemon(NODE, hook_path=str(self.hook), acme_cards_file=str(self.acme))
+        for resource, count in ((GPU, 20), (CARD, 8)):
+            eventually(lambda r=resource, n=count: self.kubelet.allocatable(r) == n, LIMIT_S)  # type: ignore[misc]  # mypy can't infer defaults
+        allocatable = {GPU: "20", CARD: "8"}
         self.api.edit("nodes", NODE, lambda node: node["status"].update(allocatable=allocatable))
-        eventually(lambda: names.NODE_IDENTITY in self.notes, LIMIT_S)
-        self.extender.start()
-        self._runner.start()
-        parts = self.extender.parts
-        eventually(parts.readiness.is_leading, LIMIT_S)
-        eventually(lambda: len(parts.state.cards_of(NODE)) == 6, LIMIT_S)
-        self.url = f"http://127.0.0.1:{parts.server.port}"
+        shown = {acme_names.NODE_REGISTER, names.NODE_IDENTITY}
+        eventually(lambda: shown <= self.notes_of(NODE).keys(), LIMIT_S)
+        self.await_node(NODE, 4)
 
-    def close(self) -> None:
-        self.extender.stop.set()
-        if self._runner.ident is not None:
-            self._runner.join(LIMIT_S)
-        super().close()
-
-    # -- what users, kube-scheduler and kubelet do -------------------------------------------------
     def submit(self, name: str, containers: dict[str, dict[str, str]], **annotations: str) -> str:
         """Create a pod through the webhook; why it was denied, "" when it was not."""
-        body: dict[str, Any] = {
-            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-            "spec": {
-                "containers": [
-                    {"name": each, "image": "x", "resources": {"limits": limits}}
-                    for each, limits in containers.items()
-                ]
-            },
-            "status": {"phase": "Pending"},
-        }
-        review = {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "u",
-                "kind": {"group": "", "version": "v1", "kind": "Pod"},
-                "operation": "CREATE",
-                "object": body,
-            },
-        }
-        answer = httpx.post(f"{self.url}/webhook", json=review).json()["response"]
-        if not answer["allowed"]:
-            return str(answer["status"]["message"])
-        self.api.create("pods", json_patch(body, json.loads(base64.b64decode(answer["patch"]))))
-        return ""
-
-    def filter(self, name: str) -> dict[str, Any]:
-        call = {"Pod": self.api.read("pods", name, "default"), "NodeNames": [NODE]}
-        return dict(httpx.post(f"{self.url}/filter", json=call).json())
+        boxes = [
+            {"name": each, "image": "x", "resources": {"limits": limits}}
+            for each, limits in containers.items()
+        ]
+        metadata = {"name": name, "annotations": annotations}
+        answer = self.review({"metadata": metadata, "spec": {"containers": boxes}})
+        return "" if answer["allowed"] else str(answer["status"]["message"])
 
     def run(self, name: str) -> Admission:
         """Filter, bind, and let kubelet admit it."""
-        assert self.filter(name)["NodeNames"] == [NODE]
-        uid = self.pod(name).uid
-        call = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": NODE}
-        assert httpx.post(f"{self.url}/bind", json=call).json()["Error"] == ""
-        return self.admit_both(name)
-
-    def admit_both(self, name: str) -> Admission:
-        """kubelet's calls for both resources."""
-        self.wait_seen(name)
-        answer = self.serve(name, GPU, CARD)
+        assert self.filter(name, NODE)["NodeNames"] == [NODE]
+        assert self.bind(name, NODE) == ""
+        view = self.daemon.cluster.view  # type: ignore[union-attr]  # it is started
+        eventually(lambda: (seen := view.pod("default", name)) and seen.node_name == NODE)
+        answer = self.kubelet.admit(self.pod(name), GPU, CARD)
         self.set_phase(name, "Running" if answer.is_admitted else "Failed")
         return answer
 
@@ -135,10 +96,14 @@ class Cluster(TwoVendorsRig):
 def cluster() -> Iterator[Cluster]:
     made = Cluster()
     try:
-        made.start_all()
+        made.serve()
         yield made
     finally:
         made.close()
+
+
+def envs(answer: Admission, container: str) -> dict[str, str]:
+    return dict(answer.responses[container].envs)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +124,24 @@ def both(cluster: Cluster) -> Admission:
     return cluster.run("both")
 
 
+def test_cards_are_registered_and_published_beside_nvidias(cluster: Cluster) -> None:
+    assert cluster.kubelet.allocatable(GPU) == 20
+    assert sorted(cluster.kubelet.devices(CARD)) == [
+        f"{uuid}-{slot}" for uuid in (OLD, NEW) for slot in range(4)
+    ]
+    cards = decode_cards(cluster.notes_of(NODE)[acme_names.NODE_REGISTER])
+    assert [(card.uuid, card.slots, card.memory_mib) for card in cards] == [
+        (OLD, 4, 8000),
+        (NEW, 4, 8000),
+    ]
+    assert cluster.notes_of(NODE)[acme_names.NODE_HANDSHAKE].startswith("Reported_")
+    assert nvidia_names.NODE_REGISTER in cluster.notes_of(NODE)
+
+
 def test_pod_that_asks_both_vendors_gets_both_slices(cluster: Cluster, both: Admission) -> None:
     assert both.refusal == ""
-    assert inside(both, "train")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
-    env = inside(both, "serve")
+    assert envs(both, "train")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
+    env = envs(both, "serve")
     assert env[acme_names.ENV_CARDS] in (OLD, NEW)
     assert env[acme_names.ENV_MEMORY] == "3000"
     pod = cluster.pod("both")
@@ -177,24 +156,10 @@ def test_pod_that_asks_both_vendors_gets_both_slices(cluster: Cluster, both: Adm
 def test_its_own_filter_decides_and_gives_its_own_reason(cluster: Cluster) -> None:
     small = {CARD: "1", acme_names.RESOURCE_MEMORY: "1000"}
     cluster.submit("new", {"c": small}, **{acme_names.MIN_FIRMWARE: "5"})
-    assert inside(cluster.run("new"), "c")[acme_names.ENV_CARDS] == NEW
+    assert envs(cluster.run("new"), "c")[acme_names.ENV_CARDS] == NEW
     cluster.submit("newer", {"c": small}, **{acme_names.MIN_FIRMWARE: "9"})
-    answer = cluster.filter("newer")
+    answer = cluster.filter("newer", NODE)
     assert "2/2 CardFirmwareTooOld" in answer["FailedAndUnresolvableNodes"][NODE]
-
-
-def test_reservation_beyond_the_limits_is_refused_in_allocate(cluster: Cluster) -> None:
-    cluster.submit("forged", {"c": {CARD: "1", acme_names.RESOURCE_MEMORY: "100"}})
-    assert cluster.filter("forged")["NodeNames"] == [NODE]
-    text = f"{OLD},ACME,4000,0:;"
-    cluster.api.annotate(
-        "pods",
-        "forged",
-        {acme_names.POD_ALLOCATED: text, acme_names.POD_TO_ALLOCATE: text},
-        "default",
-    )
-    cluster.api.edit("pods", "forged", lambda pod: pod["spec"].update(nodeName=NODE), "default")
-    assert "more memory than the container asks for" in cluster.admit_both("forged").refusal
 
 
 def test_webhook_refuses_a_bad_value_by_its_name(cluster: Cluster) -> None:
@@ -204,11 +169,7 @@ def test_webhook_refuses_a_bad_value_by_its_name(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("both")
 def test_inspect_shows_its_cards_and_holders(cluster: Cluster) -> None:
-    nodes = [decode_node(body) for body in cluster.api.list("nodes")]
-    pods = [decode_pod(body) for body in cluster.api.list("pods")]
-    assert cluster.daemon is not None
-    vendors = protocols_of(ALL, cluster.daemon.settings)
-    view = inspect(nodes, pods, vendors, 0.0)
+    view = cluster.view()
     assert {card.vendor for card in view.cards} == {"NVIDIA", "ACME"}
     held = {(holder.pod, holder.container, holder.memory_mib) for holder in view.holders}
     assert {("both", "train", 2000), ("both", "serve", 3000)} <= held
@@ -216,6 +177,13 @@ def test_inspect_shows_its_cards_and_holders(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("both")
 def test_metrics_count_its_cards_and_holders(cluster: Cluster) -> None:
-    eventually(lambda: cluster.metric("card_slots", uuid=OLD, type="Rocket") == 4.0, LIMIT_S)
-    eventually(lambda: cluster.metric("allocation_memory_bytes", container="serve"), LIMIT_S)
-    assert cluster.metric("registered", resource=CARD) == 1.0
+    def is_counted() -> bool:
+        text = cluster.metrics()
+        return (
+            f'hami_node_card_slots{{index="0",node="{NODE}",type="ACME T1",uuid="{OLD}"}} 4.0'
+            in text
+            and 'container="serve"' in text
+            and f'hami_node_registered{{node="{NODE}",resource="{CARD}"}} 1.0' in text
+        )
+
+    eventually(is_counted, LIMIT_S)

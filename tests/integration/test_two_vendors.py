@@ -10,15 +10,14 @@ import pytest
 
 from hami_node.model import Container
 from hami_node.simulate.kubelet import Admission
-from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.registry import VENDORS
 from hami_node.wire import names
 from tests.acme import names as acme_names
 from tests.acme.codec import decode_cards, encode_cards
 from tests.acme.spec import ACME_SPEC
 from tests.fakes.cards import uuid
-from tests.fakes.pods import NODE, Box
-from tests.fakes.two_vendors import CARD, CARD_TEXT, GPU, GPU_TEXT, INIT, acme_card, body_of
+from tests.fakes.pods import NODE
+from tests.fakes.two_vendors import CARD, CARD_TEXT, GPU, GPU_TEXT, acme_card, body_of
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
 
@@ -48,10 +47,6 @@ class TwoVendorsRig(Rig):
         """Wait until kubelet counts so many ACME slots."""
         eventually(lambda: self.kubelet.allocatable(CARD) == slots and self.is_steady(), LIMIT_S)
 
-    def wait_metric(self, name: str, value: float, **labels: str) -> None:
-        """Wait until the series has that value."""
-        eventually(lambda: self.metric(name, **labels) == value, LIMIT_S)
-
     @property
     def acme_register_text(self) -> str:
         return self.notes.get(acme_names.NODE_REGISTER, "")
@@ -66,7 +61,7 @@ class TwoVendorsRig(Rig):
     def serve(self, name: str, *resources: str) -> Admission:
         """kubelet's calls for these resources."""
         answer = self.kubelet.admit(self.pod(name), *resources)
-        self.wait_followed_up(name)
+        self.wait_paid()
         return answer
 
     def waits_for_card(self, name: str) -> str:
@@ -89,29 +84,6 @@ def body_for(name: str, resource: str, grants: str = "") -> dict[str, Any]:
     if resource == GPU:
         return body_of(name, gpu=grants or GPU_TEXT, card="")
     return body_of(name, card=grants or CARD_TEXT, gpu="")
-
-
-def env_of(answer: Admission, container: str = "main") -> dict[str, str]:
-    return dict(answer.responses[container].envs)
-
-
-def test_each_resource_has_its_own_socket_inventory_and_scanner(two: TwoVendorsRig) -> None:
-    daemon = two.daemon
-    assert daemon is not None
-    sockets = {endpoint.rpartition("-")[0] for _, endpoint in two.kubelet.registrations}
-    assert sockets == {"hami-nvidia-com-gpu", "hami-acme-example-card"}
-    found = {
-        resource.name: [card.uuid for card in resource.inventory.cards]
-        for resource in daemon.resources
-    }
-    assert found == {GPU: [uuid(index) for index in range(4)], CARD: ["ACME-0", "ACME-1"]}
-    running = {thread.name for thread in daemon.threads.running if thread.is_alive()}
-    wanted = {f"{part} {resource}" for part in ("scanner", "lifecycle") for resource in BOTH}
-    assert wanted <= running
-    assert [card.uuid for card in decode_cards(two.acme_register_text)] == ["ACME-0", "ACME-1"]
-    for resource in BOTH:
-        two.wait_metric("registered", 1.0, resource=resource)
-        assert two.metric("registrations_total", resource=resource) == 1.0
 
 
 def test_card_that_goes_changes_its_own_resource_alone(two: TwoVendorsRig) -> None:
@@ -137,28 +109,6 @@ def test_success_is_written_and_the_lock_freed_with_the_last_resource(
     assert two.bind_phase("p") == names.PHASE_SUCCESS
     assert two.lock_text == ""
     assert two.waits("p") == two.waits_for_card("p") == ""
-
-
-@pytest.mark.parametrize("order", [BOTH, BOTH[::-1]], ids=["nvidia-first", "acme-first"])
-def test_containers_that_ask_for_both_are_served_on_both(
-    two: TwoVendorsRig, order: tuple[str, str]
-) -> None:
-    boxes = (Box(name="i", memory_mib=1000, kind=INIT), Box(name="a", memory_mib=1000))
-    gpu = f"{uuid(1)},NVIDIA,1000,0:;{uuid(2)},NVIDIA,1000,0:;"
-    card = "ACME-1,ACME,500,0:;ACME-0,ACME,500,0:;"
-    two.bind_both("p", body_of("p", boxes=boxes, gpu=gpu, card=card))
-    answer = two.serve("p", *order)
-    assert answer.refusal == ""
-    shown = {
-        name: (
-            env_of(answer, name)[nvidia_names.ENV_VISIBLE_DEVICES],
-            env_of(answer, name)[acme_names.ENV_CARDS],
-        )
-        for name in ("i", "a")
-    }
-    assert shown == {"i": (uuid(1), "ACME-1"), "a": (uuid(2), "ACME-0")}
-    assert two.bind_phase("p") == names.PHASE_SUCCESS
-    assert two.lock_text == ""
 
 
 @pytest.mark.parametrize(
@@ -193,20 +143,40 @@ def test_call_for_one_resource_is_never_answered_with_the_others_cards(
     assert two.bind_phase("p") == names.PHASE_ALLOCATING
 
 
-def test_cards_of_both_are_counted_together(two: TwoVendorsRig) -> None:
-    two.bind_both("p", body_of("p"))
-    assert two.serve("p", *BOTH).is_admitted
-    for card, mib in ((uuid(0), 1000), ("ACME-0", 500)):
-        two.wait_metric("card_memory_granted_bytes", mib * 2**20, uuid=card)
-    two.bind_both("q", body_of("q", gpu="", card="ACME-0,ACME,500,0:;"))
-    assert two.serve("q", CARD).is_admitted
-
-
-def test_success_waits_for_a_resource_whose_reservation_is_unclear(two: TwoVendorsRig) -> None:
-    two.bind_both("p", body_of("p", card="rubbish,,:"))
-    assert two.serve("p", GPU).is_admitted
-    assert two.bind_phase("p") == names.PHASE_ALLOCATING
-    assert two.lock_text
-    assert "can't be read" in two.serve("p", CARD).refusal
+def test_refusal_of_one_resource_fails_the_pod_and_frees_the_lock(two: TwoVendorsRig) -> None:
+    two.bind_both("p", body_of("p", card="ACME-7,ACME,500,0:;"))
+    answer = two.serve("p", *BOTH)
+    assert "the reserved card is not on this node" in answer.refusal
     assert two.bind_phase("p") == names.PHASE_FAILED
     assert two.lock_text == ""
+
+
+@pytest.fixture
+def configured() -> Iterator[TwoVendorsRig]:
+    """A node whose configuration file names ACME's slots."""
+    rig = TwoVendorsRig()
+    rig.config_path.write_text("acme: {slots: 4}\n")
+    try:
+        rig.start_both()
+        yield rig
+    finally:
+        rig.close()
+
+
+def test_changed_setting_of_one_vendor_changes_its_own_resource_alone(
+    configured: TwoVendorsRig,
+) -> None:
+    configured.config_path.write_text("acme: {slots: 2}\n")
+    configured.wait_acme(4)
+    configured.wait_registered()
+    assert len(configured.kubelet.registrations) == 2
+
+
+def test_setting_that_kubelet_could_not_bear_for_one_resource_changes_neither(
+    configured: TwoVendorsRig,
+) -> None:
+    text = "acme: {slots: 100000}\nnvidia: {deviceSplitCount: 3}\n"
+    configured.config_path.write_text(text)
+    eventually(lambda: configured.metric("config_reload_failures_total"), LIMIT_S)
+    configured.wait_registered()
+    configured.wait_acme(8)
