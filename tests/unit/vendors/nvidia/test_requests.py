@@ -33,41 +33,6 @@ def gpu(count: int, memory: int | None = None, percent: int | None = None, cores
     return Ask(vendor=NVIDIA, count=count, memory_mib=memory, memory_percent=percent, cores=cores)
 
 
-@pytest.mark.parametrize(
-    ("limits", "requests", "ask"),
-    [
-        pytest.param({GPU: "1"}, {}, gpu(1, percent=100), id="count alone: the whole card"),
-        pytest.param({GPU: "2", MEM: "3000", CORES: "30"}, {}, gpu(2, 3000, None, 30), id="all"),
-        pytest.param({GPU: "1", PCT: "50"}, {}, gpu(1, percent=50), id="percentage"),
-        pytest.param({GPU: "1", MEM: "3000", PCT: "50"}, {}, gpu(1, 3000, 50), id="both"),
-        pytest.param({GPU: "1", PCT: "150"}, {}, gpu(1, percent=100), id="percentage clamped"),
-        pytest.param({GPU: "1", PCT: "0"}, {}, gpu(1, percent=100), id="percentage 0: unset"),
-        pytest.param({GPU: "1", MEM: "0"}, {}, gpu(1, percent=100), id="memory 0: unset"),
-        pytest.param({GPU: "1", MEM: "8Ki"}, {}, gpu(1, 8192), id="binary suffix"),
-        pytest.param({GPU: "1", MEM: "4k"}, {}, gpu(1, 4000), id="decimal suffix"),
-        pytest.param({GPU: "1", MEM: "1Gi"}, {}, gpu(1, 2**30), id="bytes by mistake"),
-        pytest.param({GPU: "1", CORES: "250"}, {}, gpu(1, percent=100, cores=250), id="cores raw"),
-        pytest.param({}, {GPU: "1", MEM: "100"}, gpu(1, 100), id="requests where no limits"),
-        pytest.param({GPU: "1"}, {GPU: "4", MEM: "100"}, gpu(1, 100), id="limits win one by one"),
-    ],
-)
-def test_ask_of_quantities(limits: Quantities, requests: Quantities, ask: Ask) -> None:
-    assert ask_of(limits, requests) == ask
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        pytest.param({}, id="nothing"),
-        pytest.param({GPU: "0", MEM: "100"}, id="count 0"),
-        pytest.param({MEM: "0"}, id="a share of 0"),
-        pytest.param({"cpu/x": "1"}, id="other resources"),
-    ],
-)
-def test_ask_of_nothing(limits: Quantities) -> None:
-    assert ask_of(limits) is None
-
-
 @pytest.mark.parametrize("limits", [{MEM: "100"}, {PCT: "50"}, {CORES: "10"}])
 def test_ask_of_a_share_without_a_number_of_cards_is_refused_with_a_hint(
     limits: Quantities,
@@ -126,38 +91,6 @@ def test_check_percentage_outside_0_to_100_is_a_wire_error(
             check_percentage(asked, SETTINGS, is_101_unset=is_101_unset)
     else:
         check_percentage(asked, SETTINGS, is_101_unset=is_101_unset)
-
-
-@pytest.mark.parametrize(
-    ("limits", "settings", "ask"),
-    [
-        pytest.param({}, NvidiaSettings(default_memory_mib=5000), gpu(1, 5000), id="memory"),
-        pytest.param(
-            {},
-            NvidiaSettings(default_memory_mib=5000, memory_factor=10),
-            gpu(1, 5000),
-            id="default memory is not multiplied",
-        ),
-        pytest.param(
-            {PCT: "50"},
-            NvidiaSettings(default_memory_mib=5000),
-            gpu(1, percent=50),
-            id="percentage",
-        ),
-        pytest.param({MEM: "10"}, NvidiaSettings(memory_factor=256), gpu(1, 2560), id="factor"),
-        pytest.param(
-            {}, NvidiaSettings(default_cores=20), gpu(1, percent=100, cores=20), id="cores"
-        ),
-        pytest.param(
-            {CORES: "0"},
-            NvidiaSettings(default_cores=20),
-            gpu(1, percent=100),
-            id="cores 0 given",
-        ),
-    ],
-)
-def test_ask_of_defaults(limits: Quantities, settings: NvidiaSettings, ask: Ask) -> None:
-    assert ask_of({GPU: "1", **limits}, settings=settings) == ask
 
 
 DEFAULT_5000 = NvidiaSettings(default_memory_mib=5000)

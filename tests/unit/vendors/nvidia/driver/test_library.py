@@ -61,11 +61,6 @@ def test_without_the_operators_folder_nothing_is_waited_for(machine: Machine) ->
     assert not machine.library.may_go_on
 
 
-def test_toolkit_that_was_there_from_the_start_explains_nothing(machine: Machine) -> None:
-    machine.put("marks/toolkit-ready")
-    assert machine.explained() is ERROR
-
-
 def test_process_that_waited_in_vain_stays_of_the_opinion_that_it_has_to_end(
     machine: Machine,
 ) -> None:
@@ -103,14 +98,6 @@ def test_device_nodes_that_came_late_need_another_container_once(machine: Machin
     assert isinstance(machine.explained(is_loaded=True), DriverChanged)
     machine.start()
     assert machine.explained(is_loaded=True) is ERROR, "it did not help: never a crash loop"
-
-
-def test_own_device_nodes_are_enough(machine: Machine) -> None:
-    machine.put("marks/toolkit-ready")
-    assert machine.explained(is_loaded=True) is ERROR
-    machine.put("own-dev/nvidiactl")
-    machine.put("host/dev/nvidiactl")
-    assert machine.explained(is_loaded=True) is ERROR
 
 
 def test_functions_of_the_loaded_library_are_known(stub_library: Stub) -> None:

@@ -182,25 +182,3 @@ def test_core_limits_are_not_the_drivers(make: MakeResponder) -> None:
     for cores in (0, 100):
         assert make(MemoryLimitBy.DRIVER).warning(part(0, cores=cores)) == ""
     assert make(MemoryLimitBy.BOTH).warning(part(0, cores=30)) == ""
-
-
-@pytest.mark.parametrize(
-    ("knows", "toolkit", "logged"),
-    [
-        (True, Toolkit.APPLIES, "driver_limits_memory"),
-        (True, Toolkit.UNKNOWN, "driver_limit_not_verified"),
-        (None, Toolkit.APPLIES, "driver_limit_not_verified"),
-    ],
-)
-def test_what_is_known_of_the_node_is_logged_once(
-    make: MakeResponder,
-    caplog: pytest.LogCaptureFixture,
-    knows: bool | None,
-    toolkit: Toolkit,
-    logged: str,
-) -> None:
-    caplog.set_level("INFO")
-    responder = make(MemoryLimitBy.DRIVER, knows=knows, toolkit=toolkit)
-    for _ in range(3):
-        responder.respond(part(0))
-    assert [record.message for record in caplog.records] == [logged]

@@ -51,16 +51,6 @@ def test_library_of_the_running_python_serves() -> None:
         assert problem(path.read_bytes(), HERE) == "", path
 
 
-def test_copy_in_progress_is_refused_wherever_it_stands() -> None:
-    """A linker's own output, cut at 200 places."""
-    mapped = Path("/proc/self/maps").read_text().split()
-    library = next(Path(path) for path in mapped if "libc.so" in path or "libm.so" in path)
-    content = library.read_bytes()
-    for size in range(0, len(content), max(1, len(content) // 200)):
-        assert problem(content[:size], HERE) != "", size
-    assert problem(content[:-1], HERE) != ""
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

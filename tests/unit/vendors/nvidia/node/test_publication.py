@@ -14,14 +14,12 @@ from hami_node.vendors.nvidia.codec import (
     encode_csv9,
     encode_json,
 )
-from hami_node.vendors.nvidia.mig.details import layout_of
-from hami_node.vendors.nvidia.mig.layout import NO_LAYOUT
 from hami_node.vendors.nvidia.node.publication import NvidiaPublication
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
-from tests.fakes.cards import MEMORY_MIB, card, uuid
-from tests.fakes.mig_cards import MIG, TEMPLATES, divided
+from tests.fakes.cards import card, uuid
+from tests.fakes.mig_cards import TEMPLATES, divided
 from tests.reliability import shows
 
 CARDS = (card(0), card(1))
@@ -63,61 +61,43 @@ def register_of(made: Mapping[str, str | None]) -> str:
     return made[nvidia_names.NODE_REGISTER] or ""
 
 
-@pytest.mark.parametrize(
-    ("form", "notes", "wanted"),
-    [
-        (RegisterFormat.JSON, {"handshake": DOTTED}, encode_json(CARDS)),
-        (RegisterFormat.CSV9, {}, encode_csv9(CARDS)),
-        (RegisterFormat.CSV7, {"handshake": DASHED}, encode_csv7(CARDS)),
-        (RegisterFormat.AUTO, {}, encode_json(CARDS)),
-        (RegisterFormat.AUTO, {"handshake": DASHED}, encode_json(CARDS)),
-        (RegisterFormat.AUTO, {"handshake": DOTTED}, encode_csv7(CARDS)),
-        (RegisterFormat.AUTO, {"handshake": "Deleted_2024.01.02 03:04:05"}, encode_csv7(CARDS)),
-        (RegisterFormat.AUTO, {"handshake": "rubbish"}, encode_json(CARDS)),
-        (
-            RegisterFormat.AUTO,
-            {"handshake": REPORTED, "register": encode_csv7(CARDS)},
-            encode_csv7(CARDS),
-        ),
-        (
-            RegisterFormat.AUTO,
-            {"handshake": REPORTED, "register": encode_csv9(CARDS)},
-            encode_json(CARDS),
-        ),
-        (
-            RegisterFormat.AUTO,
-            {"handshake": DASHED, "register": encode_csv7(CARDS)},
-            encode_json(CARDS),
-        ),
-    ],
-    ids=[
-        "json-set",
-        "csv9-set",
-        "csv7-set",
-        "auto",
-        "auto-dashed",
-        "auto-dotted",
-        "auto-dotted-deleted",
-        "auto-rubbish",
-        "auto-after-a-restart",
-        "auto-csv9-is-no-mark",
-        "auto-new-mark-wins",
-    ],
-)
+FORMS = {
+    "json-set": (RegisterFormat.JSON, {"handshake": DOTTED}, encode_json(CARDS)),
+    "csv9-set": (RegisterFormat.CSV9, {}, encode_csv9(CARDS)),
+    "csv7-set": (RegisterFormat.CSV7, {"handshake": DASHED}, encode_csv7(CARDS)),
+    "auto": (RegisterFormat.AUTO, {}, encode_json(CARDS)),
+    "auto-dashed": (RegisterFormat.AUTO, {"handshake": DASHED}, encode_json(CARDS)),
+    "auto-dotted": (RegisterFormat.AUTO, {"handshake": DOTTED}, encode_csv7(CARDS)),
+    "auto-dotted-deleted": (
+        RegisterFormat.AUTO,
+        {"handshake": "Deleted_2024.01.02 03:04:05"},
+        encode_csv7(CARDS),
+    ),
+    "auto-rubbish": (RegisterFormat.AUTO, {"handshake": "rubbish"}, encode_json(CARDS)),
+    "auto-after-a-restart": (
+        RegisterFormat.AUTO,
+        {"handshake": REPORTED, "register": encode_csv7(CARDS)},
+        encode_csv7(CARDS),
+    ),
+    "auto-csv9-is-no-mark": (
+        RegisterFormat.AUTO,
+        {"handshake": REPORTED, "register": encode_csv9(CARDS)},
+        encode_json(CARDS),
+    ),
+    "auto-new-mark-wins": (
+        RegisterFormat.AUTO,
+        {"handshake": DASHED, "register": encode_csv7(CARDS)},
+        encode_json(CARDS),
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "notes", "wanted"), FORMS.values(), ids=FORMS)
 def test_register_form_follows_the_setting_or_the_marks(
     form: RegisterFormat, notes: dict[str, str], wanted: str
 ) -> None:
     made = PublicationInput(form=form).publication().desired(node(**notes), NOW)
     assert register_of(made) == wanted
-
-
-def test_register_no_card_and_no_error_is_no_annotation() -> None:
-    made = PublicationInput(cards=()).publication().desired(node(register=encode_json(CARDS)), NOW)
-    assert made == {
-        nvidia_names.NODE_REGISTER: None,
-        nvidia_names.NODE_PAIR_SCORES: None,
-        nvidia_names.NODE_STANDALONE: None,
-    }
 
 
 @pytest.mark.parametrize("encode", [encode_json, encode_csv9, encode_csv7])
@@ -136,19 +116,6 @@ def test_register_driver_gone_before_any_card_was_seen_leaves_them_unhealthy(
         (uuid(1), False),
     ]
     assert {device.model.removeprefix("NVIDIA-") for device in again} == {CARDS[0].model}
-
-
-def test_pair_scores_stand_where_they_are_known_and_go_where_not() -> None:
-    scores = {uuid(0): {uuid(1): 200}, uuid(1): {uuid(0): 200}}
-    assert uuid(1) in (
-        PublicationInput(scores=scores)
-        .publication()
-        .desired(node(), NOW)[nvidia_names.NODE_PAIR_SCORES]
-        or ""
-    )
-    assert (
-        PublicationInput().publication().desired(node(), NOW)[nvidia_names.NODE_PAIR_SCORES] is None
-    )
 
 
 @pytest.mark.parametrize(
@@ -213,11 +180,6 @@ def test_shutdown_leaves_every_card_unhealthy_in_the_same_form(
     assert again == made
 
 
-@pytest.mark.parametrize("standing", [{}, {"register": "rubbish,"}], ids=["nothing", "rubbish"])
-def test_shutdown_without_cards_standing_says_nothing(standing: dict[str, str]) -> None:
-    assert PublicationInput().publication().shutdown(node(**standing)) == {}
-
-
 @shows(
     "D12",
     fault="NVIDIA's DRA driver gives out the cards of a node that we serve, too",
@@ -238,23 +200,6 @@ def published(form: RegisterFormat, settings: NvidiaSettings) -> tuple[Device, .
     cards = offered_cards((divided(0), divided(1)), settings)
     made = PublicationInput(cards=cards, form=form, settings=settings).publication()
     return decode_register(register_of(made.desired(node(), NOW)))
-
-
-def test_mig_json_has_profiles_and_no_geometries() -> None:
-    for card_of in published(RegisterFormat.AUTO, MIG):
-        assert [item.name for item in layout_of(card_of).profiles][:1] == ["1g.5gb"]
-        assert layout_of(card_of).templates == ()
-        assert (card_of.mode, card_of.memory_mib, card_of.slots) == ("mig", 40192, 7)
-        assert card_of.healthy
-
-
-def test_mig_card_of_geometries_registers_as_up_to_2_9_and_no_profiles() -> None:
-    """A scheduler that reads both, as ours does, would take the wrong one of two memories."""
-    for form in (RegisterFormat.JSON, RegisterFormat.CSV9):
-        for card_of in published(form, TEMPLATES):
-            assert layout_of(card_of) == NO_LAYOUT
-            assert (card_of.mode, card_of.memory_mib) == ("mig", MEMORY_MIB)
-            assert card_of.healthy
 
 
 def test_mig_card_is_unhealthy_in_the_form_that_has_no_mode() -> None:

@@ -225,15 +225,6 @@ def test_restart_does_not_start_the_attempts_anew(world: Make) -> None:
     assert [form for _, form in made.forms] == [JSON, CSV9, JSON]
 
 
-def test_restart_in_the_middle_of_an_attempt_goes_back(world: Make) -> None:
-    made = world()
-    made.run(70)
-    assert made.form is CSV9
-    made.start()
-    made.run(1)
-    assert made.form is JSON
-
-
 @shows(
     "N15",
     fault="csv9 is tried while a scheduler that reads JSON has only just come",
@@ -256,17 +247,6 @@ def test_scheduler_that_reads_json_comes_at_any_moment(
     made.run(9 * HOUR)
     assert made.forms == forms
     assert [form for _, form in made.forms].count(CSV9) <= 2
-
-
-@pytest.mark.parametrize("comes_at_s", range(50, 160, 13))
-def test_scheduler_that_reads_csv9_comes_at_any_moment(world: Make, comes_at_s: int) -> None:
-    old = Scheduler(CSV9, is_away=True)
-    made = world(old)
-    made.run(comes_at_s)
-    old.is_away = False
-    made.run(15 * MINUTE)
-    assert made.form is CSV9
-    assert old.knows == 2
 
 
 @shows(
@@ -317,15 +297,6 @@ def test_node_that_our_extender_reads_never_leaves_json(world: Make, mark: str) 
     assert [form for _, form in made.forms] == [JSON]
 
 
-def test_mark_that_comes_during_an_attempt_ends_it(world: Make) -> None:
-    made = world()
-    made.run(70)
-    assert made.form is CSV9
-    made.node[names.NODE_READ_BY] = names.READ_BY_EXTENDER
-    made.run(2)
-    assert made.form is JSON
-
-
 @pytest.mark.parametrize("is_restarted", [True, False])
 def test_mark_that_goes_makes_way_for_another_scheduler(world: Make, is_restarted: bool) -> None:
     made = world()
@@ -347,35 +318,6 @@ def test_without_a_handshake_of_ours_nothing_is_tried(world: Make, mode: Handsha
     assert [form for _, form in made.forms] == [JSON]
 
 
-def test_marks_of_2_4_still_decide(world: Make) -> None:
-    made = world()
-    made.run(70)
-    made.node[HANDSHAKE] = "Requesting_2027.01.15 08:00:00"
-    made.run(2 * HOUR)
-    assert made.form is CSV7
-    made.start()
-    made.run(2 * HOUR)
-    assert made.form is CSV7
-    made.schedulers = [Scheduler(JSON)]
-    made.node[HANDSHAKE] = "Requesting_2027-01-15 08:00:00"
-    made.run(HOUR)
-    assert [form for _, form in made.forms] == [JSON, CSV9, CSV7, JSON]
-
-
-def test_clock_set_back_by_a_day_delays_nothing(world: Make) -> None:
-    made = world()
-    made.run(30)
-    made.clock.advance(-24 * HOUR)
-    made.run(100)
-    assert CSV9 in [form for _, form in made.forms]
-    made.clock.advance(-24 * HOUR)
-    made.run(LONGEST)
-    assert made.form is JSON
-
-
-LONGEST = 6 * MINUTE
-
-
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"form": "csv7"}', b'{"form": 1}', b"\xff"])
 def test_record_of_another_meaning_is_an_empty_one(payload: bytes) -> None:
     record = FakeRecord(payload)
@@ -384,17 +326,6 @@ def test_record_of_another_meaning_is_an_empty_one(payload: bytes) -> None:
     )
     made = publication.desired(Node(name="n1"), 0.0)
     assert made[REGISTER] == encode_json(CARDS)
-
-
-def test_record_that_cant_be_written_changes_nothing_else() -> None:
-    record = FakeRecord()
-    record.is_full = True
-    publication = NvidiaPublication(
-        CardSources(cards=lambda: CARDS, records=lambda name: record), NvidiaSettings
-    )
-    node = Node(name="n1", annotations={REGISTER: encode_json(CARDS), HANDSHAKE: "Reported "})
-    publication.desired(node, 0.0)
-    assert publication.desired(node, 61.0)[REGISTER] == encode_csv9(CARDS)
 
 
 def test_record_that_cant_be_read_yet_is_asked_again_and_not_replaced() -> None:

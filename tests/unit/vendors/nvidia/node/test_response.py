@@ -195,7 +195,6 @@ def test_build_licence_and_validator_are_mounted_when_there() -> None:
     assert found["/usr/bin/vgpuvalidator"].is_read_only
 
 
-# -- what the settings say -------------------------------------------------------------------------
 # -- the responder ---------------------------------------------------------------------------------
 @pytest.fixture
 def hook_path(tmp_path: Path) -> Path:
@@ -205,41 +204,6 @@ def hook_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def hook(hook_path: Path) -> HookFolder:
     return HookFolder(hook_path)
-
-
-def test_responder_answers_and_makes_the_files(hook_path: Path, hook: HookFolder) -> None:
-    lay_limiter(hook_path, "v2.9.0")
-    settings = NvidiaSettings(hook_path=hook_path, lib_cuda_log_level=3)
-    responder = responder_of(hook, lambda: settings)
-
-    answer = responder.respond(part(grant(0)))
-
-    own = hook_path / "vgpu" / "containers" / "u-1_main"
-    kept = replace(hook.limiter(), library=own / "libvgpu.so.v2.9.0")
-    assert answer == build(part(grant(0)), kept, response_style(settings))
-    assert answer.limiter_version == "v2.9.0"
-    assert own.is_dir()
-    assert not responder.limiter().is_missing
-    assert not responder.limiter().is_defective
-    for mount in answer.mounts:
-        assert Path(mount.host_path).is_file()
-
-
-def test_responder_repeated_gives_the_same_answer_after_another_limiter_was_installed(
-    hook_path: Path, hook: HookFolder
-) -> None:
-    settings = NvidiaSettings(hook_path=hook_path)
-    responder = responder_of(hook, lambda: settings)
-    lay_limiter(hook_path, "v2.8.0")
-    first = responder.respond(part(grant(0)))
-    lay_limiter(hook_path, "v2.10.0")
-
-    assert responder.respond(part(grant(0))) == first
-    other = responder.respond(part(grant(0), container="other"))
-
-    assert (first.limiter_version, other.limiter_version) == ("v2.8.0", "v2.10.0")
-    assert "/tmp/vgpulock" in {mount.container_path for mount in first.mounts}
-    assert "/tmp/vgpulock" not in {mount.container_path for mount in other.mounts}
 
 
 @pytest.mark.parametrize("is_required", [True, False])
@@ -271,15 +235,3 @@ def test_responder_warns_of_a_container_that_switches_its_limiter_off(
 
     assert ("container main sets CUDA_DISABLE_CONTROL" in warning) is is_off
     assert bool(warning) is is_off
-
-
-@pytest.mark.parametrize(
-    ("version", "is_defective"), [("v2.8.0", False), ("v2.8.1", True), ("v2.8.2", False)]
-)
-def test_responder_warns_of_a_limiter_that_limits_only_the_first_program(
-    hook_path: Path, hook: HookFolder, version: str, is_defective: bool
-) -> None:
-    lay_limiter(hook_path, version)
-    responder = responder_of(hook, NvidiaSettings)
-    assert responder.limiter().is_defective is is_defective
-    assert ("second program" in responder.warning(part(grant(0)))) is is_defective

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -160,19 +159,6 @@ def test_what_is_no_library_is_not_installed(
     assert not hook.exists()
 
 
-def test_library_left_by_hami_is_taken_from_the_node(hook: Path) -> None:
-    root = hook / "vgpu"
-    root.mkdir(parents=True)
-    root.joinpath("libvgpu.so.v2.9.0").write_bytes(library("hami"))
-    root.joinpath("ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
-    done = deliver(hook, None)
-    assert done.version == "v2.9.0"
-    assert served(hook) == done.path.name
-    assert not deliver(hook, None).is_new, "what was installed is not taken for a host's library"
-    root.joinpath("libvgpu.so.v2.10.0").write_bytes(library("newer"))
-    assert deliver(hook, None).version == "v2.10.0"
-
-
 @shows(
     "L2",
     fault="another installer overwrites its own library in place while containers run",
@@ -319,35 +305,6 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-WATCHED = """
-import os, sys
-from pathlib import Path
-from hami_node.vendors.on_node.limiter import LimiterOrder
-from hami_node.vendors.nvidia.node.delivery.install import install
-def watch(event, args):
-    if event == "open" and isinstance(args[2], int) and args[2] & os.O_ACCMODE:
-        new = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        print(args[0], args[2] & new == new)
-    assert event not in ("os.truncate", "shutil.copyfile"), event
-sys.addaudithook(watch)
-install(LimiterOrder(source=Path(sys.argv[1]), hook_path=Path(sys.argv[2])))
-"""
-
-
-def test_nothing_that_exists_is_opened_for_writing(hook: Path, source: Path) -> None:
-    for version in ("v2.9.0", "v2.10.0"):
-        (source / f"libvgpu.so.{version}").write_bytes(library(version))
-        (hook / "vgpu").mkdir(parents=True, exist_ok=True)
-        (hook / "vgpu" / "ld.so.preload").write_text("/another/path\n")
-        done = subprocess.run(
-            [sys.executable, "-c", WATCHED, str(source), str(hook)],
-            capture_output=True, text=True, check=True, timeout=60,
-        )  # fmt: skip
-        lines = done.stdout.splitlines()
-        assert len(lines) == 3, "library, preload and pointer"
-        assert all(line.startswith(".hami-node-") and line.endswith(" True") for line in lines)
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -391,31 +348,6 @@ def test_killed_at_any_step_leaves_whole_files_only(hook: Path, source: Path) ->
     assert steps > 8, "it was killed at many steps"
     names = {path.name for path in (hook / "vgpu").iterdir()}
     assert names == {first, second, "ld.so.preload", "limiter.installed"}
-
-
-def test_installers_at_the_same_time_leave_one_of_their_libraries_in_service(
-    hook: Path, tmp_path: Path
-) -> None:
-    results, errors = set(), []
-
-    def work(number: int) -> None:
-        folder = tmp_path / f"source-{number}"
-        folder.mkdir()
-        (folder / f"libvgpu.so.v2.{number % 3}.0").write_bytes(library(str(number % 3)))
-        try:
-            results.add(deliver(hook, folder).path.name)
-        except InstallError as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (errors, len(results)) == ([], 3)
-    assert served(hook) in results
-    names = {path.name for path in (hook / "vgpu").iterdir()}
-    assert names == results | {"ld.so.preload", "limiter.installed"}
 
 
 def test_files_that_the_installer_has_not_made_stay(hook: Path, source: Path) -> None:

@@ -69,15 +69,6 @@ def test_the_linked_version_counts_and_not_a_left_over_one(here: Path) -> None:
     assert all(VERSION in file.host_path for file in driver(here).libraries)
 
 
-def test_without_links_the_highest_version_counts(here: Path) -> None:
-    for version in ("9.1", "10.2"):
-        lay_driver(here, version)
-    for path in (here / FOLDER).iterdir():
-        if path.is_symlink():
-            path.unlink()
-    assert all(file.host_path.endswith(".so.10.2") for file in driver(here).libraries)
-
-
 def test_links_to_absolute_paths_stay_inside_the_root(here: Path) -> None:
     real = f"{FOLDER}/nvidia/current"
     lay_driver(here, folder=real)
@@ -109,19 +100,6 @@ def test_pipe_among_the_libraries_is_not_waited_for(here: Path) -> None:
     names = [file.paths[0].rpartition("/")[2] for file in driver(here).libraries]
     assert len(names) == 3
     assert not any("pipe" in name or "folder" in name for name in names)
-
-
-def test_programs_that_are_installed_after_the_libraries_are_found(here: Path) -> None:
-    lay_driver(here)
-    here.joinpath("usr/bin/nvidia-smi").unlink()
-    settings = NvidiaSettings(driver_root=HOST, driver_root_ctr_path=here)
-    files = DriverFiles("x86_64")
-    first = files.find(driver_root_of(settings), settings)
-    here.joinpath("usr/bin/nvidia-smi").touch()
-    second = files.find(driver_root_of(settings), settings)
-    assert isinstance(first, DriverOnHost)
-    assert isinstance(second, DriverOnHost)
-    assert (len(first.programs), len(second.programs)) == (0, 1)
 
 
 def test_firmware_of_the_version_comes_along(here: Path) -> None:

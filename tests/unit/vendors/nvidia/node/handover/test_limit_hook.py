@@ -81,20 +81,6 @@ def test_hook_that_can_not_be_seen_is_trusted(desk: LimitDesk) -> None:
     assert desk.way.toolkit() is Toolkit.UNKNOWN
 
 
-def test_limiter_alone_needs_no_hook(desk: LimitDesk) -> None:
-    desk.change(memory_limit_by=MemoryLimitBy.LIMITER)
-    desk.keep(*CARDS)
-    assert desk.limited() == {}
-
-
-def test_setting_that_changes_meanwhile_counts_for_the_next_container(desk: LimitDesk) -> None:
-    desk.change(memory_limit_by=MemoryLimitBy.LIMITER)
-    desk.keep(*CARDS)
-    desk.change(memory_limit_by=MemoryLimitBy.DRIVER)
-    desk.name(1)
-    assert uuid(1) in desk.limited()
-
-
 @pytest.mark.parametrize(
     ("environment", "is_injected", "toolkit"),
     [

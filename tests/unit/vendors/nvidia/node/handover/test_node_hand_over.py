@@ -20,7 +20,6 @@ from hami_node.vendors.nvidia.choices import DeviceListStrategy
 from hami_node.vendors.nvidia.mig.details import (
     DriverCard,
 )
-from hami_node.vendors.nvidia.node.driver_limit import Toolkit
 from hami_node.vendors.nvidia.node.handover.card_names import Named
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.handover.spec_file import NAME
@@ -132,18 +131,6 @@ class OperatorsDesk(Desk):
 
 
 # -- specs -----------------------------------------------------------------------------------------
-def test_marks_of_the_operator_that_vanish_cost_nothing(tmp_path: Path) -> None:
-    desk = OperatorsDesk(tmp_path)
-    desk.say()
-    desk.keep(*CARDS)
-    desk.name(0)
-    before = desk.file.read_bytes()
-    assert b"470.1.1" not in before
-    desk.mark.unlink()
-    desk.keep(*CARDS)
-    desk.name(1)
-    assert desk.file.read_bytes() == before
-    assert not desk.way.state().problem
 
 
 def test_specs_wait_for_the_operators_driver_instead_of_taking_remains_of_another(
@@ -171,15 +158,6 @@ def test_specs_are_there_before_anybody_asks_and_before_the_api_server_answers(d
     assert os.stat(desk.file).st_mode & 0o777 == 0o644
     assert [path.name for path in desk.specs.iterdir()] == [NAME]
     assert desk.way.state().summary == "", "nothing is chosen while the node is unknown"
-
-
-def test_answer_names_cards_by_cdi_and_hides_what_an_image_asks_for(desk: Desk) -> None:
-    desk.keep(*CARDS)
-    found = desk.name(0, 2)
-    assert dict(found.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert found.cdi_devices == (f"hami-node.io/gpu={uuid(0)}", f"hami-node.io/gpu={uuid(2)}")
-    assert found.devices == ()
-    assert desk.way.state().summary == "cdi-cri hami-node.io/gpu=UUID"
 
 
 def test_specs_follow_cards_and_driver(desk: Desk) -> None:
@@ -239,17 +217,6 @@ def test_specs_stay_after_another_strategy_was_set_until_nobody_holds_them(desk:
         assert desk.file.exists()
     desk.keep(*CARDS, answers=(ContainerResponse(envs=()),))
     assert not desk.file.exists()
-
-
-@pytest.mark.parametrize(
-    ("answers", "is_left"), [((answered(0),), True), (None, True), ((), False)]
-)
-def test_daemon_that_ends_leaves_specs_only_for_containers_that_may_start_again(
-    desk: Desk, answers: tuple[ContainerResponse, ...] | None, is_left: bool
-) -> None:
-    desk.keep(*CARDS, answers=answers)
-    desk.way.close()
-    assert desk.file.exists() is is_left
 
 
 def test_daemon_that_ends_leaves_specs_that_are_in_an_answer_and_not_on_record_yet(
@@ -345,18 +312,6 @@ def test_own_cdi_that_cant_work_refuses_with_the_remedy(
     assert desk.name(0).cdi_devices == (f"hami-node.io/gpu={uuid(0)}",)
 
 
-def test_specs_that_can_not_be_written_are_told_before_any_pod_comes(desk: Desk) -> None:
-    desk.file.mkdir(parents=True)
-    desk.keep(*CARDS)
-    assert f"{desk.file}, which tells" in desk.way.state().problem
-    with pytest.raises(AllocationError, match=r"Is a directory.*then delete and recreate the pod"):
-        desk.name(0)
-    desk.file.rmdir()
-    desk.keep(*CARDS)
-    assert not desk.way.state().problem
-    desk.name(0)
-
-
 @shows(
     "H4",
     fault="the driver does not tell a card's device node, or tells the same one for two cards",
@@ -410,42 +365,3 @@ def test_variable_of_the_pods_own_is_refused(desk: Desk, value: str) -> None:
     with pytest.raises(AllocationError, match="container c sets NVIDIA_VISIBLE_DEVICES itself"):
         desk.name(1, env={"NVIDIA_VISIBLE_DEVICES": value})
     assert desk.name(1, env={"NVIDIA_VISIBLE_DEVICES": "void"}).cdi_devices
-
-
-# -- limits by the driver --------------------------------------------------------------------------
-# -- device nodes for kubelet ----------------------------------------------------------------------
-def test_device_nodes_are_the_drivers_and_the_granted_cards(desk: Desk) -> None:
-    desk.change(device_list_strategy=(DeviceListStrategy.ENVVAR,), pass_device_specs=True)
-    desk.keep(*CARDS)
-    found = {
-        node.container_path: (node.host_path, node.permissions) for node in desk.name(2).devices
-    }
-    assert found == {
-        f"/dev/{name}": (f"{HOST}/dev/{name}", "rw")
-        for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia2")
-    }
-
-
-# -- the runtime's own signs -----------------------------------------------------------------------
-def test_runtime_that_works_by_cdi_gets_its_own_names_without_any_file(desk: Desk) -> None:
-    desk.change(driver_root=None, driver_root_ctr_path=desk.folder / "nothing")
-    (desk.process / "environ").write_bytes(
-        b"NVIDIA_VISIBLE_DEVICES=all\0X=1\0NVIDIA_VISIBLE_DEVICES=void\0"
-    )
-    (desk.process / "mountinfo").write_text(
-        "1 2 8:1 /x /usr/lib64/libnvidia-ml.so.550.54.15 ro - ext4 /dev/sda1 rw\n"
-    )
-    desk.restart()
-    desk.keep(*CARDS)
-    assert desk.name(0, 1).envs["NVIDIA_VISIBLE_DEVICES"] == (
-        f"runtime.nvidia.com/gpu={uuid(0)},runtime.nvidia.com/gpu={uuid(1)}"
-    )
-    assert not desk.specs.exists()
-    details = desk.way.state().details
-    assert (details["strategies"], details["form"], details["cdi-kind"]) == (
-        "envvar",
-        "runtime",
-        "",
-    )
-    assert "void" in details["why"]
-    assert desk.way.toolkit() is Toolkit.TOO_OLD

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.vendors.nvidia.node.leftovers.folders import GRACE_S, Folders
-from hami_node.vendors.nvidia.node.leftovers.trash import RETRY_S, STEPS, TRASH
+from hami_node.vendors.nvidia.node.leftovers.trash import STEPS, TRASH
 from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES
 from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 from tests.fakes.regions import fill_behind_the_end, on_the_disk
@@ -330,29 +330,6 @@ def test_root_without_capabilities_removes_what_it_can_and_names_the_rest(node: 
     left = {path.name for path in node.path.rglob("*")} - {TRASH}
     assert {"shut", "readable", "file"} <= left
     assert not left & {"open", "empty", "u-1_main.cache"}
-
-
-def test_what_is_stuck_is_tried_again_after_an_hour(node: Node) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("an immutable file needs root")
-    folder = node.make("u-1_main")
-    kept = folder / "kept"
-    kept.touch()
-    if subprocess.run(["chattr", "+i", str(kept)], check=False, capture_output=True).returncode:
-        pytest.skip("no immutable files here")
-    try:
-        found = node.tidy()
-        (stuck,) = found.stuck
-        assert "'kept': Operation not permitted" in stuck
-        assert found.next_s is None
-    finally:
-        (left,) = node.path.rglob("kept")
-        subprocess.run(["chattr", "-i", str(left)], check=True)
-    node.pass_()
-    assert node.names() == [TRASH], "not yet"
-    node.now_s += RETRY_S
-    assert node.pass_().stuck == ()
-    assert node.names() == []
 
 
 MOUNTED = """

@@ -59,24 +59,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     os.close(node.handle)
 
 
-def test_old_library_goes_when_nobody_has_needed_it_for_a_while(node: Node) -> None:
-    assert node.pass_() == GRACE_S
-    node.now_s += GRACE_S - 1
-    assert node.pass_() == 1
-    assert len(list(node.root.glob("libvgpu.so.*"))) == 2
-    assert node.versions() == ["v2.10.0"]
-
-
-def test_library_that_a_container_has_linked_stays(node: Node) -> None:
-    (old,) = node.root.glob("libvgpu.so.v2.9.0-*")
-    folder = node.root / "containers" / "u-1_main"
-    folder.mkdir(parents=True)
-    os.link(old, folder / old.name)
-    assert node.versions() == ["v2.10.0", "v2.9.0"]
-    (folder / old.name).unlink()
-    assert node.versions() == ["v2.10.0"]
-
-
 def test_library_that_an_answer_on_record_mounts_stays(node: Node) -> None:
     (old,) = node.root.glob("libvgpu.so.v2.9.0-*")
     used = FilesInUse(

@@ -103,15 +103,6 @@ def test_cache_file_meets_only_a_library_of_its_layout(
         assert (served.cache.stat().st_size, served.cache.stat().st_mode & 0o777) == (0, 0o666)
 
 
-@pytest.mark.parametrize("version", ["v2.8.0", "v2.8.1", "v2.10.0", ""])
-def test_own_library_keeps_its_cache_file_whatever_is_installed(
-    tmp_path: Path, version: str
-) -> None:
-    served = Served(tmp_path, version, LimiterVersion(version).layout or "v1.2")
-    assert served.serve("v2.11.0") == (version or "unknown")
-    assert served.is_kept
-
-
 def test_cache_file_that_its_container_has_spoilt_stays_with_its_own_library(
     tmp_path: Path,
 ) -> None:

@@ -98,24 +98,6 @@ def test_account_and_limiter_stay_when_a_container_is_served_again(
     assert again.name == "libvgpu.so.v2.8.0"
 
 
-def test_hami_monitor_finds_the_cache_beside_at_most_one_library(
-    hook: HookFolder, own: Path
-) -> None:
-    prepare(hook)
-    names = {path.name for path in own.iterdir()}
-    assert {name for name in names if "libvgpu.so" not in name} == {"u-1_main.cache"}
-    assert len(names) == 2
-
-
-def test_cache_that_a_killed_daemon_left_without_its_mode_gets_it(
-    hook: HookFolder, own: Path
-) -> None:
-    prepare(hook)
-    (own / "u-1_main.cache").chmod(0o600)
-    prepare(hook)
-    assert mode_of(own / "u-1_main.cache") == 0o666
-
-
 def test_kept_library_that_was_overwritten_in_place_is_refused(hook: HookFolder) -> None:
     os.truncate(prepare(hook), 10)
     with pytest.raises(AllocationError, match=r"libvgpu.so.v2.8.0 has 10 bytes.*recreate the pod"):
@@ -131,12 +113,6 @@ def test_library_that_was_replaced_after_its_check_is_not_given(
         hook.prepare(SERVED, checked)
     assert list(own.iterdir()) == []
     assert prepare(hook).exists()
-
-
-def test_new_limiter_needs_no_lock_folder(tmp_path: Path) -> None:
-    lay_limiter(tmp_path, "v2.9.0")
-    prepare(HookFolder(tmp_path))
-    assert not (tmp_path / "vgpu" / "lock").exists()
 
 
 def test_folder_of_an_earlier_version_is_tolerated_as_it_is(
@@ -207,13 +183,6 @@ def test_folders_that_everybody_could_write_are_closed(
         folder.chmod(0o777)
     prepare(hook)
     assert {mode_of(root), mode_of(own.parent)} == {0o775}
-
-
-def test_hook_folder_may_itself_be_reached_by_a_link(hook_path: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (hook_path / "vgpu").rename(tmp_path / "data" / "vgpu")
-    (hook_path / "vgpu").symlink_to(tmp_path / "data" / "vgpu")
-    assert prepare(HookFolder(hook_path)).exists()
 
 
 def test_folder_that_can_not_be_made_is_refused_with_the_cure(tmp_path: Path) -> None:

@@ -87,15 +87,6 @@ def test_preload_that_loads_something_else_is_refused(
     assert len(found.problem) < 1000
 
 
-@pytest.mark.parametrize("ending", ["", "\n"])
-def test_preload_may_end_with_a_newline_or_without(
-    hook_path: Path, root: Path, files: LimiterFiles, ending: str
-) -> None:
-    lay_limiter(hook_path)
-    (root / "ld.so.preload").write_text(f"{root}/libvgpu.so{ending}")
-    assert files.find().is_complete
-
-
 @shows(
     "N7",
     fault="several versions of the limiter on the node, 2.9 and 2.10, and a temporary file",
@@ -111,16 +102,6 @@ def test_newest_version_serves_and_a_temporary_file_never(
         (root / f"libvgpu.so{ending}").write_bytes(whole)
     assert chosen(files) == "libvgpu.so.v2.10.0"
     assert str(files.find().version) == "v2.10.0"
-
-
-def test_version_that_is_half_copied_leaves_the_older_one_in_service(
-    hook_path: Path, root: Path, files: LimiterFiles
-) -> None:
-    lay_limiter(hook_path, "v2.9.0")
-    (root / "libvgpu.so.v2.10.0").write_bytes(b"\x7fELF")
-    assert chosen(files) == "libvgpu.so.v2.9.0"
-    lay_limiter(hook_path, "v2.10.0")
-    assert chosen(files) == "libvgpu.so.v2.10.0"
 
 
 @pytest.mark.parametrize("name", ["libvgpu.so", "libvgpu.so.v2.9.0", "ld.so.preload"])
@@ -233,23 +214,6 @@ def test_installed_last_serves_before_newer_and_plain_ones(
     assert (found.library, found.sha256) == (
         installed.paths["v2.9.0"], installed.sha256["v2.9.0"],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("version", ["v2.10.0", "v2.9.0"])
-def test_wanted_sha256_serves_whatever_was_installed_last(
-    installed: Installed, version: str
-) -> None:
-    found = installed.found(f"arm64={'b' * 64}", installed.sha256[version])
-    assert found.library == installed.paths[version]
-
-
-def test_wanted_sha256_may_be_that_of_a_file_of_others(
-    hook_path: Path, root: Path, installed: Installed
-) -> None:
-    lay_limiter(hook_path)
-    plain = hashlib.sha256((root / "libvgpu.so").read_bytes()).hexdigest()
-    found = installed.found(plain)
-    assert (found.library, found.sha256) == (root / "libvgpu.so", plain)
 
 
 @shows(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,21 +128,6 @@ def test_cards_in_another_order_are_kept_where_they_are(
     assert writer.keep(both)
     assert not writer.keep(both)
     assert (box.limit_mib(0), box.limit_mib(1)) == (900, 500)
-
-
-def test_answer_changes_only_in_its_limits(writer: NvidiaLimitWriter) -> None:
-    given = ContainerResponse(
-        envs=tuple(sorted((ENV | {"OTHER": "x"}).items())), mounts=(PRELOAD,), limiter_version="2"
-    )
-    both = part(grant(500, 10), grant(900, 20, at=1))
-    changed = writer.answer(given, both)
-    assert dict(changed.envs) == {
-        f"{names.ENV_MEMORY_LIMIT}_0": "500m",
-        f"{names.ENV_MEMORY_LIMIT}_1": "900m",
-        names.ENV_CORE_LIMIT: "10",
-        "OTHER": "x",
-    }
-    assert replace(changed, envs=given.envs) == given
 
 
 @pytest.mark.parametrize(

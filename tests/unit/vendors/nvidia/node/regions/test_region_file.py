@@ -14,7 +14,7 @@ import pytest
 from hami_node.errors import RegionError, RegionNotReady
 from hami_node.vendors.nvidia.node.regions.region_file import RegionFile, open_region
 from hami_node.vendors.nvidia.regions.region import Region
-from hami_node.vendors.nvidia.regions.region_layouts import LAYOUTS, layout_of
+from hami_node.vendors.nvidia.regions.region_layouts import layout_of
 from tests.fakes.made_region import MadeRegion
 from tests.fakes.regions import RecordedRegion, lay_region, recorded_region
 from tests.reliability import shows
@@ -53,15 +53,6 @@ def reason(hook_path: Path) -> str:
     with pytest.raises(RegionError) as caught:
         read(hook_path)
     return caught.value.reason
-
-
-@pytest.mark.parametrize("recorded", ONE_OF_EACH, ids=lambda recorded: recorded.name)
-def test_reads_what_a_limiter_wrote(hook_path: Path, recorded: RecordedRegion) -> None:
-    lay_region(hook_path, FOLDER, recorded.content)
-    with open_region(hook_path, FOLDER) as file:
-        region = file.read(recorded.running)
-    used = {card: region.used[card].total_bytes for card in recorded.used_bytes}
-    assert used == recorded.used_bytes
 
 
 @pytest.mark.parametrize("recorded", ONE_OF_EACH, ids=lambda recorded: recorded.name)
@@ -227,15 +218,6 @@ def test_truncated_and_restored_while_it_is_read(hook_path: Path, cache: Path) -
     assert read(hook_path).used[0].total_bytes == 1256 * MIB
 
 
-def test_slot_that_stays_half_written_does_not_hide_the_file(hook_path: Path, cache: Path) -> None:
-    """A process that was killed while it wrote leaves an odd number for good."""
-    layout = layout_of(len(TWO.content), TWO.content[:12])
-    with cache.open("r+b") as file:
-        file.seek(layout.slots + layout.seqlock * 8)
-        file.write(struct.pack("<Q", 7))
-    assert read(hook_path).used[0].total_bytes == 1256 * MIB
-
-
 class Overtaken(RegionFile):
     """A writer goes on right after the slots were read for the first time."""
 
@@ -283,48 +265,6 @@ def test_slot_that_is_written_meanwhile_is_read_again(
         assert region.reads > 1
         write(count_at, 5)  # a writer that was killed in the middle
         assert region.read().used[0].total_bytes == used.total_bytes
-
-
-def test_slot_far_behind_the_counted_ones_is_found(hook_path: Path, cache: Path) -> None:
-    layout = layout_of(len(TWO.content), TWO.content[:12])
-    first = TWO.content[layout.slots : layout.slots + layout.slot_bytes]
-    pid, host_pid = struct.unpack_from("<II", first)
-    with cache.open("r+b") as file:
-        for index in range(1, 30):
-            ended = bytearray(first)
-            struct.pack_into("<II", ended, 0, 90000 + index, 190000 + index)
-            file.seek(layout.slots + index * layout.slot_bytes)
-            file.write(ended)
-        moved = bytearray(first)
-        struct.pack_into("<Q", moved, layout.seqlock * 8, 1000)
-        struct.pack_into("<Q", moved, (layout.used + 4) * 8, 2000 * MIB)
-        file.seek(layout.slots + 30 * layout.slot_bytes)
-        file.write(moved)
-    assert (pid, host_pid) == (8595, 108595)
-    assert read(hook_path).used[0].total_bytes == 2000 * MIB
-
-
-def test_file_that_may_only_be_read(cache: Path) -> None:
-    handle = os.open(cache, os.O_RDONLY)
-    try:
-        file = RegionFile(handle)
-        assert file.read().used[0].total_bytes == 1256 * MIB
-        with pytest.raises(RegionError) as caught:
-            file.write_feedback(recent_kernel=0)
-        assert caught.value.reason == "unwritable"
-    finally:
-        os.close(handle)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_fields_that_are_written_are_aligned(layout: object) -> None:
-    found = next(known for known in LAYOUTS if known is layout)
-    assert all(
-        at % 8 == 0
-        for device in range(16)
-        for at in (found.memory_limit_at(device), found.core_limit_at(device))
-    )
-    assert (found.switch_at % 4, found.recent_kernel_at % 4) == (0, 0)
 
 
 def test_no_handle_is_left_open(hook_path: Path, cache: Path) -> None:

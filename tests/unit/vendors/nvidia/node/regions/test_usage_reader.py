@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from hami_node.model import Device, Uuid
-from hami_node.ports import ContainerUse
 from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES, TURNS
 from hami_node.vendors.nvidia.node.regions.usage_reader import NvidiaUsageReader, ReadRegion
 from hami_node.vendors.nvidia.regions.region_layouts import SLOTS, Layout, layout_of
@@ -23,11 +21,8 @@ from tests.fakes.made_region import MadeRegion
 from tests.fakes.regions import fill_behind_the_end, lay_region, on_the_disk, recorded_region
 from tests.reliability import shows
 
-ROOT = Path(__file__).parents[6]
 MIB = 1 << 20
 TWO = recorded_region("v1.2-8f3a89c-two-devices")
-BUSY = recorded_region("v1.2-8f3a89c-busy")
-RECORDED_UUID = "GPU-12345678-1234-1234-1234-12345678000"
 
 
 def big(index: int, **changes: object) -> Device:
@@ -90,47 +85,6 @@ def total_at(layout: Layout, card: int = 0) -> int:
     return layout.slots + (layout.used + card * layout.used_words + 4) * 8
 
 
-def test_uses_of_a_container_card_by_card(node: Node) -> None:
-    node.lay()
-    first, second = node.read().uses
-    assert first == ContainerUse(
-        namespace="default",
-        pod="p",
-        container="main",
-        uuid=big(0).uuid,
-        index=0,
-        position=0,
-        memory_bytes=1256 * MIB,
-        context_bytes=256 * MIB,
-        module_bytes=0,
-        data_bytes=1000 * MIB,
-        core_percent=0,
-        limit_bytes=3000 * MIB,
-        core_limit_percent=30,
-        last_kernel_s=TWO.truth["last_kernel_s"],
-    )
-    assert (second.uuid, second.memory_bytes, second.limit_bytes) == (
-        big(1).uuid,
-        956 * MIB,
-        1500 * MIB,
-    )
-
-
-def test_numbers_are_of_the_cards_that_the_container_was_given(node: Node) -> None:
-    """Whatever its file names: its first card is the first that it was given."""
-    node.lay()
-    (use,) = node.read(holder("p", big(5))).uses
-    assert (use.uuid, use.index, use.memory_bytes) == (big(5).uuid, 5, 1256 * MIB)
-
-
-def test_container_that_sees_more_cards_than_it_was_given(node: Node) -> None:
-    """The file names what it was given at another place, as where an image shows itself all."""
-    node.lay()
-    given = replace(big(7), uuid=Uuid(f"{RECORDED_UUID}1"))
-    (use,) = node.read(holder("p", given)).uses
-    assert (use.uuid, use.position, use.memory_bytes) == (given.uuid, 1, 956 * MIB)
-
-
 @shows(
     "U4",
     fault="a container's usage file names a neighbour's card, or holds numbers above its card",
@@ -151,26 +105,12 @@ def test_neighbour_is_not_touched_by_what_a_container_writes(node: Node) -> None
     assert [(lost.pod, lost.reason) for lost in found.unread] == [("liar", "impossible")]
 
 
-def test_container_with_one_impossible_number_has_none(node: Node) -> None:
-    layout = of(TWO.content)
-    node.lay("p", edited(TWO.content, (total_at(layout, 1), "<Q", 900_000 * MIB)))
-    found = node.read()
-    assert (found.uses, [lost.reason for lost in found.unread]) == ((), ["impossible"])
-
-
 def test_memory_above_the_card_is_possible_where_it_is_oversubscribed(node: Node) -> None:
     node.lay()
     scaled = card(0, memory_mib=2000, physical_memory_mib=1000)
     assert node.read(holder("p", scaled)).uses[0].memory_bytes == 1256 * MIB
     tight = card(0, memory_mib=1000, physical_memory_mib=1000)
     assert node.read(holder("p", tight)).unread[0].reason == "impossible"
-
-
-def test_part_that_can_not_be_right_is_left_out(node: Node) -> None:
-    layout = of(TWO.content)
-    node.lay("p", edited(TWO.content, (total_at(layout) - 16, "<Q", 2**64 - 4096)))
-    (use, _) = node.read().uses
-    assert (use.memory_bytes, use.context_bytes, use.data_bytes) == (1256 * MIB, 256 * MIB, None)
 
 
 def test_container_without_a_file_is_left_out(node: Node) -> None:
@@ -183,15 +123,6 @@ def test_no_limit_is_none(node: Node) -> None:
     node.lay("p", recorded_region("v1.2-8f3a89c-no-env").content)
     (use,) = node.read(holder("p", big(0))).uses
     assert (use.limit_bytes, use.core_limit_percent) == (None, None)
-
-
-def test_layout_without_core_use_has_none(node: Node) -> None:
-    node.lay("p", recorded_region("v0a-8b7cd78-busy").content)
-    (use,) = node.read(holder("p", big(0))).uses
-    assert (use.core_percent, use.last_kernel_s) == (None, None)
-    node.lay("p", BUSY.content)
-    (use,) = node.read(holder("p", big(0))).uses
-    assert use.core_percent == 31
 
 
 @shows(
@@ -215,45 +146,6 @@ def test_unreadable_file_is_told_and_read_again(
     path.write_bytes(TWO.content)
     found = node.read(*both)
     assert (len(found.uses), found.unread) == (4, ())
-
-
-def test_file_that_was_replaced_is_the_new_one(node: Node) -> None:
-    path = node.lay()
-    node.read()
-    new = path.with_name("new")
-    new.write_bytes(BUSY.content)
-    new.replace(path)
-    assert node.read().uses[1].memory_bytes == 0
-
-
-def test_processes_are_wanted_where_the_file_can_not_tell_the_dead(node: Node) -> None:
-    killed = recorded_region("v0-fb11ec3-killed")
-    node.lay("old", killed.content)
-    node.lay("new", recorded_region("v1.2-8f3a89c-killed").content)
-    old, new = holder("old", big(0)), holder("new", big(1))
-    found = node.reader.read((old, new), {})
-    assert found.unclear == {big(0).uuid}
-    assert found.uses[0].memory_bytes > killed.used_bytes[0]
-    found = node.reader.read((old, new), {big(0).uuid: killed.running})
-    assert found.uses[0].memory_bytes == killed.used_bytes[0]
-    assert found.unclear == set(), "one process is left"
-
-
-def test_process_whose_note_is_being_renewed_is_not_taken_for_dead(node: Node) -> None:
-    """Each process sets all notes to 0 every 0.12 s, asks the driver, and writes them again."""
-    whole = recorded_region("v1.2-8f3a89c-two-processes").content
-    layout = of(whole)
-    at = layout.slots + layout.monitored * 8
-    path = node.lay("p", edited(whole, (at, "<Q", 0)))
-
-    def note() -> None:
-        with path.open("r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), whole[at : at + 8], at)
-
-    timer = threading.Timer(0.01, note)
-    timer.start()
-    assert node.read(holder("p", big(0))).uses[0].memory_bytes == 2012 * MIB
-    timer.join()
 
 
 def test_process_without_a_note_counts_for_one_more_pass(node: Node) -> None:
