@@ -18,11 +18,6 @@ from hami_node.vendors.holding import (
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.mig.layout import (
-    MigInstance,
-    MigPlacement,
-    TemplateSlot,
-)
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.wire import names
 from hami_node.wire.objects import decode_pod
@@ -199,24 +194,6 @@ def test_grants_of_two_vendors_stand_beside_each_other() -> None:
 
     assert held(given) == {"GPU-1": 1000}, "it asks for no Neuron device"
     assert held(both) == {"GPU-1": 1000, "n1-AWSNeuron-0": 0}
-
-
-def test_mig_grants_of_both_forms_name_card_and_instance() -> None:
-    row = (
-        '[{"containerIndex":0,"deviceIndex":1,"gpuUUID":"GPU-2","profile":"1g.10gb",'
-        '"placement":{"start":2,"size":1}}]'
-    )
-    text = "GPU-1[2-0],NVIDIA,1000,10:GPU-2,NVIDIA,1000,10:;"
-    given = pod(
-        Box(cards=2), text=text, node="n1", annotations={nvidia_names.POD_MIG_ALLOCATIONS: row}
-    )
-    found = holding_of(given, VENDORS)
-
-    assert found is not None
-    assert [(grant.uuid, grant.part) for grant in found.grants.containers[0]] == [
-        ("GPU-1", TemplateSlot(template=2, slot=0)),
-        ("GPU-2", MigInstance(profile="1g.10gb", placement=MigPlacement(start=2, size=1))),
-    ]
 
 
 def test_unreadable_mig_rows_leave_the_grant_without_an_instance() -> None:

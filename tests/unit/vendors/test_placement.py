@@ -10,7 +10,6 @@ from hami_node.model import Container, ContainerKind, Device, Grant, Node, Uuid
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.protocol import neuron_protocol
-from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.codec import encode_csv7, encode_csv9, encode_json
@@ -152,24 +151,3 @@ def test_requests_name_the_unit_where_limits_do_not() -> None:
     asks = Container(name="c", requests={neuron_names.RESOURCE_NEURON: "1"})
     texts = encode_placement(NODE, (asks,), ((_grant("n-4"),),), DEVICES, VENDORS)
     assert texts[neuron_names.NEURON_IDS] == "4"
-
-
-RENAMED = NeuronResources(device="example.com/chip", core="example.com/chipcore")
-
-
-@pytest.mark.parametrize(
-    ("limits", "ids", "unit"),
-    [
-        pytest.param({RENAMED.device: "1"}, "3", None, id="a device"),
-        pytest.param({RENAMED.core: "2"}, "6,7", RENAMED.core, id="cores"),
-    ],
-)
-def test_renamed_neuron_resources_decide_what_the_ids_count(
-    limits: dict[str, str], ids: str, unit: str | None
-) -> None:
-    asks = Container(name="c", limits=limits)
-    texts = encode_placement(
-        NODE, (asks,), ((_grant("n-3"),),), DEVICES, (neuron_protocol(RENAMED),)
-    )
-    assert texts[neuron_names.NEURON_IDS] == ids
-    assert texts.get(neuron_names.NEURON_RESOURCE_TYPE) == unit

@@ -8,20 +8,17 @@ from typing import Any, Final
 import pytest
 
 from hami_node.engine.card_rules import CardRules
-from hami_node.errors import WireError
 from hami_node.model import (
     Ask,
     Container,
     ContainerGrants,
     ContainerKind,
-    Device,
     Grant,
     Node,
     Pod,
     Uuid,
 )
 from hami_node.vendors.protocol import NO_RESERVATION, VendorKeys, VendorProtocol
-from hami_node.wire import register
 from hami_node.wire.reservation import GrantKeys
 
 ACME: Final = CardRules("Acme")
@@ -41,8 +38,6 @@ PROTOCOL: Final = VendorProtocol(
     memory=MEMORY,
     cores=CORES,
 )
-CARD = Device(uuid=Uuid("a-1"), index=0, vendor=ACME, model="Rocket", numa=0, memory_mib=1024)
-OTHER = replace(CARD, uuid=Uuid("a-2"), index=1)
 
 
 def container(name: str = "main", **fields: Any) -> Container:
@@ -113,33 +108,6 @@ def test_counted_in_is_the_first_resource_that_the_pod_counts() -> None:
     assert two.counted_in(pod(None, container(limits={CORES: "1"}))) == CORES
     assert two.counted_in(pod(None, container(limits={COUNT: "1", CORES: "1"}))) == COUNT
     assert two.counted_in(pod(None, container(limits={}))) == COUNT
-
-
-@pytest.mark.parametrize("encode", [register.encode_json, register.encode_csv9])
-def test_offered_by_every_common_form(encode: Any) -> None:
-    assert PROTOCOL.offered_by(node(f" {encode([CARD, OTHER])}\n")) == (CARD, OTHER)
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", ":"])
-def test_offered_by_a_node_without_cards_is_nothing(text: str | None) -> None:
-    assert PROTOCOL.offered_by(node(text, "0")) == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        pytest.param(
-            node(register.encode_json([CARD]), "0"), "is not running", id="nothing served"
-        ),
-        pytest.param(node(register.encode_json([CARD]), None), "absent", id="never served"),
-        pytest.param(node(register.encode_json([CARD, CARD])), "named twice", id="twice"),
-        pytest.param(node('[{"count":1}]'), "without a name", id="no name"),
-        pytest.param(node("[{"), REGISTER, id="cut"),
-    ],
-)
-def test_offered_by_refuses_what_can_not_be_scheduled(given: Node, why: str) -> None:
-    with pytest.raises(WireError, match=why):
-        PROTOCOL.offered_by(given)
 
 
 GRANT = "a-1,Acme,100,5:;"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -119,17 +118,6 @@ def test_fault_and_recovery_on_command_wake_the_waiter(rig: CardsFile) -> None:
     assert [card.healthy for card in backend.scan()] == [True, True]
 
 
-def test_fault_during_a_wait_ends_it(rig: CardsFile) -> None:
-    backend = rig.open()
-    backend.scan()
-    later = threading.Timer(0.05, rig.write, ["driver_down: unloaded\n" + TWO])
-    later.start()
-    assert backend.wait_for_event(10)
-    later.join()
-    with pytest.raises(DriverUnavailable, match="unloaded"):
-        backend.scan()
-
-
 def test_file_rewritten_with_the_same_meaning_wakes_nobody(rig: CardsFile) -> None:
     backend = rig.open()
     backend.scan()
@@ -151,13 +139,6 @@ def test_wrong_file_later_keeps_the_last_cards_and_says_so(
     assert not backend.wait_for_event(0.1)
     assert backend.scan() == before
     assert [r.message for r in caplog.records] == ["simulated_cards_refused"]
-
-
-def test_file_removed_later_keeps_the_last_cards(rig: CardsFile) -> None:
-    backend = rig.open()
-    before = backend.scan()
-    rig.file.unlink()
-    assert backend.scan() == before
 
 
 def test_driver_that_is_too_slow_is_unavailable_and_close_ends_the_wait(rig: CardsFile) -> None:

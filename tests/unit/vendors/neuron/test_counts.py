@@ -8,15 +8,12 @@ from hami_node.engine.compat import COMPATS, Compat
 from hami_node.engine.filters import Rejection, context
 from hami_node.engine.fit import fit
 from hami_node.engine.usage import DeviceUsage
-from hami_node.inspection.pod import Verdict
 from hami_node.model import NO_CARD_WISHES, Container, Device, Uuid
 from hami_node.vendors.neuron import names
 from hami_node.vendors.neuron.admission import NeuronAdmission
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail, in_words
 from hami_node.vendors.neuron.protocol import neuron_protocol
-from tests.fakes.saved_cluster import node_json, pending_json
-from tests.unit.inspection.views import explained
 
 DEVICES, CORES = names.RESOURCE_NEURON, names.RESOURCE_NEURON_CORE
 TRN1, TRN2, INF2, NONE = "trn1.32xlarge", "trn2.48xlarge", "inf2.48xlarge", ""
@@ -133,56 +130,3 @@ def test_webhook_says_both_where_cores_are_rounded_to_a_count_that_is_refused() 
 )
 def test_in_words(numbers: tuple[int, ...], text: str) -> None:
     assert in_words(numbers) == text
-
-
-# -- inspect pod -----------------------------------------------------------------------------------
-def neuron_node(name: str, instance_type: str, devices: int = 16) -> dict[str, object]:
-    node = node_json(name, {})
-    node["metadata"]["labels"] = {names.INSTANCE_TYPE: instance_type}  # type: ignore[index]  # JSON
-    node["status"] = {"allocatable": {DEVICES: str(devices), CORES: str(2 * devices)}}
-    return node
-
-
-def neuron_pod(**limits: str) -> dict[str, object]:
-    pod = pending_json("p")
-    pod["spec"]["containers"][0]["resources"]["limits"] = {  # type: ignore[index]  # JSON
-        {"devices": DEVICES, "cores": CORES}[unit]: amount for unit, amount in limits.items()
-    }
-    return pod
-
-
-def test_seed_001_strategy_2_inspect_pod_calls_other_counts_unsuitable() -> None:
-    view = explained("p", neuron_node("trn", TRN1), neuron_pod(devices="7"))
-    sentence = "Trainium allows 1, 4, 8 or 16 devices per container, and 7 are requested"
-    (node,) = view.nodes
-    assert (node.verdict, node.why) == (Verdict.NEVER, f"1/1 NumaNotFit: {sentence}")
-    assert view.summary.endswith(f"1 nodes NumaNotFit(trn); {sentence}")
-    assert view.cures[-1].startswith("waiting alone does not help")
-
-
-@pytest.mark.parametrize(
-    ("instance_type", "asked", "said"),
-    [
-        pytest.param("trn1.2xlarge", "7", "1, 4, 8 or 16 devices per container", id="other count"),
-        pytest.param("trn1.2xlarge", "4", "", id="allowed, and more than there are"),
-        pytest.param("inf2.xlarge", "7", "", id="Inferentia"),
-        pytest.param("", "7", names.INSTANCE_TYPE, id="unknown family"),
-    ],
-)
-def test_seed_001_strategy_2_sentence_comes_with_too_few_devices_too(
-    instance_type: str, asked: str, said: str
-) -> None:
-    view = explained("p", neuron_node("small", instance_type, 1), neuron_pod(devices=asked))
-    (node,) = view.nodes
-    reason, _, sentence = node.why.partition(": ")
-    assert (node.verdict, reason) == (Verdict.NEVER, "NodeInsufficientDevice")
-    assert said in sentence if said else not sentence
-
-
-def test_inspect_pod_says_what_a_node_with_devices_and_no_cores_lacks() -> None:
-    node = neuron_node("trn", TRN1)
-    node["status"] = {"allocatable": {DEVICES: "16"}}
-    view = explained("p", node, neuron_pod(devices="4"))
-    (seen,) = view.nodes
-    assert seen.verdict is Verdict.NOT_OFFERED
-    assert seen.why.startswith(f"allocatable {CORES}: fewer cores than the 16 Neuron devices")

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
-from hami_node.errors import WireError
-from hami_node.model import Container
-from hami_node.vendors.neuron import names
-from hami_node.vendors.neuron.admission import NeuronAdmission
 from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
 from hami_node.vendors.neuron.placement import (
     TRAINIUM_CORES,
@@ -19,11 +13,9 @@ from hami_node.vendors.neuron.placement import (
     family_of,
     in_words,
 )
-from hami_node.vendors.neuron.protocol import neuron_protocol
 from tests.documents import DOCS
 
 PAGE = DOCS.joinpath("neuron.md").read_text()
-DEVICES, CORES = names.RESOURCE_NEURON, names.RESOURCE_NEURON_CORE
 
 
 def rows(first: str) -> dict[str, list[str]]:
@@ -50,28 +42,6 @@ def test_families_and_counts_are_those_of_the_code() -> None:
     assert family_of("m5.large") is None
     assert count_problem(1, None) == ""
     assert count_problem(2, None)
-
-
-@pytest.mark.parametrize("compat", ["2.8", "2.10"])
-@pytest.mark.parametrize(("cores", "column"), [("3", 0), ("5", 1), ("0", 2)])
-def test_seed_001_odd_numbers_are_treated_as_the_table_says(
-    compat: str, cores: str, column: int
-) -> None:
-    key = "`2.8` (the default)" if compat == "2.8" else "`2.10`"
-    said = rows("`compat`")[key][column]
-    protocol = neuron_protocol(compat=compat)
-    container = Container(name="c", limits={CORES: cores})
-    found = NeuronAdmission(protocol=protocol).read(container)
-    if said == "refused by the webhook":
-        assert found.problem
-        with pytest.raises(WireError):
-            protocol.ask_of(container)
-    elif said == "nothing is reserved":
-        assert (found.ask, found.problem) == (None, "")
-    else:
-        assert found.ask is not None
-        assert said == f"{found.ask.count * found.ask.cores} cores, and a warning from the webhook"
-        assert len(found.warnings) == 1
 
 
 def test_numbers_of_cores_are_those_of_the_instance_types() -> None:

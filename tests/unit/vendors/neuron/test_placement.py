@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hami_node.engine.card_rules import Placement
 from hami_node.engine.compat import V2_8, V2_10, Compat
-from hami_node.engine.filters import Reason, Rejection, context
+from hami_node.engine.filters import Rejection, context
 from hami_node.engine.fit import fit
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import (
@@ -22,7 +22,6 @@ from hami_node.model import (
     Device,
     Grant,
     Node,
-    PodWishes,
     Uuid,
     UuidWish,
 )
@@ -39,7 +38,6 @@ from hami_node.vendors.neuron.placement import (
     is_valid_set,
 )
 from hami_node.vendors.neuron.protocol import neuron_protocol
-from hami_node.vendors.nvidia.cards import NVIDIA
 
 COMPATS = [pytest.param(V2_8, id="2.8"), pytest.param(V2_10, id="2.10")]
 
@@ -116,90 +114,6 @@ def test_family_of_instance_type(instance_type: str, family: Family | None) -> N
     assert family_of(instance_type) is family
 
 
-@pytest.mark.parametrize("compat", COMPATS)
-@pytest.mark.parametrize(
-    ("cards", "count", "expected"),
-    [
-        (_node(16, "trn1.32xlarge"), 4, _whole(0, 1, 2, 3)),
-        (_node(16, "trn1.32xlarge", used={1: 1}), 4, _whole(4, 5, 6, 7)),
-        (_node(16, "trn1.32xlarge", used={0: 3}), 8, _whole(*range(8, 16))),
-        (_node(16, "trn1.32xlarge"), 16, _whole(*range(16))),
-        (_node(16, "trn1.32xlarge", used={0: 1, 5: 2, 10: 3, 15: 3}), 4, None),
-        (_node(16, "trn1.32xlarge"), 2, None),
-        (_node(16, "trn1.32xlarge"), 7, None),
-        (_node(6, "inf2.24xlarge", used={0: 1, 3: 3}), 2, _whole(1, 2)),
-        (_node(6, "inf2.24xlarge", used={1: 1, 3: 3}), 3, None),
-        (_node(6, "inf2.24xlarge", used={1: 1, 2: 1, 3: 1, 4: 1}), 2, None),
-        (_node(12, "inf2.48xlarge"), 5, _whole(0, 1, 2, 3, 4)),
-        (_node(4, "inf1.6xlarge"), 5, None),
-        (_node(16, ""), 4, None),
-        (_node(4, "trn3e.24xlarge", cores=4), 2, [(3, 15)]),
-    ],
-    ids=[
-        "trn row", "trn second row", "trn two rows", "trn all", "trn broken rows", "trn 2", "trn 7",
-        "inf gap", "inf no run", "inf no wrap", "inf 5", "more than there are", "no type",
-        "4 cores are one device",
-    ],
-)  # fmt: skip
-def test_fit_neuron_many_devices_takes_lowest_allowed_run(
-    cards: tuple[DeviceUsage, ...],
-    count: int,
-    expected: list[tuple[int, int]] | None,
-    compat: Compat,
-) -> None:
-    total = len(cards) if compat is V2_10 else 1
-    assert _fit(cards, _ask(count), compat=compat) == (expected or f"1/{total} NumaNotFit")
-
-
-@pytest.mark.parametrize("compat", COMPATS)
-@pytest.mark.parametrize(
-    ("used", "cores", "expected"),
-    [
-        ({0: 0, 1: 0, 2: 1, 3: 3}, 2, [(1, 3)]),
-        ({0: 0, 1: 0, 2: 1, 3: 3}, 1, [(2, 2)]),
-        ({2: 2, 3: 3}, 1, [(2, 1)]),
-        ({0: 3, 1: 3, 2: 3, 3: 3}, 1, "4/4 CardTimeSlicingExhausted"),
-        ({0: 1, 1: 2, 2: 1, 3: 2}, 2, "4/4 CardInsufficientCore"),
-        ({}, 0, "4/4 CardInsufficientCore"),
-    ],
-    ids=["whole device", "upper core", "lower core", "full", "halves", "no core asked"],
-)
-def test_fit_neuron_one_device_takes_first_visited(
-    used: dict[int, int], cores: int, expected: object, compat: Compat
-) -> None:
-    assert _fit(_node(4, "trn1.32xlarge", used=used), _ask(1, cores), compat=compat) == expected
-
-
-def test_fit_neuron_filters_each_give_their_reason() -> None:
-    cards = list(_node(7, "inf2.48xlarge", used={0: 3, 1: 2, 2: 1}))
-    sick = next(card for card in cards if card.device.index == 6)
-    cards[0] = replace(sick, device=replace(sick.device, healthy=False))
-    other = next(card for card in cards if card.device.index == 5)
-    cards[1] = replace(other, device=replace(other.device, vendor=NVIDIA))
-    wishes = CardWishes(uuids=UuidWish(nouse=frozenset({"n1-AWSNeuron-4"})))
-    cordoned = frozenset({Uuid("n1-AWSNeuron-3")})
-    text = _fit(cards, _ask(1, 2), wishes, policy="binpack,mutex", cordoned=cordoned)
-    assert text == (
-        "1/7 CardCordoned, 1/7 CardNotHealth, 1/7 CardTimeSlicingExhausted, 1/7 CardTypeMismatch, "
-        "1/7 CardUuidMismatch, 2/7 ExclusiveDeviceAllocateConflict"
-    )
-
-
-def test_fit_neuron_nvidia_wishes_are_not_about_neuron() -> None:
-    cards = CardWishes(
-        use_types=("a100",),
-        modes=frozenset({"mig"}),
-        uuids=UuidWish(use=frozenset({"GPU-1"})),
-        is_numa_bound=True,
-    )
-    wishes = PodWishes(cards=((NVIDIA, cards),))
-    assert _fit(_node(1, "inf2.xlarge"), _ask(1, 1), wishes.of(NEURON)) == [(0, 1)]
-
-
-def test_fit_neuron_no_device_is_a_rejection() -> None:
-    assert _fit((), _ask(1)) == Reason.TOO_FEW_CARDS.value
-
-
 def test_hazard_c12_window_follows_index_whatever_the_list_order() -> None:
     cards = _node(6, "inf2.24xlarge", used={2: 3})
     for order in (cards, cards[::-1], cards[3:] + cards[:3], (cards[3], *cards[:3], *cards[4:])):
@@ -230,14 +144,6 @@ def test_hazard_c13_wishes_hold_for_many_devices() -> None:
     assert _fit(cards, _ask(2), use) == _whole(7, 8)
     assert _fit(cards, _ask(3), use) == "1/12 NumaNotFit"
     assert _fit(cards, _ask(2), cordoned=frozenset({Uuid("n1-AWSNeuron-0")})) == _whole(1, 2)
-
-
-def test_hazard_unhealthy_device_breaks_a_run() -> None:
-    cards = tuple(
-        replace(card, device=replace(card.device, healthy=card.device.index != 1))
-        for card in _node(6, "inf2.24xlarge")
-    )
-    assert _fit(cards, _ask(2)) == _whole(2, 3)
 
 
 def test_hazard_core_fault_excludes_device_from_whole_requests() -> None:

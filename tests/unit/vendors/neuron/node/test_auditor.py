@@ -140,6 +140,7 @@ def test_several_devices_otherwise_than_written_are_a_finding() -> None:
     assert found.closed() == {"4": 3, "5": 3, "6": 3, "8": 3}
     found.look(pod("a", devices=4, ids="0,1,2,3"), a={NEURON: ("4", "5", "6", "8")})
     assert len(found.events) == 3, "each is reported once"
+    assert {event.reason for event in found.events} == {"NeuronGrantInvalid"}
 
 
 def test_pod_without_any_reservation_closes_what_it_holds() -> None:

@@ -109,13 +109,21 @@ def test_check_neuron_pod_cores_of_other_pods_are_named() -> None:
     ]
 
 
-def test_check_neuron_pod_details_name_numbers() -> None:
-    claim = NeuronClaim(devices=3, ids=(1, 2, 3), predicate_node="n9")
-    details = [finding.detail for finding in check_neuron_pod(claim, TRN1, "n1", {})]
-    assert details == [
-        "scheduled for n9, runs on n1",
-        "devices 1,2,3 on trn1.32xlarge",
-    ]
+@pytest.mark.parametrize(
+    ("claim", "detail"),
+    [
+        (NeuronClaim(devices=1, ids=None), "not a list of numbers"),
+        (_devices(asked=2), "2 devices requested, no ids"),
+        (NeuronClaim(devices=1, ids=(1,), unit=NeuronUnit.CORE), "written as"),
+        (NeuronClaim(devices=1, cores=1, ids=(1,)), "share one id list"),
+        (NeuronClaim(devices=1, ids=(1,), predicate_node="n9"), "scheduled for n9, runs on n1"),
+        (_devices(1, 2, 3), "devices 1,2,3 on trn1.32xlarge"),
+        (_devices(99), "99"),
+    ],
+)
+def test_check_neuron_pod_says_what_is_wrong(claim: NeuronClaim, detail: str) -> None:
+    (finding,) = check_neuron_pod(claim, TRN1, "n1", {})
+    assert detail in finding.detail
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hami_node.model import Node
 from hami_node.vendors.neuron import names as neuron_names
-from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.node.devices import (
     NeuronProblem,
     devices_of,
@@ -20,7 +17,6 @@ from hami_node.vendors.neuron.placement import instance_type_of
 from hami_node.vendors.neuron.requests import NeuronResources
 
 NAMES = NeuronResources()
-RENAMED = NeuronResources(device="example.com/chip", core="example.com/chipcore")
 
 
 def _node(
@@ -84,20 +80,6 @@ def test_geometry_of_every_instance_type_agrees_with_capacity(
     topology = topology_of(node, NAMES)
     assert topology is not None
     assert (topology.memory_mib, topology.wiring, topology.lnc) == (gib * 1024, wiring, lnc)
-
-
-def test_devices_of_ids_and_fixed_fields() -> None:
-    first, second = devices_of(_node("inf2.24xlarge", "2", "4"), NAMES)
-    assert (first.uuid, second.uuid) == ("n1-AWSNeuron-0", "n1-AWSNeuron-1")
-    assert (first.vendor, first.model, first.mode) == (NEURON, "AWSNeuron", "")
-    assert (first.memory_mib, first.numa, first.healthy) == (0, None, True)
-
-
-def test_devices_of_every_geometry_is_its_own() -> None:
-    small = devices_of(_node("inf1.6xlarge", "4", "16"), NAMES)
-    large = devices_of(_node("inf2.48xlarge", "12", "24"), NAMES)
-    assert {device.cores for device in small} == {15}
-    assert {device.cores for device in large} == {3}
 
 
 @pytest.mark.parametrize(
@@ -242,33 +224,3 @@ def test_topology_of_doubtful_node_tells_no_links(node: Node, family: str) -> No
 
 def test_topology_of_node_without_neuron_is_none() -> None:
     assert topology_of(_node("m5.large", None, None), NAMES) is None
-
-
-def _renamed(node: Node) -> Node:
-    """The same node whose resources stand under other names."""
-    other = {
-        neuron_names.RESOURCE_NEURON: RENAMED.device,
-        neuron_names.RESOURCE_NEURON_CORE: RENAMED.core,
-    }
-    capacity = {other.get(key, key): value for key, value in node.capacity.items()}
-    allocatable = {other.get(key, key): value for key, value in node.allocatable.items()}
-    return replace(node, capacity=capacity, allocatable=allocatable)
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        _node(),
-        _node("trn2.48xlarge", "16", None),
-        _node(allocatable={neuron_names.RESOURCE_NEURON: "0"}),
-        _node("trn1.32xlarge", "16", "33"),
-    ],
-    ids=["healthy", "no cores", "plugin gone", "uneven cores"],
-)
-def test_renamed_resources_show_the_same_devices(node: Node) -> None:
-    renamed = _renamed(node)
-
-    assert len(devices_of(renamed, RENAMED)) == 16
-    assert devices_of(renamed, RENAMED) == devices_of(node, NAMES)
-    assert topology_of(renamed, RENAMED) == topology_of(node, NAMES)
-    assert devices_of(renamed, NAMES) == ()
