@@ -61,7 +61,7 @@ class TwoVendorsRig(Rig):
     def serve(self, name: str, *resources: str) -> Admission:
         """kubelet's calls for these resources."""
         answer = self.kubelet.admit(self.pod(name), *resources)
-        self.wait_paid()
+        self.wait_followed_up(name)
         return answer
 
     def waits_for_card(self, name: str) -> str:
