@@ -25,6 +25,7 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.phases import Phases
 from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.holdings.recorded import grant_codec
 from hami_node.node.holdings.room import Room
 from hami_node.node.holdings.settler import Settler, complete_record
 from hami_node.node.holdings.vanished import Vanished
@@ -49,9 +50,9 @@ from hami_node.node.resize.words import ResizedWords
 from hami_node.node.rivals import Rivals
 from hami_node.node.usage.passes import UsagePasses
 from hami_node.ports import EventNote
-from hami_node.record.file import RecordFile
+from hami_node.record.file import Loaded, RecordFile
 from hami_node.record.ledger import NAME as LEDGER
-from hami_node.record.ledger import Found, Key, Ledger
+from hami_node.record.ledger import Key, Ledger
 from hami_node.vendors.on_node.publication import CardSources, Publication
 from hami_node.vendors.spec import AnyVendor, protocol_of, protocols_of
 
@@ -59,6 +60,7 @@ log = logging.getLogger(__name__)
 
 SYNC_CHECK_S: Final = 0.05
 RECORD_CHECK_S: Final = 1.0
+REBUILT_EVENT: Final = "RecordRebuilt"
 FIRST_LIST_S: Final = 5.0
 """How long the first report waits for the record and kubelet's list."""
 
@@ -118,9 +120,10 @@ class ClusterServices:
         self._served = tuple(protocol_of(owner.vendor, settings) for owner in parts.vendor_cards)
         self.ledger = Ledger(
             RecordFile(settings.record_dir, LEDGER),
+            grant_codec(self._served),
             on_failure=self.metrics.count_record_failure,
         )
-        self._found: Found | None = None
+        self._found: Loaded | None = None
         """What was read of the record; None before that."""
         self.live = LiveUse(
             watched=self.view,
@@ -373,8 +376,7 @@ class ClusterServices:
             self._await("the API server")
         if not self.view.is_synced():
             return SYNC_CHECK_S
-        rebuilt = self.metrics.count_record_rebuilt
-        complete_record(self._found, self.ledger, self._settler, rebuilt)
+        complete_record(self._found, self.ledger, self._settler, self._record_rebuilt)
         self._room.close_full()
         self._outsiders.begin()
         self._hand_overs.record_read()
@@ -383,6 +385,14 @@ class ClusterServices:
         log.info("serving", extra=kv(pods=len(self.view.pods())))
         self._loop.wake("card-parts", "resizes", "files")
         return 0.0
+
+    def _record_rebuilt(self, found: Loaded) -> None:
+        """Count it, and tell people of a record that was there and could not be read."""
+        self.metrics.count_record_rebuilt(found.state.value)
+        node = self.view.node()
+        if found.is_lost and node is not None:
+            why = f"{found.problem}: what containers hold was read from kubelet's list and the pods"
+            self._notify(EventNote.about(node, REBUILT_EVENT, why))
 
     def _await(self, what: str) -> None:
         for resource in self._parts.resources:

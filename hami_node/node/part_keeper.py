@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from hami_node.errors import WireError
 from hami_node.logs import kv
-from hami_node.node.holdings.recorded import grants_of
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.present import PresentPods
 from hami_node.node.vendor_cards import VendorCards
@@ -87,12 +85,8 @@ class PartKeeper:
         resources = {each.name for each in owner.resources}
         pods = {pod.uid: pod for pod in self._cluster.live.pods()}
         for entry in self._cluster.ledger.entries():
-            if entry.vendor != vendor.cards.word or entry.lender != entry.container:
-                continue
-            try:
-                grants = grants_of(vendor, entry)
-            except WireError as e:  # its pod is held all the same: it is on record
-                log.warning("holder_unreadable", extra=kv(container=entry.name, error=str(e)))
+            is_own = entry.vendor == vendor.cards.word and entry.lender == entry.container
+            if not is_own or entry.problem:  # its pod is held all the same: it is on record
                 continue
             pod = pods.get(entry.pod_uid)
             yield PartHolder(
@@ -100,7 +94,7 @@ class PartKeeper:
                 namespace=entry.namespace,
                 pod=entry.pod,
                 container=entry.container,
-                grants=grants,
+                grants=entry.grants,
                 annotations=pod.annotations if pod is not None else {},
                 is_adopted=entry.source is not Source.SERVED
                 and entry.resource in resources  # what another plugin serves is no proof

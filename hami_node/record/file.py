@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -47,11 +47,18 @@ class Loaded:
     Attributes:
         payload: the record; None where there is none that can be read.
         problem: what is wrong, for people; "" for a whole record.
+        kept_as: the ending of the name under which a record that can't be read is kept.
     """
 
     state: State
     payload: bytes | None = None
     problem: str = ""
+    kept_as: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """True where there was a record that could not be read."""
+        return self.state in (State.DAMAGED, State.NEWER)
 
 
 class RecordFile:
@@ -67,12 +74,16 @@ class RecordFile:
 
         So is a record of a newer format, for the newer program that may come back.
         """
-        found, version = self._read()
-        if found.state is State.DAMAGED:
-            self._set_aside("damaged")
-        elif found.state is State.NEWER:
-            self._set_aside(f"v{version}.newer")
-        return found
+        found = self._read()
+        if not found.is_lost:
+            return found
+        kept = self._folder / f"{self._name}.{found.kept_as}"
+        try:
+            self.path.replace(kept)  # in place of what was kept there before
+        except OSError as e:  # it stays, and is replaced by the next save
+            log.warning("record_not_set_aside", extra=kv(record=self.path, error=str(e)))
+            return found
+        return replace(found, problem=f"{found.problem}; it is kept as {kept}")
 
     def save(self, payload: bytes) -> None:
         """Replace the record. It survives the end of this process, but not yet a power loss.
@@ -117,33 +128,25 @@ class RecordFile:
         except OSError as e:
             raise RecordError(f"{self.path} can't be synced: {e.strerror or e}") from e
 
-    def _read(self) -> tuple[Loaded, int]:
-        """The record and its format's version, 0 where that is unknown."""
+    def _read(self) -> Loaded:
         path = self.path
         try:
             raw = _read_regular(path)
         except FileNotFoundError:
-            return Loaded(state=State.MISSING, problem=f"{path} is missing"), 0
+            return Loaded(state=State.MISSING, problem=f"{path} is missing")
         except OSError as e:
-            return _damaged(f"{path} can't be read: {e.strerror or e}"), 0
+            return _damaged(f"{path} can't be read: {e.strerror or e}")
         header = _HEADER.match(raw[:_HEADER_BYTES])
         if header is None or header[1].decode() != self._name:
-            return _damaged(f"{path} is damaged: it is no {self._name} record"), 0
+            return _damaged(f"{path} is damaged: it is no {self._name} record")
         version, size = int(header[2]), int(header[3])
         if version > self._version:
             problem = f"{path} is of the newer format {version}"
-            return Loaded(state=State.NEWER, problem=problem), version
+            return Loaded(state=State.NEWER, problem=problem, kept_as=f"v{version}.newer")
         payload = raw[header.end() :]
         if len(payload) != size or _digest(self._name, version, payload) != header[4].decode():
-            return _damaged(f"{path} is damaged: size or checksum differ"), version
-        return Loaded(state=State.WHOLE, payload=payload), version
-
-    def _set_aside(self, ending: str) -> None:
-        """Keep the record under another name, in place of what was kept there before."""
-        try:
-            self.path.replace(self._folder / f"{self._name}.{ending}")
-        except OSError as e:  # it stays, and is replaced by the next save
-            log.warning("record_not_set_aside", extra=kv(record=self.path, error=str(e)))
+            return _damaged(f"{path} is damaged: size or checksum differ")
+        return Loaded(state=State.WHOLE, payload=payload)
 
 
 def _make_closed(folder: Path) -> None:
@@ -154,7 +157,7 @@ def _make_closed(folder: Path) -> None:
 
 
 def _damaged(problem: str) -> Loaded:
-    return Loaded(state=State.DAMAGED, problem=problem)
+    return Loaded(state=State.DAMAGED, problem=problem, kept_as="damaged")
 
 
 def _digest(name: str, version: int, payload: bytes) -> str:

@@ -1,7 +1,7 @@
 """The ledger: what this node has granted, written down before each answer leaves.
 
-Annotations are claims that others may edit; the ledger is the record. It knows no vendor and no
-pod: grants and answers are text in it, which the callers encode and decode.
+Annotations are claims that others may edit; the ledger is the record. Its entries are decoded once,
+when they are read; how a vendor writes its grants is what `GrantTexts` knows.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from hami_node.clock import Deadline
-from hami_node.errors import PodTooLarge, RecordError
-from hami_node.record.file import RecordFile, State
+from hami_node.errors import PodTooLarge, RecordError, WireError
+from hami_node.logs import kv
+from hami_node.model import ContainerGrants, ContainerKind
+from hami_node.record.file import Loaded, RecordFile, State
 from hami_node.record.writer import RecordWriter
 
 log = logging.getLogger(__name__)
@@ -51,12 +53,12 @@ class ResizeNote:
 
     Attributes:
         id: of the decision about it.
-        before: what the container held before, while the resize is under way; "" once it is over.
+        before: what the container held before, while the resize is under way; () once it is over.
         refusal: why it came to nothing, for people; "" if it did not.
     """
 
     id: str
-    before: str = ""
+    before: ContainerGrants = ()
     refusal: str = ""
 
     @property
@@ -71,12 +73,13 @@ class Entry:
 
     Attributes:
         pod_uid, namespace, pod, container: whose it is; `container` is "" where that is unclear.
-        kind: the container's role, as `ContainerKind` spells it.
+        kind: the container's role.
         vendor: the word of the vendor, as in grants.
         resource: the name that kubelet had for the cards when they were granted.
         device_ids: kubelet's, sorted; () where they are unknown.
-        grants: as the vendor writes one slot in an annotation.
-        parts: as the vendor writes the parts of divided cards; "" for none.
+        grants: what it was granted; () where another plugin serves the cards.
+        problem: why the grants on record can't be read, for people; "" where they can. They stay
+            on record as they are.
         lender: the container whose reservation was used; mostly its own name.
         answer: the response to kubelet as text; "" where it is unknown.
         is_aligned: kubelet knew the cards' NUMA nodes when it admitted the container.
@@ -93,11 +96,11 @@ class Entry:
     container: str
     vendor: str
     resource: str
-    grants: str
+    grants: ContainerGrants
     lender: str
-    kind: str = "app"
+    kind: ContainerKind = ContainerKind.APP
     device_ids: tuple[str, ...] = ()
-    parts: str = ""
+    problem: str = ""
     answer: str = ""
     limiter: str = ""
     is_aligned: bool = False
@@ -111,30 +114,66 @@ class Entry:
         return self.pod_uid, self.container, self.vendor
 
     @property
+    def pod_key(self) -> str:
+        """`namespace/pod`, for people."""
+        return f"{self.namespace}/{self.pod}"
+
+    @property
     def name(self) -> str:
         """`namespace/pod/container`, for messages."""
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What `load` found: how many entries, and what is wrong; "" for a whole record."""
+@dataclass(frozen=True, slots=True)
+class GrantCodec:
+    """How each vendor's grants are written: as one slot of an annotation, and their parts beside.
 
-    state: State
-    entries: int = 0
-    problem: str = ""
+    Attributes:
+        encode: the two texts of a vendor's grants, by its word.
+        decode: the grants of a vendor's two texts; raises WireError.
+    """
 
-    @property
-    def is_lost(self) -> bool:
-        """True where there was a record that could not be read."""
-        return self.state in (State.DAMAGED, State.NEWER)
+    encode: Callable[[str, ContainerGrants], tuple[str, str]]
+    decode: Callable[[str, str, str], ContainerGrants]
+
+
+class _Note(msgspec.Struct, kw_only=True):
+    id: str
+    before: str = ""
+    refusal: str = ""
+
+
+class _Row(msgspec.Struct, kw_only=True):
+    """An entry in the file, in this order: version 1."""
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    vendor: str
+    resource: str
+    grants: str
+    lender: str
+    kind: str = ContainerKind.APP
+    device_ids: tuple[str, ...] = ()
+    parts: str = ""
+    answer: str = ""
+    limiter: str = ""
+    is_aligned: bool = False
+    time_s: float = 0.0
+    source: Source = Source.SERVED
+    resize: _Note | None = None
 
 
 class _Payload(msgspec.Struct):
-    entries: tuple[Entry, ...]
+    entries: tuple[msgspec.Raw, ...]
 
 
-_DECODER: Final = msgspec.json.Decoder(_Payload)
+_AS_WRITTEN: Final = tuple(
+    name for name in _Row.__struct_fields__ if name not in {"grants", "parts", "kind", "resize"}
+)
+_PAYLOADS: Final = msgspec.json.Decoder(_Payload)
+_ROWS: Final = msgspec.json.Decoder(_Row)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -144,40 +183,42 @@ class Ledger:
     def __init__(
         self,
         file: RecordFile,
+        codec: GrantCodec,
         *,
         disk_timeout_s: float = DISK_TIMEOUT_S,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the entries in `file`; nothing is read yet. `on_failure`: it can't be written."""
-        self._on_failure, self._disk_timeout_s = on_failure, disk_timeout_s
+        self._codec, self._on_failure, self._disk_timeout_s = codec, on_failure, disk_timeout_s
         self._disk = RecordWriter(file, is_synced_later=True)
         self._lock = threading.Lock()
         # Replaced as a whole by each change, so that readers need no lock.
         self._entries: Mapping[Key, Entry] = {}
         self._encoded: dict[Key, tuple[Entry, bytes]] = {}
+        """Each entry as it stands in the file: what was read is written again to the byte."""
         self.was_lost = False
         """What is adopted now was on a record that could not be read."""
 
     # -- reading -----------------------------------------------------------------------------------
-    def load(self) -> Found:
-        """Read the file, in place of what is in memory.
-
-        Whatever is wrong with it is returned, and the entries are those that could be read.
+    def load(self) -> Loaded:
+        """Read the file, in place of what is in memory; what was found, without the payload.
 
         Raises:
             RecordError: its disk does not answer.
         """
         with self._lock:
             loaded = self._disk.load()
-            state, problem = loaded.state, loaded.problem
-            entries: tuple[Entry, ...] = ()
+            found = replace(loaded, payload=None)
+            read: list[tuple[Entry, bytes]] = []
             if loaded.payload is not None:
                 try:
-                    entries = _DECODER.decode(loaded.payload).entries
+                    rows = _PAYLOADS.decode(loaded.payload).entries
+                    read = [(self._entry(_ROWS.decode(row)), bytes(row)) for row in rows]
                 except msgspec.MsgspecError as e:
-                    state, problem = State.DAMAGED, f"the record is whole, but not understood: {e}"
-            self._entries = {entry.key: entry for entry in entries}
-            found = Found(state=state, entries=len(self._entries), problem=problem)
+                    problem = f"the record is whole, but not understood: {e}"
+                    found = Loaded(state=State.DAMAGED, problem=problem)
+            self._entries = {entry.key: entry for entry, _ in read}
+            self._encoded = {entry.key: (entry, text) for entry, text in read}
             self.was_lost = found.is_lost
             return found
 
@@ -296,8 +337,51 @@ class Ledger:
     def _text(self, entry: Entry) -> bytes:
         encoded = self._encoded.get(entry.key)
         if encoded is None or encoded[0] is not entry:
-            encoded = self._encoded[entry.key] = entry, _ENCODER.encode(entry)
+            encoded = self._encoded[entry.key] = entry, _ENCODER.encode(self._row(entry))
         return encoded[1]
 
     def _pod_bytes(self, uid: str, entries: Mapping[Key, Entry]) -> int:
         return sum(len(self._text(entry)) for entry in entries.values() if entry.pod_uid == uid)
+
+    # -- the form in the file ----------------------------------------------------------------------
+    def _row(self, entry: Entry) -> _Row:
+        note, written = entry.resize, None
+        if note is not None:
+            before = self._codec.encode(entry.vendor, note.before)[0] if note.is_open else ""
+            written = _Note(id=note.id, before=before, refusal=note.refusal)
+        grants, parts = self._codec.encode(entry.vendor, entry.grants)
+        return _Row(
+            **{name: getattr(entry, name) for name in _AS_WRITTEN},
+            grants=grants,
+            parts=parts,
+            kind=entry.kind,
+            resize=written,
+        )
+
+    def _entry(self, row: _Row) -> Entry:
+        """Grants that can't be read are none, and are said once."""
+        grants, before = ContainerGrants(), ContainerGrants()
+        note, problem = row.resize, ""
+        try:
+            grants = self._codec.decode(row.vendor, row.grants, row.parts)
+            if note is not None and note.before:
+                before = self._codec.decode(row.vendor, note.before, "")
+        except WireError as e:
+            name, problem = f"{row.namespace}/{row.pod}/{row.container}", str(e)
+            log.error("entry_unreadable", extra=kv(container=name, error=problem))  # noqa: TRY400
+        return Entry(
+            **{name: getattr(row, name) for name in _AS_WRITTEN},
+            grants=grants,
+            problem=problem,
+            kind=_kind(row.kind),
+            resize=None
+            if note is None
+            else ResizeNote(id=note.id, before=before, refusal=note.refusal),
+        )
+
+
+def _kind(word: str) -> ContainerKind:
+    try:
+        return ContainerKind(word)
+    except ValueError:
+        return ContainerKind.APP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import Final
 
 from hami_node.errors import RecordError
@@ -110,8 +111,8 @@ class RecordWriter:
         )
 
     def _run(self) -> None:
-        is_left = True
-        while is_left:
+        """Write the newest payload, and what comes meanwhile; then sync it, if that is due."""
+        while True:
             with self._changed:
                 number, payload = self._given, self._payload
             error = self._attempt(payload)
@@ -120,10 +121,20 @@ class RecordWriter:
                 if error is None:
                     self._written, self._has_complained = number, False
                 self._changed.notify_all()
-            if isinstance(error, RecordError) and self._is_retried:
-                self._is_newer_in(self._retry_s, number)
-            else:
-                is_left = self._is_left(number, is_unsynced=error is None and self._is_synced_later)
+                is_again = isinstance(error, RecordError) and self._is_retried
+                is_unsynced = error is None and self._is_synced_later
+                pause_s = self._retry_s if is_again else SYNC_S if is_unsynced else 0.0
+                is_newer = self._changed.wait_for(partial(self._is_newer, number), pause_s)
+            if is_unsynced and not is_newer:
+                self._sync()
+            with self._changed:
+                self._is_running = is_again or self._is_newer(number)
+                if not self._is_running:
+                    self._payload = b""
+                    return
+
+    def _is_newer(self, number: int) -> bool:
+        return self._given > number
 
     def _attempt(self, payload: bytes) -> BaseException | None:
         try:
@@ -134,19 +145,8 @@ class RecordWriter:
             return e
         return None
 
-    def _is_left(self, number: int, *, is_unsynced: bool) -> bool:
-        """Sync what is written, unless something newer comes; True if it does."""
-        if is_unsynced and not self._is_newer_in(SYNC_S, number):
-            try:
-                self._file.sync()
-            except RecordError as e:
-                log.warning("record_not_synced", extra=kv(error=str(e)))
-        with self._changed:
-            self._is_running = self._given > number
-            if not self._is_running:
-                self._payload = b""
-            return self._is_running
-
-    def _is_newer_in(self, seconds: float, number: int) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._given > number, seconds)
+    def _sync(self) -> None:
+        try:
+            self._file.sync()
+        except RecordError as e:
+            log.warning("record_not_synced", extra=kv(error=str(e)))

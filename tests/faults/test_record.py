@@ -23,6 +23,7 @@ from hami_node.record.ledger import Ledger
 from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.fakes.cards import MEMORY_MIB, uuid
+from tests.fakes.ledgers import CODEC, grants_text, ledger_in
 from tests.fakes.pods import Box, Part
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig, inside, launch
@@ -70,14 +71,19 @@ def entries(rig: Rig) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as copy:
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(file_of(rig), copy)
-        ledger = Ledger(RecordFile(Path(copy), "grants"))
-        ledger.load()
+        ledger = ledger_in(Path(copy))
     return {entry.pod: entry.source.value for entry in ledger.entries()}
 
 
 def wait_recorded(rig: Rig, **wanted: str) -> None:
     """Wait until the file has just these pods, by source."""
     eventually(lambda: entries(rig) == wanted, LIMIT_S)
+
+
+def eventual_events(rig: Rig) -> list[str]:
+    """What the Events about a lost record say, once there are some."""
+    eventually(lambda: rig.events("RecordRebuilt"), LIMIT_S)
+    return rig.events("RecordRebuilt")
 
 
 def file_of(rig: Rig) -> Path:
@@ -90,12 +96,10 @@ def test_record_is_what_kubelet_was_answered(node: Rig) -> None:
     node.start()
     place(node, "p", 1)
     answer = node.admit("p")
-    ledger = Ledger(RecordFile(node.record, "grants"))
-    ledger.load()
-    (entry,) = ledger.entries()
+    (entry,) = ledger_in(node.record).entries()
     assert (entry.pod_uid, entry.name, entry.lender) == ("uid-p", "default/p/main", "main")
     assert entry.device_ids == answer.device_ids["main"]
-    assert entry.grants == f"{uuid(1)},NVIDIA,{MOST_MIB},0:;"
+    assert grants_text(entry) == f"{uuid(1)},NVIDIA,{MOST_MIB},0:;"
     assert entry.limiter == "v2.9.0"
     recorded = answer_of(entry)
     assert recorded is not None
@@ -108,7 +112,7 @@ def test_record_is_what_kubelet_was_answered(node: Rig) -> None:
     "R1",
     fault="the record is damaged while the daemon is down",
     happens="it is kept aside, and rebuilt from kubelet's list and the pods before anything is "
-    "served; log and metric say so",
+    "served; log, metric and an Event about the node say so",
 )
 def test_damaged_record_is_rebuilt(rig: Rig) -> None:
     rig.stop()
@@ -119,7 +123,9 @@ def test_damaged_record_is_rebuilt(rig: Rig) -> None:
     rig.start()
     wait_recorded(rig, old="rebuilt")
     eventually(lambda: rig.metric("record_rebuilt_total", reason="damaged") == 1, LIMIT_S)
-    assert (rig.record / "grants.damaged").read_bytes() == bytes(raw)
+    aside = rig.record / "grants.damaged"
+    assert aside.read_bytes() == bytes(raw)
+    assert f"it is kept as {aside}: " in eventual_events(rig)[0]
     assert_old_keeps_its_card(rig)
 
 
@@ -134,6 +140,7 @@ def test_missing_record_running_pods_are_adopted(rig: Rig) -> None:
     rig.start()
     wait_recorded(rig, old="adopted")
     eventually(lambda: rig.metric("record_rebuilt_total", reason="missing") == 1, LIMIT_S)
+    assert not rig.events("RecordRebuilt"), "nothing was lost"
     assert_old_keeps_its_card(rig)
 
 
@@ -199,8 +206,7 @@ def test_unwritable_folder_refuses_and_the_daemon_starts_all_the_same(rig: Rig) 
 @pytest.mark.parametrize("time_s", [0.0, 4e9])
 def test_clock_jumps_and_entries_stay(rig: Rig, time_s: float) -> None:
     rig.stop()
-    ledger = Ledger(RecordFile(rig.record, "grants"))
-    ledger.load()
+    ledger = ledger_in(rig.record)
     for entry in ledger.entries():
         ledger.put(replace(entry, time_s=time_s))
     rig.start()
@@ -211,12 +217,9 @@ def test_clock_jumps_and_entries_stay(rig: Rig, time_s: float) -> None:
 WRITER = """
     import sys
     from pathlib import Path
-    from hami_node.record.file import RecordFile
-    from hami_node.record.ledger import Ledger
-    from tests.fakes.ledgers import an_entry
+    from tests.fakes.ledgers import an_entry, ledger_in
 
-    ledger = Ledger(RecordFile(Path(sys.argv[1]), "grants"))
-    ledger.load()
+    ledger = ledger_in(Path(sys.argv[1]))
     first = int(sys.argv[2])
     for n in range(first, first + 100_000):
         ledger.put(an_entry(f"p{n}", answer="x" * 2000))
@@ -246,7 +249,7 @@ def test_killed_at_any_moment_every_answer_is_on_record(tmp_path: Path) -> None:
             rest = [line for line in answers if line.endswith("\n")]
         writer.wait(LIMIT_S)
         last = int(rest[-1]) if rest else last
-        ledger = Ledger(RecordFile(tmp_path / "r", "grants"))
+        ledger = Ledger(RecordFile(tmp_path / "r", "grants"), CODEC)
         assert ledger.load().state is State.WHOLE
         pods = {entry.pod for entry in ledger.entries()}
         assert {
@@ -292,14 +295,20 @@ def test_killed_between_record_and_answer_the_slice_is_free_again(
 @shows(
     "R7",
     fault="the record is of a newer version: the daemon was rolled back",
-    happens="it is kept aside, and rebuilt; the newer version finds it again",
+    happens="it is kept aside, and rebuilt; log, metric and an Event about the node say so, and "
+    "the newer version finds it again",
 )
 def test_newer_record_is_kept_aside_and_rebuilt(rig: Rig) -> None:
     rig.stop()
     RecordFile(rig.record, "grants", version=2).save(b"of the future")
+    newer = file_of(rig).read_bytes()
     rig.start()
     eventually(lambda: rig.metric("record_rebuilt_total", reason="newer") == 1, LIMIT_S)
-    assert (rig.record / "grants.v2.newer").exists()
+    aside = rig.record / "grants.v2.newer"
+    assert aside.read_bytes() == newer
+    (why,) = eventual_events(rig)
+    assert f"is of the newer format 2; it is kept as {aside}: what containers hold was read" in why
+    wait_recorded(rig, old="rebuilt")
     assert_old_keeps_its_card(rig)
 
 

@@ -21,6 +21,7 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.phases import Phases
 from hami_node.node.cards.preference import CardChoice
 from hami_node.node.holdings.live_use import LiveUse
+from hami_node.node.holdings.recorded import grant_codec
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.file import RecordFile
 from hami_node.record.ledger import Ledger
@@ -161,8 +162,8 @@ class AllocatingDaemon:
         )
         self.view = WatchedCluster.of_node(self.kube, NODE, clock)
         kube, watched = fate.mortal(self.kube), Veiled(self.view, world.hidden)
-        self.ledger = Ledger(MortalRecord(world, "grants", fate))
         served = (nvidia_protocol(),)
+        self.ledger = Ledger(MortalRecord(world, "grants", fate), grant_codec(served))
         self.live = LiveUse(watched=watched, vendors=served, ledger=self.ledger, clock=clock)
         self.one_at_a_time = threading.Lock()
         cluster: Any = SimpleNamespace(

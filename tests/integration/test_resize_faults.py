@@ -19,6 +19,7 @@ from hami_node.wire import names
 from hami_node.wire.handshake import encode_read_by
 from hami_node.wire.resize import Approval, decision_id, encode_approval
 from tests.fakes.cards import MEMORY_MIB, uuid
+from tests.fakes.ledgers import CODEC, grants_text
 from tests.fakes.limited import LimitedContainer
 from tests.fakes.pods import NODE, Box, Part
 from tests.fakes.waiting import eventually
@@ -87,7 +88,7 @@ class Approved(Cluster):
         assert self.rig.daemon.cluster is not None
         entry = self.rig.daemon.cluster.ledger.find(f"uid-{name}", container, "NVIDIA")
         assert entry is not None
-        return entry.grants
+        return grants_text(entry)
 
     def keeps(self, name: str, new: str) -> None:
         """Check that the pod holds just this: by the record and by its reservation."""
@@ -272,7 +273,7 @@ def test_write_that_is_refused_is_made_later(cluster: Approved, what: int | str)
 
 def on_disk(rig: Rig) -> Ledger:
     """The record as the next daemon will read it."""
-    ledger = Ledger(RecordFile(rig.record, "grants"))
+    ledger = Ledger(RecordFile(rig.record, "grants"), CODEC)
     ledger.load()
     return ledger
 
@@ -343,7 +344,7 @@ def test_kill_at_any_step_changes_nothing_in_the_end(
         node.stop()
         entry = on_disk(node).find("uid-a", "main", "NVIDIA")
         assert entry is not None
-        counted = int(entry.grants.split(",")[2])
+        counted = entry.grants[0].memory_mib
         assert cluster.a.limit_mib() <= counted, "more in force than counted"
         kills += 1
         fuse.left = kills

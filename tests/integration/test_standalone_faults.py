@@ -48,7 +48,7 @@ def entries(rig: ShareRig) -> dict[str, Entry]:
 
 def granted_mib(rig: ShareRig) -> int:
     """All memory on record, in MiB."""
-    return sum(int(entry.grants.split(",")[2]) for entry in entries(rig).values())
+    return sum(grant.memory_mib for entry in entries(rig).values() for grant in entry.grants)
 
 
 def file_of(rig: ShareRig) -> Path:

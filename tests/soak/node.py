@@ -15,6 +15,7 @@ from hami_node.simulate.kubelet import _RefusedError
 from hami_node.vendors.nvidia.regions.region_layouts import LAYOUTS
 from hami_node.wire.objects import decode_pod
 from tests.bench.daemon_rig import CARDS, RESOURCE, SLOTS, DaemonRig
+from tests.fakes.ledgers import CODEC
 from tests.fakes.made_region import MadeRegion
 from tests.fakes.waiting import eventually
 from tests.faults.process import page, port_of
@@ -174,7 +175,7 @@ class BusyNode:
 
     def entries(self) -> dict[str, Entry]:
         """The ledger's entries by pod, read from its file."""
-        ledger = Ledger(RecordFile(self.rig.root / "record", NAME))
+        ledger = Ledger(RecordFile(self.rig.root / "record", NAME), CODEC)
         found = ledger.load()
         assert not found.problem, found
         return {entry.pod: entry for entry in ledger.entries()}

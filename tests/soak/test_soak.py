@@ -50,7 +50,7 @@ def drift(node: BusyNode) -> list[str]:
     wanted = {name: (UUIDS[card], mib) for name, (card, mib) in node.running.items()}
     listed = node.holders()
     entries = {
-        name: (entry.grants.split(",")[0], int(entry.grants.split(",")[2]), entry.device_ids)
+        name: (entry.grants[0].uuid, entry.grants[0].memory_mib, entry.device_ids)
         for name, entry in node.entries().items()
     }
     texts = {name: tuple(text.split(",")[:3:2]) for name, text in node.annotated().items()}

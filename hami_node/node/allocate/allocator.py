@@ -37,7 +37,7 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
 from hami_node.node.allocate.shares import ShareTerms
 from hami_node.node.allocate.terms import AllocateRules, CardState, ReservedTerms, Terms
-from hami_node.node.holdings.recorded import answer_text, grants_text
+from hami_node.node.holdings.recorded import answer_text
 from hami_node.node.identity.candidate import Candidate
 from hami_node.node.identity.identity import CHOICE_S, Identity
 from hami_node.node.identity.refusals import RECREATE, sentence
@@ -227,18 +227,16 @@ class PodAllocator:
         self, candidate: Candidate, device_ids: Sequence[str], response: ContainerResponse
     ) -> Entry:
         pod, vendor = candidate.pod, candidate.vendor
-        grants, parts = grants_text(vendor, candidate.grants)
         return Entry(
             pod_uid=pod.uid,
             namespace=pod.namespace,
             pod=pod.name,
             container=candidate.container.name,
-            kind=candidate.container.kind.value,
+            kind=candidate.container.kind,
             vendor=vendor.cards.word,
             resource=self._resource.name,
             device_ids=tuple(sorted(device_ids)),
-            grants=grants,
-            parts=parts,
+            grants=candidate.grants,
             lender=candidate.lender,
             answer=answer_text(response),
             limiter=response.limiter_version,

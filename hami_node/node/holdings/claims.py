@@ -1,19 +1,22 @@
-"""What pods hold by their annotations. The ledger takes it over where it has no entry yet."""
+"""What pods hold by their annotations, or of fixed shares by the device IDs that kubelet lists.
+
+The ledger takes it over where it has no entry yet.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from hami_node.errors import WireError
 from hami_node.logs import kv
-from hami_node.model import ContainerGrants, ContainerKind, Pod
-from hami_node.node.holdings.recorded import grants_text
+from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid
 from hami_node.record.ledger import Entry, Source
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.protocol import VendorProtocol
-from hami_node.wire.reservation import counts_of
+from hami_node.wire.reservation import count_of, counts_of
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +29,16 @@ ListedIds = Mapping[str, frozenset[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a pod holds of one vendor's cards by its annotations.
+    """What a pod holds of one vendor's cards.
 
     Attributes:
         resource: the resource that its containers ask for; the vendor may have renamed it since.
+        held: by its annotations; nothing of fixed shares, which are in none.
     """
 
     vendor: VendorProtocol
     resource: str
-    held: HeldGrants
+    held: HeldGrants = field(default_factory=HeldGrants)
 
     @property
     def word(self) -> str:
@@ -148,6 +152,30 @@ def _flat(ids: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for names in ids for name in names)
 
 
+def listed_entries(
+    pod: Pod,
+    vendors: Iterable[VendorProtocol],
+    cards: Mapping[Uuid, Device],
+    listed: ListedIds,
+    source: Source,
+) -> Iterator[Entry]:
+    """An entry for each container that kubelet lists with fixed shares of cards of this node."""
+    for vendor in vendors:
+        for item in pod.containers:
+            for resource in item.limits:
+                if not vendor.is_fixed(resource) or not count_of(item, resource):
+                    continue
+                ids = ids_of(listed, item.name, resource)
+                if not ids:
+                    continue
+                try:
+                    grants = vendor.fixed_grants(resource, ids, cards)
+                except WireError:
+                    continue  # a card, or an instance, that is not there: it counts once it is
+                claim = Claim(vendor=vendor, resource=resource)
+                yield _entry(pod, claim, item.name, grants, ids, source)
+
+
 def _entry(
     pod: Pod,
     claim: Claim,
@@ -156,19 +184,17 @@ def _entry(
     ids: Collection[str],
     source: Source,
 ) -> Entry:
-    text, parts = grants_text(claim.vendor, grants)
     kinds = {item.name: item.kind for item in pod.containers}
     return Entry(
         pod_uid=pod.uid,
         namespace=pod.namespace,
         pod=pod.name,
         container=container,
-        kind=kinds.get(container, ContainerKind.APP).value,
+        kind=kinds.get(container, ContainerKind.APP),
         vendor=claim.word,
         resource=claim.resource,
         device_ids=tuple(sorted(set(ids))),
-        grants=text,
-        parts=parts,
+        grants=grants,
         lender=container,
         source=source,
     )

@@ -7,8 +7,7 @@ kubelet does not list its IDs any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hami_node.model import Pod
 from hami_node.ports import HeldContainer
@@ -18,20 +17,6 @@ Name = tuple[str, str]
 """(namespace, name) of a pod."""
 Id = tuple[str, str]
 """A resource and a device ID of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A pod with entries in the ledger; the API server may not have it any more."""
-
-    uid: str
-    namespace: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, for people."""
-        return f"{self.namespace}/{self.name}"
 
 
 class Endings:
@@ -89,53 +74,45 @@ class Endings:
         """True for a pod whose annotations count: the API server has it, and it has not ended."""
         return uid not in self._ended and uid not in self._gone
 
-    def is_over(self, holder: Holder, entries: Sequence[Entry]) -> bool:
-        """True when the pod holds nothing any more; `entries` are all of the ledger."""
-        if holder.uid in self._ended:
+    def is_over(self, one: Entry, entries: Sequence[Entry]) -> bool:
+        """True when the pod of `one` holds nothing any more; `entries` are all of the ledger."""
+        uid = one.pod_uid
+        if uid in self._ended:
             return True
-        is_gone = holder.uid in self._gone or holder.uid in self._vanished
-        return is_gone and self._listed is not None and not self.is_listed(holder, entries)
+        is_gone = uid in self._gone or uid in self._vanished
+        return is_gone and self._listed is not None and not self.is_listed(one, entries)
 
-    def is_listed(self, holder: Holder, entries: Sequence[Entry]) -> bool:
-        """True when kubelet's last list has device IDs of this very pod.
+    def is_listed(self, one: Entry, entries: Sequence[Entry]) -> bool:
+        """True when kubelet's last list has device IDs of the very pod of `one`.
 
         The list names no uid: IDs that are on record for a namesake are the namesake's.
         """
-        there = frozenset[Id]().union(*self._under(holder.namespace, holder.name).values())
-        there -= _of_namesakes(holder, entries)
-        own = [entry for entry in entries if entry.pod_uid == holder.uid]
+        there = frozenset[Id]().union(
+            *self.listed(one.pod_uid, (one.namespace, one.pod), entries).values()
+        )
+        own = [entry for entry in entries if entry.pod_uid == one.pod_uid]
         if not all(entry.device_ids for entry in own):
             resources = {entry.resource for entry in own}
             return any(resource in resources for resource, _ in there)
         return bool(there & _ids(own))
 
     def listed(
-        self, holder: Holder, entries: Sequence[Entry]
+        self, uid: str, name: Name, entries: Iterable[Entry]
     ) -> Mapping[str, frozenset[tuple[str, str]]]:
         """What kubelet's last list has for the containers of this very pod."""
-        there = self._under(holder.namespace, holder.name)
-        others = _of_namesakes(holder, entries) if there else frozenset()
+        there = (self._listed or {}).get(name, {})
+        others = _of_namesakes(uid, name, entries) if there else frozenset()
         return {container: ids - others for container, ids in there.items()}
 
-    def _under(self, namespace: str, name: str) -> Mapping[str, frozenset[Id]]:
-        return (self._listed or {}).get((namespace, name), {})
+
+def one_of_each_pod(entries: Iterable[Entry]) -> Collection[Entry]:
+    """An entry of each pod, which stands for the pod."""
+    return {entry.pod_uid: entry for entry in entries}.values()
 
 
-def holders_in(entries: Iterable[Entry]) -> tuple[Holder, ...]:
-    """The pods of these entries, each once."""
-    found = {
-        entry.pod_uid: Holder(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
-        for entry in entries
-    }
-    return tuple(found.values())
-
-
-def _of_namesakes(holder: Holder, entries: Iterable[Entry]) -> frozenset[Id]:
+def _of_namesakes(uid: str, name: Name, entries: Iterable[Entry]) -> frozenset[Id]:
     return _ids(
-        entry
-        for entry in entries
-        if (entry.namespace, entry.pod) == (holder.namespace, holder.name)
-        and entry.pod_uid != holder.uid
+        entry for entry in entries if (entry.namespace, entry.pod) == name and entry.pod_uid != uid
     )
 
 

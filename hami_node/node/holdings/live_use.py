@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
-from hami_node.errors import WireError
 from hami_node.logs import kv
 from hami_node.model import ContainerGrants, ContainerKind, Device, Pod, Uuid, is_own_id, own_ids
-from hami_node.node.holdings.claims import Claims, entries_of, ids_of
-from hami_node.node.holdings.endings import Endings, Holder, holders_in
-from hami_node.node.holdings.fixed import listed_entries
+from hami_node.node.holdings.claims import Claims, entries_of, ids_of, listed_entries
+from hami_node.node.holdings.endings import Endings, one_of_each_pod
 from hami_node.node.holdings.newest_pods import NewestPods
-from hami_node.node.holdings.recorded import grants_of
 from hami_node.ports import Clock, HeldContainer, Watched
-from hami_node.record.ledger import Entry, Key, Ledger, Source
+from hami_node.record.ledger import Entry, Ledger, Source
 from hami_node.vendors.holding import keeps_inits
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.reservation import are_inits_over
@@ -71,7 +68,6 @@ class LiveUse:
         self._ledger, self._clock = ledger, clock
         self._endings = Endings()
         self._built: dict[str, tuple[_Basis, PodGrants]] = {}
-        self._decoded: dict[Key, tuple[Entry, ContainerGrants]] = {}
         self._usage = NodeUsage()
         self._devices: tuple[Device, ...] = ()
         self._counted: dict[str, PodGrants] = {}
@@ -81,9 +77,9 @@ class LiveUse:
         """Our patch was answered with this pod; an earlier pod of its name is gone."""
         with self._lock:
             self._newest.patched(pod)
-            for holder in holders_in(self._ledger.entries()):
-                if holder.key == pod.key and holder.uid != pod.uid:
-                    self._endings.gone(holder.uid)
+            for one in one_of_each_pod(self._ledger.entries()):
+                if one.pod_key == pod.key and one.pod_uid != pod.uid:
+                    self._endings.gone(one.pod_uid)
 
     def noticed(self, pod: Pod) -> None:
         """A pod that a call is for: it is there, though the watch may not show it yet."""
@@ -108,44 +104,47 @@ class LiveUse:
     def refresh(self) -> bool:
         """Apply what the watch shows, without kubelet's list. True if the ledger has changed."""
         with self._settling:
-            return self._bring_up_to_date(lambda holder, _: self._endings.has_ended(holder.uid))
+            return self._bring_up_to_date(lambda one, _: self._endings.has_ended(one.pod_uid))
 
-    def ended_as(self, holder: Holder, now: Pod | None) -> bool:
-        """Apply what the API server has under a pod's name now; True if the pod holds no more."""
-        is_gone = now is None or now.uid != holder.uid
+    def ended_as(self, one: Entry, now: Pod | None) -> bool:
+        """Apply what the API server has now under the name of the pod of `one`.
+
+        True if that pod holds no more.
+        """
+        uid = one.pod_uid
         with self._lock:
-            if now is not None and not is_gone and now.is_over:
-                self._endings.ended(holder.uid)
-            elif is_gone:
-                self._endings.gone(holder.uid)
-            is_over = self._endings.is_over(holder, self._ledger.entries())
+            if now is None or now.uid != uid:
+                self._endings.gone(uid)
+            elif now.is_over:
+                self._endings.ended(uid)
+            is_over = self._endings.is_over(one, self._ledger.entries())
         if is_over:
-            self._ledger.free({holder.uid})
+            self._ledger.free({uid})
         return is_over
 
     # -- what is held ------------------------------------------------------------------------------
-    def unlisted(self) -> tuple[Holder, ...]:
-        """Pods that hold something, but nothing in kubelet's last list: they may have ended."""
+    def unlisted(self) -> tuple[Entry, ...]:
+        """One entry of each pod that has nothing in kubelet's last list: it may have ended."""
         with self._lock:
             entries = self._looked()[1]
             return tuple(
-                holder
-                for holder in holders_in(entries)
-                if not self._endings.has_ended(holder.uid)
-                and not self._endings.is_listed(holder, entries)
+                one
+                for one in one_of_each_pod(entries)
+                if not self._endings.has_ended(one.pod_uid)
+                and not self._endings.is_listed(one, entries)
             )
 
-    def missing(self) -> tuple[Holder, ...]:
-        """Pods that hold something, but are not in the watch: they may be gone."""
+    def missing(self) -> tuple[Entry, ...]:
+        """One entry of each pod that is not in the watch: it may be gone."""
         with self._lock:
             shown, entries = self._newest.shown(), self._looked()[1]
-            return tuple(holder for holder in holders_in(entries) if holder.uid not in shown)
+            return tuple(one for one in one_of_each_pod(entries) if one.pod_uid not in shown)
 
     def is_listed(self, entry: Entry) -> bool:
         """True where kubelet's last list has device IDs for this very container."""
         with self._lock:
-            holder = Holder(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
-            listed = self._endings.listed(holder, self._ledger.entries())
+            name = entry.namespace, entry.pod
+            listed = self._endings.listed(entry.pod_uid, name, self._ledger.entries())
             return bool(ids_of(listed, entry.container, entry.resource))
 
     def pods(self) -> tuple[Pod, ...]:
@@ -165,8 +164,6 @@ class LiveUse:
         """What each pod holds now, by uid; pods that hold nothing are left out."""
         with self._lock:
             pods, entries = self._looked()
-            if len(self._decoded) > 2 * len(entries):
-                self._decoded = {}
             by_uid: dict[str, list[Entry]] = {}
             for entry in (*entries, *self._unrecorded(pods.values(), entries)):
                 if not self._endings.has_ended(entry.pod_uid):
@@ -182,7 +179,7 @@ class LiveUse:
         """What the containers of a pod were served of a vendor from slots of their own."""
         word = vendor.cards.word
         own = {
-            entry.container: self._read(entry)
+            entry.container: entry.grants
             for entry in self._ledger.of_pod(pod.uid)
             if entry.vendor == word and entry.lender == entry.container
         }
@@ -192,10 +189,10 @@ class LiveUse:
         )
 
     # -- the ledger --------------------------------------------------------------------------------
-    def _bring_up_to_date(self, is_over: Callable[[Holder, Sequence[Entry]], bool]) -> bool:
+    def _bring_up_to_date(self, is_over: Callable[[Entry, Sequence[Entry]], bool]) -> bool:
         with self._lock:
             pods, entries = self._looked()
-            over = {holder.uid for holder in holders_in(entries) if is_over(holder, entries)}
+            over = {one.pod_uid for one in one_of_each_pod(entries) if is_over(one, entries)}
             kept = [entry for entry in entries if entry.pod_uid not in over]
             found = self._unrecorded(pods.values(), kept) if self._endings.has_list else []
             self._claims.keep(pods.keys())
@@ -229,8 +226,8 @@ class LiveUse:
         for pod in pods:
             if not self._endings.counts(pod.uid):
                 continue
-            holder = Holder(uid=pod.uid, namespace=pod.namespace, name=pod.name)
-            there = self._endings.listed(holder, of_name.get((pod.namespace, pod.name), ()))
+            name = pod.namespace, pod.name
+            there = self._endings.listed(pod.uid, name, of_name.get(name, ()))
             listed = {
                 container: frozenset(
                     (resource, name)
@@ -263,32 +260,8 @@ class LiveUse:
         known = self._built.get(uid)
         if known is not None and known[0] == basis:
             return known
-        return basis, self._sum_up(basis)
-
-    def _sum_up(self, basis: _Basis) -> PodGrants:
-        """The grants in the order of the pod's containers, what belongs to none of them at last."""
-        held: dict[str, ContainerGrants] = dict.fromkeys(basis.containers, ())
-        kinds = dict.fromkeys(basis.containers, ContainerKind.APP)
-        for entry in basis.entries:
-            held[entry.container] = (*held.get(entry.container, ()), *self._read(entry))
-            kinds[entry.container] = _kind(entry)
-        return PodGrants(
-            containers=tuple(held.values()),
-            kinds=tuple(kinds.values()),
-            are_inits_over=basis.are_inits_over,
-        )
-
-    def _read(self, entry: Entry) -> ContainerGrants:
-        known = self._decoded.get(entry.key)
-        if known is not None and known[0] is entry:
-            return known[1]
-        vendor, grants = self._vendors.get(entry.vendor), ContainerGrants()
-        try:
-            grants = grants_of(vendor, entry) if vendor is not None else grants
-        except WireError:
-            log.exception("entry_unreadable", extra=kv(container=entry.name))
-        self._decoded[entry.key] = entry, grants
-        return grants
+        held = held_by(entries, basis.containers)
+        return basis, replace(held, are_inits_over=basis.are_inits_over)
 
     def _count(self, devices: tuple[Device, ...], wanted: Mapping[str, PodGrants]) -> None:
         """Update the kept usage: only what changed since the last call is counted."""
@@ -303,8 +276,11 @@ class LiveUse:
         self._counted = dict(wanted)
 
 
-def _kind(entry: Entry) -> ContainerKind:
-    try:
-        return ContainerKind(entry.kind)
-    except ValueError:
-        return ContainerKind.APP
+def held_by(entries: Iterable[Entry], containers: Iterable[str] = ()) -> PodGrants:
+    """A pod's grants in the order of its containers, what belongs to none of them at last."""
+    held: dict[str, ContainerGrants] = dict.fromkeys(containers, ())
+    kinds = dict.fromkeys(held, ContainerKind.APP)
+    for entry in entries:
+        held[entry.container] = (*held.get(entry.container, ()), *entry.grants)
+        kinds[entry.container] = entry.kind
+    return PodGrants(containers=tuple(held.values()), kinds=tuple(kinds.values()))

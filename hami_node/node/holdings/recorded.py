@@ -1,7 +1,8 @@
-"""Grants and answers as the ledger keeps them: text, from which the same values are read."""
+"""Grants and answers as the ledger's file has them: text, from which the same values are read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +10,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Pod, Uuid
-from hami_node.record.ledger import Entry
+from hami_node.record.ledger import Entry, GrantCodec
 from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire.grants import decode_grants, encode_grants
@@ -17,29 +18,30 @@ from hami_node.wire.grants import decode_grants, encode_grants
 _ANSWERS: Final = msgspec.json.Decoder(ContainerResponse)
 
 
-def grants_text(vendor: VendorProtocol, grants: ContainerGrants) -> tuple[str, str]:
-    """One container's grants, and the parts of divided cards that they name, for an entry."""
-    slot = tuple(replace(grant, uuid=Uuid(vendor.uuid_of(grant))) for grant in grants)
-    return encode_grants([slot]), vendor.parts_text([grants])
+def grant_codec(vendors: Iterable[VendorProtocol]) -> GrantCodec:
+    """How these vendors write grants. Of others nothing counts here, and nothing is written."""
+    by_word = {vendor.cards.word: vendor for vendor in vendors}
 
+    def encode(word: str, grants: ContainerGrants) -> tuple[str, str]:
+        vendor = by_word.get(word)
+        if vendor is None:
+            return "", ""
+        slot = tuple(replace(grant, uuid=Uuid(vendor.uuid_of(grant))) for grant in grants)
+        return encode_grants([slot]), vendor.parts_text([grants])
 
-def grants_of(vendor: VendorProtocol, entry: Entry) -> ContainerGrants:
-    """The grants of an entry of that vendor.
+    def decode(word: str, grants: str, parts: str) -> ContainerGrants:
+        vendor = by_word.get(word)
+        if vendor is None:
+            return ()
+        keys = vendor.keys.grants
+        slots = decode_grants(grants, keys.allocated, keys.vendor)
+        if len(slots) != 1:
+            raise WireError("grants of the record", grants, "not the grants of one container")
+        notes = {keys.parts: parts} if keys.parts else {}
+        stub = Pod(uid="", namespace="", name="", annotations=notes)
+        return vendor.with_parts(stub, slots)[0]
 
-    Raises:
-        WireError: they can't be read.
-    """
-    keys = vendor.keys.grants
-    slots = decode_grants(entry.grants, keys.allocated, keys.vendor)
-    if len(slots) != 1:
-        raise WireError("grants of the record", entry.grants, "not the grants of one container")
-    stub = Pod(
-        uid=entry.pod_uid,
-        namespace=entry.namespace,
-        name=entry.pod,
-        annotations={keys.parts: entry.parts} if keys.parts else {},
-    )
-    return vendor.with_parts(stub, slots)[0]
+    return GrantCodec(encode, decode)
 
 
 def answer_text(answer: ContainerResponse) -> str:

@@ -11,11 +11,10 @@ from types import MappingProxyType
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.check import is_free
-from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants
+from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
-from hami_node.model import ContainerGrants, ContainerKind, Device, Uuid, own_ids
-from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.holdings.recorded import grants_of
+from hami_node.model import ContainerKind, Device, Uuid, own_ids
+from hami_node.node.holdings.live_use import LiveUse, held_by
 from hami_node.node.resource import NodeResource
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.record.ledger import Entry, Ledger
@@ -167,21 +166,15 @@ def fixed_use(
 ) -> Mapping[Uuid, DeviceUsage]:
     """What containers hold of these cards as fixed shares; other cards are left out."""
     by_word = {vendor.cards.word: vendor for vendor in vendors}
-    pods: dict[str, list[tuple[ContainerGrants, ContainerKind]]] = {}
+    pods: dict[str, list[Entry]] = {}
     for entry in entries:
         vendor = by_word.get(entry.vendor)
-        if vendor is None or not vendor.is_fixed(entry.resource):
-            continue
-        try:
-            held = grants_of(vendor, entry), ContainerKind(entry.kind)
-        except (WireError, ValueError):
-            continue  # whoever reads the ledger for its sums reports it
-        pods.setdefault(entry.pod_uid, []).append(held)
+        if vendor is not None and vendor.is_fixed(entry.resource) and not entry.problem:
+            pods.setdefault(entry.pod_uid, []).append(entry)
     usage = NodeUsage(cards)
-    for uid, held_by in pods.items():
-        held_by.sort(key=lambda held: held[1] is ContainerKind.APP)  # as in a pod
-        grants, kinds = zip(*held_by, strict=True)
-        usage.add(uid, PodGrants(containers=grants, kinds=kinds))
+    for uid, held in pods.items():
+        held.sort(key=lambda entry: entry.kind is ContainerKind.APP)  # as in a pod
+        usage.add(uid, held_by(held))
     return MappingProxyType({uuid: use for uuid, use in usage.cards.items() if use.slots_used})
 
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from hami_node.errors import KubeError, KubeletError, NotFound
 from hami_node.logs import kv
-from hami_node.node.holdings.endings import Holder
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.ports import Kube, PodResources
-from hami_node.record.ledger import Found, Ledger
+from hami_node.record.file import Loaded
+from hami_node.record.ledger import Entry, Ledger
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Settler:
         kubelet and the API server are asked only about pods that the watch lacks.
         """
         has_changed = self._live.refresh()
-        missing = {holder.uid for holder in self._live.missing()}
+        missing = {one.pod_uid for one in self._live.missing()}
         if not missing:
             return has_changed
         try:
@@ -65,35 +65,35 @@ class Settler:
         except KubeletError as e:
             log.debug("not_settled", extra=kv(error=str(e)))
             return has_changed
-        unsure = [holder for holder in self._live.unlisted() if holder.uid in missing]
-        for holder in unsure[:MAX_ASKED]:
-            has_changed = self._ask(holder) or has_changed
+        unsure = [one for one in self._live.unlisted() if one.pod_uid in missing]
+        for one in unsure[:MAX_ASKED]:
+            has_changed = self._ask(one) or has_changed
         return has_changed
 
-    def _ask(self, holder: Holder) -> bool:
-        """Read a pod; True if it has ended."""
+    def _ask(self, one: Entry) -> bool:
+        """Read the pod of an entry; True if it has ended."""
         try:
-            now = self._kube.read_pod(holder.namespace, holder.name)
+            now = self._kube.read_pod(one.namespace, one.pod)
         except NotFound:
             now = None
         except KubeError as e:
-            log.debug("holder_not_read", extra=kv(pod=holder.key, error=str(e)))
+            log.debug("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
             return False
-        return self._live.ended_as(holder, now)
+        return self._live.ended_as(one, now)
 
 
 def complete_record(
-    found: Found, ledger: Ledger, settler: Settler, on_rebuilt: Callable[[str], None]
+    found: Loaded, ledger: Ledger, settler: Settler, on_rebuilt: Callable[[Loaded], None]
 ) -> None:
     """Add what the ledger lacks, before the first Allocate is answered.
 
-    `found` is what was read of it; `on_rebuilt` is called with the state of a record that had to be
-    rebuilt.
+    `found` is what was read of it; `on_rebuilt` is called with it where it had to be rebuilt.
     """
+    read = len(ledger.entries())
     settler.begin()
-    read, known = found.entries, len(ledger.entries())
+    known = len(ledger.entries())
     if found.is_lost or (found.problem and known):
-        on_rebuilt(found.state.value)
+        on_rebuilt(found)
         log.warning("record_rebuilt", extra=kv(why=found.problem, read=read, added=known - read))
     else:
         log.info("record_read", extra=kv(read=read, added=known - read))

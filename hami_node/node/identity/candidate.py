@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hami_node.errors import NoPendingPod, WireError
+from hami_node.errors import NoPendingPod
 from hami_node.model import Container, ContainerGrants, ContainerKind, Pod
-from hami_node.node.holdings.recorded import answer_of, grants_of
+from hami_node.node.holdings.recorded import answer_of
 from hami_node.node.identity.init_borrowing import lenders
 from hami_node.record.ledger import Entry
 from hami_node.vendors.held_grants import HeldGrants
@@ -123,24 +123,19 @@ def repeat_of(
     vendor: VendorProtocol, pod: Pod, container: Container, held: HeldGrants, entry: Entry
 ) -> Candidate:
     """A container that the ledger has: whatever its annotations say, it gets the same again."""
-    grants: ContainerGrants = ()
-    problem = ""
-    try:
-        grants = grants_of(vendor, entry)
-    except WireError as e:
-        problem = f"the record of its grants can't be read ({e})"
+    why = entry.problem
     return Candidate(
         pod=pod,
         container=container,
         vendor=vendor,
         held=held,
         lender=entry.lender,
-        loan=grants,
+        loan=entry.grants,
         is_repeat=True,
         answer=answer_of(entry),
         is_resized=entry.resize is not None,
         is_spent=pod.has_started,
-        problem=problem,
+        problem=why and f"the record of its grants can't be read ({why})",
     )
 
 

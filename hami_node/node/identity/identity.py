@@ -131,15 +131,15 @@ class Identity:
         """Read holders that kubelet does not list, before a refusal; True if any has ended."""
         found = False
         kube = self._kube.within(deadline.at_most(READ_S))
-        for holder in self._live.unlisted()[:MAX_ASKED]:
+        for one in self._live.unlisted()[:MAX_ASKED]:
             try:
-                now = kube.read_pod(holder.namespace, holder.name)
+                now = kube.read_pod(one.namespace, one.pod)
             except NotFound:
                 now = None
             except KubeError as e:
-                log.warning("holder_not_read", extra=kv(pod=holder.key, error=str(e)))
+                log.warning("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
                 continue
-            found = self._live.ended_as(holder, now) or found
+            found = self._live.ended_as(one, now) or found
         return found
 
     def _find(self, call: Call, deadline: Deadline) -> Candidate:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.holdings.claims import Claim, Claims
-from hami_node.node.holdings.recorded import grants_text
+from hami_node.node.holdings.claims import Claims
 from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.protocol import VendorProtocol
 
@@ -56,11 +55,7 @@ class Drift:
             return False
         claims = {claim.word: claim for claim in self._claims.of(pod)}
         claim = claims.get(entry.vendor)
-        return claim is None or _text(claim, entry.container) != (entry.grants, entry.parts)
+        return claim is None or claim.held.by_container.get(entry.container, ()) != entry.grants
 
     def _is_fixed(self, entry: Entry) -> bool:
         return any(vendor.is_fixed(entry.resource) for vendor in self._vendors)
-
-
-def _text(claim: Claim, container: str) -> tuple[str, str]:
-    return grants_text(claim.vendor, claim.held.by_container.get(container, ()))

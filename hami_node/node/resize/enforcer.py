@@ -20,6 +20,7 @@ from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.on_node.limits import CardLimit, LimitWriter
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.spec import protocol_of
+from hami_node.wire.resize import encode_slot
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +103,16 @@ class Enforcer:
         part = self._slice(step.entry, step.container, step.held)
         return self._writer(step.entry).answer(given, part)
 
-    def keep(self, entry: Entry, container: Container, grants: ContainerGrants) -> bool:
+    def keep(self, entry: Entry, container: Container) -> bool:
         """Compare the limits in force with the ledger; True if they had to be written again."""
         try:
-            if not self._writer(entry).keep(self._slice(entry, container, grants)):
+            if not self._writer(entry).keep(self._slice(entry, container, entry.grants)):
                 return False
         except (RegionError, NotYet) as e:
             log.debug("limits_not_compared", extra=kv(container=entry.name, why=str(e)))
             return False
-        log.warning("limits_written_again", extra=kv(container=entry.name, grants=entry.grants))
+        fields = kv(container=entry.name, grants=encode_slot(entry.grants))
+        log.warning("limits_written_again", extra=fields)
         return True
 
     def _in_force(self, step: Step) -> tuple[CardLimit, ...]:

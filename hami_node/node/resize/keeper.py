@@ -31,7 +31,7 @@ from hami_node.engine.usage import PodGrants
 from hami_node.errors import HamiError, WireError
 from hami_node.logs import kv
 from hami_node.model import Container, ContainerGrants, Pod
-from hami_node.node.holdings.recorded import answer_of, answer_text, grants_of
+from hami_node.node.holdings.recorded import answer_of, answer_text
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resize.enforcer import Enforcer, NotYet, resize_vendors
 from hami_node.node.resize.pod_notes import PodNotes
@@ -47,6 +47,7 @@ from hami_node.wire.resize import (
     ResizeState,
     decision_id,
     decode_approval,
+    decode_slot,
     decode_state,
     is_about,
 )
@@ -144,7 +145,7 @@ class ResizeKeeper:
                 continue
             if entry.resize is None or not entry.resize.is_open:
                 is_due = compares or entry.key in suspects
-                if is_due and self._limits.keep(entry, container, self._held(entry)):
+                if is_due and self._limits.keep(entry, container):
                     self._cluster.metrics.count_resize("kept")
             elif entry.container not in wanted:
                 self._roll_back(pod, entry, container)
@@ -212,7 +213,11 @@ class ResizeKeeper:
             container = containers.get(name)
             if entry is None or container is None:
                 raise _NotPossibleError(f"this node has no record of what container {name} holds")
-            step = step_of(vendor.protocol, container, entry, text)
+            try:
+                target = decode_slot(text, names.POD_RESIZE_APPROVED, vendor.protocol.cards)
+            except WireError as e:
+                raise _NotPossibleError(str(e)) from e
+            step = step_of(vendor.protocol, container, entry, target)
             if isinstance(step, str):
                 raise _NotPossibleError(step)
             steps.append(step)
@@ -298,7 +303,7 @@ class ResizeKeeper:
             return
         own = [item for item in self._ledger.of_pod(pod.uid) if item.vendor == approval.vendor]
         noted = [item for item in own if item.resize is not None and not item.resize.is_open]
-        held = {item.container: self._held(item) for item in noted}
+        held = {item.container: item.grants for item in noted}
         notes = [item.resize for item in noted if item.resize is not None]
         why = next((note.refusal for note in notes if note.id == approval.id and note.refusal), "")
         texts: dict[str, str] = {}
@@ -338,13 +343,6 @@ class ResizeKeeper:
             yield
         finally:
             self._cluster.one_at_a_time.release()
-
-    def _held(self, entry: Entry) -> ContainerGrants:
-        vendor = self._vendors.get(entry.vendor)
-        try:
-            return () if vendor is None else grants_of(vendor.protocol, entry)
-        except WireError:
-            return ()
 
 
 def _covers(held: ContainerGrants, wanted: ContainerGrants) -> bool:

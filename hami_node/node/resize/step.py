@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hami_node.engine.usage import larger_of
-from hami_node.errors import WireError
 from hami_node.model import Container, ContainerGrants, ContainerKind, Uuid
-from hami_node.node.holdings.recorded import grants_of, grants_text
 from hami_node.record.ledger import Entry, ResizeNote
 from hami_node.vendors.on_node.limits import CardLimit
 from hami_node.vendors.protocol import VendorProtocol
-from hami_node.wire import names
-from hami_node.wire.resize import decode_slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +31,7 @@ class Step:
     @property
     def held(self) -> ContainerGrants:
         """What counts now."""
-        return grants_of(self.vendor, self.entry)
+        return self.entry.grants
 
     @property
     def is_begun(self) -> bool:
@@ -44,8 +40,8 @@ class Step:
 
     def begun(self, decision: str) -> Step:
         """The step with the larger amounts on its entry: they count until it is over."""
-        text, _ = grants_text(self.vendor, self.before)
-        return self._with(larger_of(self.held, self.target), ResizeNote(id=decision, before=text))
+        note = ResizeNote(id=decision, before=self.before)
+        return self._with(larger_of(self.held, self.target), note)
 
     def over(self, decision: str, grants: ContainerGrants, refusal: str = "") -> Step:
         """The step with what the container holds in the end."""
@@ -56,8 +52,7 @@ class Step:
         return replace(self, target=self.before)
 
     def _with(self, grants: ContainerGrants, note: ResizeNote) -> Step:
-        text, parts = grants_text(self.vendor, grants)
-        return replace(self, entry=replace(self.entry, grants=text, parts=parts, resize=note))
+        return replace(self, entry=replace(self.entry, grants=grants, resize=note))
 
     @property
     def is_less(self) -> bool:
@@ -84,8 +79,10 @@ class Step:
         return ""
 
 
-def step_of(vendor: VendorProtocol, container: Container, entry: Entry, text: str) -> Step | str:
-    """The step to the grants in `text`; why there is none, for people.
+def step_of(
+    vendor: VendorProtocol, container: Container, entry: Entry, target: ContainerGrants
+) -> Step | str:
+    """The step to the grants `target`; why there is none, for people.
 
     An approval may be forged where no policy protects it: it names the very cards that the
     container holds, and amounts that mean a limit.
@@ -93,15 +90,11 @@ def step_of(vendor: VendorProtocol, container: Container, entry: Entry, text: st
     name = container.name
     if container.kind is ContainerKind.INIT or entry.lender != name:
         return f"container {name} has no reservation of its own"
-    try:
-        held = grants_of(vendor, entry)
-        before = held
-        if entry.resize is not None and entry.resize.is_open:
-            key = vendor.keys.grants.allocated
-            before = decode_slot(entry.resize.before, key, vendor.cards)
-        target = decode_slot(text, names.POD_RESIZE_APPROVED, vendor.cards)
-    except WireError as e:
-        return str(e)
+    if entry.problem:
+        return entry.problem
+    held = before = entry.grants
+    if entry.resize is not None and entry.resize.is_open:
+        before = entry.resize.before
     if any(grant.part is not None for grant in held):
         return f"container {name} holds a part of a divided card, whose size is fixed"
     if [grant.uuid for grant in target] != [grant.uuid for grant in held]:

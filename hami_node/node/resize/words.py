@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hami_node.model import Node
 from hami_node.record.ledger import Entry
 from hami_node.wire import names
-from hami_node.wire.resize import Word, encode_words
+from hami_node.wire.resize import Word, encode_slot, encode_words
 
 
 def words_of(entries: Iterable[Entry]) -> str:
@@ -15,7 +15,7 @@ def words_of(entries: Iterable[Entry]) -> str:
     words: dict[str, dict[str, Word]] = {}
     for entry in entries:
         if entry.resize is not None and not entry.resize.is_open and entry.container:
-            word = Word(id=entry.resize.id, vendor=entry.vendor, grants=entry.grants)
+            word = Word(id=entry.resize.id, vendor=entry.vendor, grants=encode_slot(entry.grants))
             words.setdefault(entry.pod_uid, {})[entry.container] = word
     return encode_words(words)
 

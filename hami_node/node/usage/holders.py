@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
-from hami_node.errors import WireError
-from hami_node.logs import kv
-from hami_node.model import Container, ContainerGrants, Device, Grant, Pod, Uuid
-from hami_node.node.holdings.recorded import grants_of
+from hami_node.model import Container, Device, Grant, Pod, Uuid
 from hami_node.ports import ContainerUse, UnreadUse
 from hami_node.record.ledger import Entry, Key
 from hami_node.vendors.on_node.usage import Holder
 from hami_node.vendors.protocol import VendorProtocol
-
-log = logging.getLogger(__name__)
 
 CARD_UNKNOWN = "card-unknown"
 """The reason where a container holds a card that this node does not offer now."""
 
 
 class Holders:
-    """Makes holders of entries. An entry is decoded once."""
+    """Makes holders of entries."""
 
     def __init__(self, vendor: VendorProtocol) -> None:
         """Those of one vendor."""
         self._vendor = vendor
-        self._known: dict[Key, tuple[Entry, ContainerGrants]] = {}
+        self._known: Sequence[Entry] = ()
 
     def of(
         self, entries: Sequence[Entry], pods: Mapping[str, Pod], cards: Mapping[Uuid, Device]
@@ -39,14 +33,11 @@ class Holders:
             cards: those that this node offers.
         """
         own = [entry for entry in entries if entry.vendor == self._vendor.cards.word]
-        known, self._known = self._known, {}
+        self._known = own
         holders: list[Holder] = []
         unread: list[UnreadUse] = []
         for entry in own:
-            before = known.get(entry.key)
-            grants = before[1] if before and before[0] is entry else self._read(entry)
-            self._known[entry.key] = entry, grants
-            uuids = {grant.uuid for grant in grants if grant.part is None}
+            uuids = {grant.uuid for grant in entry.grants if grant.part is None}
             if not uuids or not entry.container or _has_ended(entry, pods.get(entry.pod_uid)):
                 continue
             offered = [cards[uuid] for uuid in uuids if uuid in cards]
@@ -69,24 +60,17 @@ class Holders:
         limits = {(use.namespace, use.pod, use.container, use.uuid): use for use in uses}
         hidden = {(use.namespace, use.pod, use.container) for use in unread}
         found: set[Key] = set()
-        for entry, grants in self._known.values():
+        for entry in self._known:
             name = entry.namespace, entry.pod, entry.container
-            for grant in grants:
+            for grant in entry.grants:
                 if grant.part is not None:
                     continue
                 use = limits.get((*name, grant.uuid))
-                is_shifted = use is not None and use.position >= len(grants)
+                is_shifted = use is not None and use.position >= len(entry.grants)
                 is_beyond = use is not None and _is_beyond(use, grant, cards)
                 if name in hidden or is_shifted or is_beyond:
                     found.add(entry.key)
         return frozenset(found)
-
-    def _read(self, entry: Entry) -> ContainerGrants:
-        try:
-            return grants_of(self._vendor, entry)
-        except WireError as e:
-            log.warning("entry_unreadable", extra=kv(container=entry.name, error=str(e)))
-            return ()
 
 
 def _has_ended(entry: Entry, pod: Pod | None) -> bool:

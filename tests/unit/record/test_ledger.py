@@ -18,20 +18,16 @@ from hami_node.errors import PodTooLarge, RecordError
 from hami_node.record.file import RecordFile, State
 from hami_node.record.ledger import MAX_POD_BYTES, Entry, Ledger, ResizeNote, Source
 from hami_node.record.writer import RETRY_S
+from hami_node.vendors.nvidia.mig.found import MigDevice
+from hami_node.vendors.nvidia.mig.layout import MigInstance, TemplateSlot
 from tests.fakes.clock import soon
-from tests.fakes.ledgers import MemoryFile, an_entry
+from tests.fakes.ledgers import CODEC, MemoryFile, an_entry, ledger_in
 from tests.fakes.waiting import eventually, remove
-
-
-def ledger_in(folder: Path) -> Ledger:
-    """The ledger of a daemon that starts."""
-    found = Ledger(RecordFile(folder, "grants"))
-    found.load()
-    return found
+from tests.reliability import shows
 
 
 def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
-    entry = an_entry(answer='{"envs":[["A","ä"]]}', limiter="2.9.0", time_s=12.5, parts="[]")
+    entry = an_entry(answer='{"envs":[["A","ä"]]}', limiter="2.9.0", time_s=12.5)
     ledger_in(tmp_path).put(entry)
     loaded = ledger_in(tmp_path)
     assert loaded.entries() == (entry,)
@@ -41,26 +37,87 @@ def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
 
 def test_several_are_written_together_or_not_at_all(tmp_path: Path) -> None:
     ledger = ledger_in(tmp_path)
-    note = ResizeNote(id="a-1", before="GPU-1,NVIDIA,1,0:;", refusal="why")
+    note = ResizeNote(id="a-1", before=an_entry().grants, refusal="why")
     both = [an_entry(resize=note), an_entry("q")]
     ledger.put_all(both)
     assert ledger_in(tmp_path).entries() == tuple(both)
     file = MemoryFile()
-    broken = Ledger(file)
+    broken = Ledger(file, CODEC)
     file.error = RecordError("full")
     with pytest.raises(RecordError):
         broken.put_all(both)
     assert broken.entries() == ()
 
 
-def test_record_of_an_earlier_version_has_no_resizes() -> None:
+OLD = Path(__file__).with_name("grants-5117190.record")
+"""Written by that commit, with an entry of every form."""
+
+
+@shows(
+    "R7",
+    fault="the daemon is upgraded from the first release of the record, or rolled back to it",
+    happens="each reads what the other wrote: an entry that stays is written again to the byte",
+)
+def test_record_of_an_earlier_version_is_read_and_written_again_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "grants.record"
+    path.write_bytes(OLD.read_bytes())
+    ledger = ledger_in(tmp_path)
+    entries = ledger.entries()
+    held = {f"{entry.pod}/{entry.container}": entry.grants for entry in entries}
+    assert [len(grants) for grants in held.values()].count(0) == 2, (
+        "of others, and of no vendor here"
+    )
+    assert {type(grant.part) for grants in held.values() for grant in grants} == {
+        type(None),
+        TemplateSlot,
+        MigInstance,
+        MigDevice,
+    }
+    growing = next(entry for entry in entries if entry.resize is not None and entry.resize.is_open)
+    assert growing.resize is not None
+    assert [grant.memory_mib for grant in (*growing.resize.before, *growing.grants)] == [3000, 5000]
+    ledger.put(an_entry())
+    ledger.remove(*an_entry().key)
+    assert path.read_bytes() == OLD.read_bytes()
+    # and what is written from the decoded entries are the same bytes, which that commit reads
+    ours = [entry for entry in entries if entry.vendor == "NVIDIA"]
+    ledger.put_all([replace(entry, time_s=0.0) for entry in ours])
+    assert path.read_bytes() != OLD.read_bytes()
+    ledger.put_all(ours)
+    assert path.read_bytes() == OLD.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("written", "changed"),
+    [
+        (b'"grants":"GPU-', b'"grants":"rubbish,GPU-'),
+        (b'"grants":"GPU-', b'"grants":"GPU-1,NVIDIA,1,1:;GPU-'),
+        (b'"before":""', b'"before":"rubbish,,:"'),
+    ],
+    ids=["no-grants", "of-two-containers", "before-a-resize"],
+)
+def test_grants_that_can_not_be_read_stay_on_record_and_are_said_once(
+    written: bytes, changed: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     file = MemoryFile()
-    Ledger(file).put(an_entry())
+    Ledger(file, CODEC).put(an_entry(resize=ResizeNote(id="a-1")))
     assert file.loaded.payload is not None
-    old = file.loaded.payload.replace(b',"resize":null', b"")
-    assert old != file.loaded.payload
+    file.save(file.loaded.payload.replace(written, changed))
+    ledger = Ledger(file, CODEC)
+    ledger.load()
+    assert [bool(entry.problem) for entry in ledger.entries()] == [True]
+    ledger.put(an_entry("q"))
+    assert changed in file.loaded.payload
+    assert [record.message for record in caplog.records] == ["entry_unreadable"]
+
+
+def test_entry_without_later_fields_or_of_a_later_kind_is_an_app_container() -> None:
+    file = MemoryFile()
+    Ledger(file, CODEC).put(an_entry())
+    assert file.loaded.payload is not None
+    old = file.loaded.payload.replace(b',"resize":null', b"").replace(b'"app"', b'"of the future"')
     file.save(old)
-    ledger = Ledger(file)
+    ledger = Ledger(file, CODEC)
     ledger.load()
     assert ledger.entries() == (an_entry(),)
 
@@ -75,7 +132,7 @@ def test_entries_are_found_by_pod(tmp_path: Path) -> None:
 
 
 def test_container_has_one_entry_for_each_vendor_whatever_the_resource_is_called() -> None:
-    ledger = Ledger(MemoryFile())
+    ledger = Ledger(MemoryFile(), CODEC)
     ledger.put(an_entry())
     ledger.put(an_entry(resource="example.com/vgpu"))
     ledger.put(an_entry(vendor="ACME"))
@@ -88,7 +145,8 @@ def test_container_has_one_entry_for_each_vendor_whatever_the_resource_is_called
 def test_entry_that_can_not_be_written_is_refused_and_not_kept(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("a file where the folder should be")
     failures: list[int] = []
-    ledger = Ledger(RecordFile(tmp_path / "r", "grants"), on_failure=lambda: failures.append(1))
+    file = RecordFile(tmp_path / "r", "grants")
+    ledger = Ledger(file, CODEC, on_failure=lambda: failures.append(1))
     with pytest.raises(RecordError, match="can't be written"):
         ledger.put(an_entry())
     assert ledger.entries() == ()
@@ -97,7 +155,7 @@ def test_entry_that_can_not_be_written_is_refused_and_not_kept(tmp_path: Path) -
 
 def test_replaced_entry_that_can_not_be_written_stays_as_it_was() -> None:
     file = MemoryFile()
-    ledger = Ledger(file)
+    ledger = Ledger(file, CODEC)
     ledger.put(an_entry())
     file.error = RecordError("disk full")
     with pytest.raises(RecordError):
@@ -111,7 +169,7 @@ def test_one_pod_with_too_much_costs_no_other_pod_its_place(tmp_path: Path) -> N
     ledger.put(an_entry("greedy", "first", answer=half))
     with pytest.raises(PodTooLarge, match="fewer containers"):
         ledger.put(an_entry("greedy", "second", answer=half))
-    assert ledger.adopt([an_entry("greedy", "third", grants=half), an_entry("b")]) == (
+    assert ledger.adopt([an_entry("greedy", "third", answer=half), an_entry("b")]) == (
         an_entry("b"),
     )
     for number in range(40):
@@ -121,7 +179,7 @@ def test_one_pod_with_too_much_costs_no_other_pod_its_place(tmp_path: Path) -> N
 
 def test_entry_put_again_as_it_is_writes_nothing() -> None:
     file = MemoryFile()
-    ledger = Ledger(file)
+    ledger = Ledger(file, CODEC)
     ledger.put(an_entry())
     ledger.put(an_entry())
     assert file.saves == 1
@@ -139,7 +197,7 @@ def test_freed_and_removed_entries_are_gone_after_a_restart(tmp_path: Path) -> N
 
 def test_what_is_adopted_replaces_nothing_and_counts_even_if_it_can_not_be_written() -> None:
     file = MemoryFile()
-    ledger = Ledger(file)
+    ledger = Ledger(file, CODEC)
     served = an_entry(answer="{}")
     ledger.put(served)
     file.error = RecordError("disk full")
@@ -148,7 +206,7 @@ def test_what_is_adopted_replaces_nothing_and_counts_even_if_it_can_not_be_writt
     assert set(ledger.entries()) == {served, adopted}
     file.error = None
     ledger.put(served)  # as it is
-    again = Ledger(file)
+    again = Ledger(file, CODEC)
     again.load()
     assert set(again.entries()) == {served, adopted}
 
@@ -157,7 +215,7 @@ def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     folder.write_text("a file where the folder should be")
     failures: list[int] = []
-    ledger = Ledger(RecordFile(folder, "grants"), on_failure=lambda: failures.append(1))
+    ledger = Ledger(RecordFile(folder, "grants"), CODEC, on_failure=lambda: failures.append(1))
     ledger.adopt([an_entry()])
     assert failures == [1]
     folder.unlink()
@@ -180,20 +238,20 @@ def test_whole_file_with_other_content_is_not_taken_for_a_record(
     tmp_path: Path, payload: bytes, state: State
 ) -> None:
     RecordFile(tmp_path, "grants").save(payload)
-    found = Ledger(RecordFile(tmp_path, "grants")).load()
-    assert (found.state, found.entries) == (state, 0)
+    found = Ledger(RecordFile(tmp_path, "grants"), CODEC).load()
+    assert found.state == state
     assert bool(found.problem) is found.is_lost
 
 
 def test_missing_record_is_said_but_nothing_was_lost(tmp_path: Path) -> None:
-    ledger = Ledger(RecordFile(tmp_path, "grants"))
+    ledger = Ledger(RecordFile(tmp_path, "grants"), CODEC)
     found = ledger.load()
     assert (found.state, found.is_lost, ledger.was_lost) == (State.MISSING, False, False)
 
 
 def test_newer_record_is_lost(tmp_path: Path) -> None:
     RecordFile(tmp_path, "grants", version=2).save(b"whatever")
-    ledger = Ledger(RecordFile(tmp_path, "grants"))
+    ledger = Ledger(RecordFile(tmp_path, "grants"), CODEC)
     found = ledger.load()
     assert (found.state, ledger.was_lost) == (State.NEWER, True)
 
@@ -230,7 +288,7 @@ class _HangingFile(MemoryFile):
 
 def test_disk_that_hangs_is_an_error_and_what_was_refused_is_not_on_record_later() -> None:
     file = _HangingFile()
-    ledger = Ledger(file, disk_timeout_s=0.05)
+    ledger = Ledger(file, CODEC, disk_timeout_s=0.05)
     ledger.put(an_entry("a"))
     file.released.clear()
     for _ in range(2):
@@ -239,14 +297,14 @@ def test_disk_that_hangs_is_an_error_and_what_was_refused_is_not_on_record_later
     assert ledger.entries() == (an_entry("a"),)
     file.released.set()
     eventually(lambda: not ledger._disk.is_late)
-    again = Ledger(file)
+    again = Ledger(file, CODEC)
     again.load()
     assert again.entries() == (an_entry("a"),)
 
 
 def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> None:
     file = _HangingFile()
-    ledger = Ledger(file, disk_timeout_s=2.0)
+    ledger = Ledger(file, CODEC, disk_timeout_s=2.0)
     ledger.put(an_entry("a"))
     file.released.clear()
     ledger.adopt([an_entry("b")])
@@ -257,13 +315,15 @@ def test_disk_that_hangs_is_waited_for_once_by_what_may_be_written_later() -> No
     assert time.monotonic() - began_s < 2.0
     assert [entry.pod for entry in ledger.entries()][-1] == "a"
     file.released.set()
-    eventually(lambda: Ledger(file).load().entries == 7)
+    eventually(
+        lambda: file.loaded.payload is not None and file.loaded.payload.count(b"pod_uid") == 7
+    )
 
 
 @pytest.mark.parametrize("is_locked", [True, False], ids=["another-write", "own-write"])
 def test_write_ends_by_the_deadline_of_its_call(is_locked: bool) -> None:
     file = _HangingFile()
-    ledger = Ledger(file, disk_timeout_s=60.0)
+    ledger = Ledger(file, CODEC, disk_timeout_s=60.0)
     file.released.clear()
     if is_locked:
         threading.Thread(target=ledger.put, args=(an_entry("a"),), daemon=True).start()
@@ -307,7 +367,7 @@ class LedgerLives(RuleBasedStateMachine):
     def start(self) -> None:
         self.file.is_dead = True
         self.file = _DyingFile(self.folder)
-        self.ledger = Ledger(self.file)
+        self.ledger = Ledger(self.file, CODEC)
         self.ledger.load()
 
     @rule(pod=st.sampled_from("abcde"), answer=st.text(max_size=20))

@@ -49,7 +49,7 @@ def is_refused(asked: Candidate, used_mib: int = 0, beside_mib: int = 0) -> bool
 def test_note_of_the_ledger_is_the_proof() -> None:
     assert is_refused(candidate())
     assert not is_refused(candidate(note=ResizeNote(id="a-1")))
-    assert not is_refused(candidate(note=ResizeNote(id="a-1", before="x")))
+    assert not is_refused(candidate(note=ResizeNote(id="a-1", before=an_entry().grants)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hami_node.wire.handshake import encode_read_by, encode_requesting
 from hami_node.wire.objects import decode_pod
 from tests.fakes.cards import uuid
 from tests.fakes.clock import FakeClock
-from tests.fakes.ledgers import a_ledger, an_entry
+from tests.fakes.ledgers import a_ledger, an_entry, grants_text
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.pods import Box, Part, layout, pod_body, reservation
 from tests.unit.node.holdings.uses import GPU, a_pod, listed, live_use, used
@@ -137,7 +137,7 @@ def test_live_use_pod_that_ended_by_the_api_server_holds_nothing_while_the_watch
     live.settle([])
     assert used(live) == [1000, 0]
     (holder,) = live.unlisted()
-    assert holder.key == "default/p"
+    assert holder.pod_key == "default/p"
     assert live.ended_as(holder, None)
     assert used(live) == [0, 0]
     assert live.unlisted() == ()
@@ -176,7 +176,7 @@ def test_live_use_adopted_pod_is_on_record_with_its_ids() -> None:
     (entry,) = ledger.entries()
     assert (entry.source, entry.container, entry.lender) == (Source.ADOPTED, "main", "main")
     assert entry.device_ids == ("x-1", "x-2")
-    assert entry.grants == f"{uuid(0)},NVIDIA,1000,0:;"
+    assert grants_text(entry) == f"{uuid(0)},NVIDIA,1000,0:;"
     assert entry.time_s > 0
 
 
@@ -230,7 +230,7 @@ def test_live_use_api_server_is_away_so_that_nothing_is_freed() -> None:
     live.settle([])
     live.refresh()
     assert used(live) == [1000, 0], "the watch never showed the pod: nobody knows"
-    assert [holder.key for holder in live.missing()] == ["default/p"]
+    assert [holder.pod_key for holder in live.missing()] == ["default/p"]
 
 
 # -- namesakes -------------------------------------------------------------------------------------

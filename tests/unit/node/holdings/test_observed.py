@@ -39,7 +39,7 @@ def test_both_resources_of_a_container_are_kept_and_nothing_else() -> None:
     bench.observed.look([listed(chip=("1", "0"), core=("7",), gpu=("GPU-1",))])
     (held,) = bench.held().values()
     assert sorted(held, key=str) == [{CHIP: ("0", "1")}, {CHIP_CORE: ("7",)}]
-    assert {entry.grants for entry in bench.ledger.entries()} == {""}
+    assert {entry.grants for entry in bench.ledger.entries()} == {()}
 
 
 def test_it_outlives_a_list_that_shows_nothing() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Grant, Uuid
-from hami_node.node.holdings.recorded import answer_of, answer_text, grants_of, grants_text
+from hami_node.node.holdings.recorded import answer_of, answer_text
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig.layout import (
     MigInstance,
@@ -15,8 +15,7 @@ from hami_node.vendors.nvidia.mig.layout import (
 )
 from hami_node.vendors.on_node.answer import ContainerResponse, Mount
 from tests.fakes.cards import uuid
-from tests.fakes.ledgers import an_entry
-from tests.unit.node.holdings.uses import VENDOR
+from tests.fakes.ledgers import CODEC, an_entry
 
 CARD = Uuid(uuid(0))
 PLAIN = Grant(uuid=CARD, vendor=NVIDIA, memory_mib=1000, cores=30)
@@ -39,14 +38,18 @@ NEW_MIG = Grant(
     ids=["one", "two", "mig-2.9", "mig-2.10", "mixed"],
 )
 def test_grants_are_read_as_they_were_granted(grants: ContainerGrants) -> None:
-    text, parts = grants_text(VENDOR, grants)
-    assert grants_of(VENDOR, an_entry(grants=text, parts=parts)) == grants
+    assert CODEC.decode("NVIDIA", *CODEC.encode("NVIDIA", grants)) == grants
 
 
 @pytest.mark.parametrize("text", ["", "rubbish,,:", f"{uuid(0)},NVIDIA,1,1:;;"])
 def test_grants_that_are_no_containers_are_an_error(text: str) -> None:
     with pytest.raises(WireError):
-        grants_of(VENDOR, an_entry(grants=text))
+        CODEC.decode("NVIDIA", text, "")
+
+
+def test_grants_of_a_vendor_that_is_not_served_are_none() -> None:
+    assert CODEC.decode("Other", "x,Other,1,1:;", "") == ()
+    assert CODEC.encode("Other", (PLAIN,)) == ("", "")
 
 
 def test_answer_is_read_as_it_was_given() -> None:

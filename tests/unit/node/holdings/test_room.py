@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hami_node.engine.usage import DeviceUsage
+from hami_node.model import ContainerKind
 from hami_node.node.holdings.room import closed_ids, fixed_use, without
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from tests.fakes.cards import MEMORY_MIB, card, uuid
@@ -45,12 +46,11 @@ def test_closed_what_nobody_holds_and_there_is_no_room_for(
 
 def test_room_counts_fixed_shares_only_and_a_pod_at_its_peak() -> None:
     grants = f"{uuid(0)},NVIDIA,{QUARTER_MIB},25:;"
-    share = replace(an_entry("p"), resource="nvidia.com/gpu-1of4", grants=grants)
+    share = an_entry("p", resource="nvidia.com/gpu-1of4", grants=grants)
     entries = [
         share,
-        replace(share, container="setup", kind="init"),
-        replace(share, container="odd", grants="x"),
-        replace(share, container="odd", kind="unknown"),
+        replace(share, container="setup", kind=ContainerKind.INIT),
+        replace(share, container="odd", grants=(), problem="can't be read"),
         replace(share, pod_uid="uid-q", pod="q", resource="nvidia.com/gpu"),
         replace(share, pod_uid="uid-r", pod="r", vendor="ACME"),
     ]

@@ -9,10 +9,10 @@ from hami_node.model import Node
 from hami_node.node.resize.words import ResizedWords, words_of
 from hami_node.record.ledger import Entry, ResizeNote
 from hami_node.wire import names
-from tests.fakes.ledgers import an_entry
+from tests.fakes.ledgers import an_entry, grants_text
 
 DONE = ResizeNote(id="a-1")
-OPEN = ResizeNote(id="a-2", before="x")
+OPEN = ResizeNote(id="a-2", before=an_entry().grants)
 
 
 def test_only_what_is_over_is_said() -> None:
@@ -23,7 +23,7 @@ def test_only_what_is_over_is_said() -> None:
         an_entry("done", "b", resize=ResizeNote(id="a-3", refusal="no")),
         an_entry("unclear", "", resize=DONE),
     ]
-    grants = an_entry().grants
+    grants = grants_text(an_entry())
     assert json.loads(words_of(entries)) == {
         "uid-done": {"main": ["a-1", "NVIDIA", grants], "b": ["a-3", "NVIDIA", grants]}
     }

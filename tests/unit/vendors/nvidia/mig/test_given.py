@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.model import Grant, Pod
-from hami_node.node.holdings.recorded import grants_of, grants_text
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig.found import MigDevice
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from tests.fakes.cards import uuid
-from tests.fakes.ledgers import an_entry
+from tests.fakes.ledgers import CODEC
 
 DEVICES = st.builds(
     MigDevice,
@@ -31,9 +30,8 @@ def held(device: MigDevice | None) -> Grant:
 
 @given(st.lists(DEVICES, min_size=1, max_size=7))
 def test_record_has_the_instances_that_were_given(devices: list[MigDevice]) -> None:
-    protocol, grants = nvidia_protocol(), tuple(map(held, devices))
-    text, parts = grants_text(protocol, grants)
-    assert grants_of(protocol, an_entry("a", grants=text, parts=parts)) == grants
+    grants = tuple(map(held, devices))
+    assert CODEC.decode("NVIDIA", *CODEC.encode("NVIDIA", grants)) == grants
 
 
 @pytest.mark.parametrize(
@@ -48,9 +46,8 @@ def test_record_has_the_instances_that_were_given(devices: list[MigDevice]) -> N
     ],
 )
 def test_text_that_is_none_names_no_instance(parts: str) -> None:
-    protocol = nvidia_protocol()
-    text, _ = grants_text(protocol, (held(None),))
-    assert grants_of(protocol, an_entry("a", grants=text, parts=parts)) == (held(None),)
+    text, _ = CODEC.encode("NVIDIA", (held(None),))
+    assert CODEC.decode("NVIDIA", text, parts) == (held(None),)
 
 
 def test_annotation_can_not_name_instances_for_several_containers() -> None:
