@@ -135,14 +135,6 @@ def test_mutex_takes_unused_cards_only(compat: Compat, policy: str) -> None:
 
 
 @BOTH
-def test_mutex_does_not_prefer_the_larger_card(compat: Compat) -> None:
-    """Spread would: the same ask fills it less."""
-    cards = [card(0, memory_mib=65536), card(1)]
-    assert _place(cards, compat, ask(), policy="mutex") == "1"
-    assert _place(cards, compat, ask(), policy="spread") == "0"
-
-
-@BOTH
 def test_pods_word_wins_over_the_default(compat: Compat) -> None:
     cards = [card(0), card(1, (1, 1, 1))]
     wishes = PodWishes(gpu_policy="mutex")

@@ -123,14 +123,6 @@ def test_book_forgets_removed_limits() -> None:
     assert book.quota("team") is None
 
 
-def test_book_factor_below_1_counts_as_1() -> None:
-    book = QuotaBook(memory_factor=0)
-    book.set_limits("team", "q", Limits(memory_mib=1))
-    quota = book.quota("team")
-    assert quota is not None
-    assert quota.memory_factor == 1
-
-
 @pytest.mark.parametrize("compat", [V2_8, V2_10], ids=["2.8", "2.10"])
 @pytest.mark.parametrize("is_init", [False, True], ids=["apps", "inits"])
 def test_tally_grows_with_cards_and_not_with_containers(compat: Compat, is_init: bool) -> None:

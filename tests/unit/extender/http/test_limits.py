@@ -77,11 +77,6 @@ def test_slow_head_is_408_in_time(data: bytes) -> None:
         assert talk(server, data).startswith(b"HTTP/1.1 408 ")
 
 
-def test_client_that_says_nothing_is_hung_up_on() -> None:
-    with serving() as server:
-        assert talk(server, b"") == b""
-
-
 def test_client_that_closes_in_its_body_costs_nothing() -> None:
     seen = Seen()
     called = threading.Event()
