@@ -12,28 +12,20 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import CollectorRegistry
 
-from hami_node.clock import SystemClock
 from hami_node.config.settings import MetricNames, declarations, plain_value
 from hami_node.config.sources import ignored_env, ignored_flags
 from hami_node.config.values import allowed
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage, PodGrants
-from hami_node.metrics.cards import AllocationReading, CardReading, LimiterReading
+from hami_node.metrics.cards import card_series, share_series
 from hami_node.metrics.cluster import own_series
-from hami_node.metrics.cluster_use import ClusterUse, PodUse
-from hami_node.metrics.daemon import DaemonMetrics
+from hami_node.metrics.cluster_use import ClusterUse, PodUse, shares_of
+from hami_node.metrics.daemon import GAUGES, KEPT, DaemonMetrics
 from hami_node.metrics.hami import hami_series
-from hami_node.metrics.parts import (
-    DividedCardReading,
-    PartCollector,
-    PartErrorReading,
-    PartReading,
-    PartsReadings,
-)
-from hami_node.metrics.usage import UsageCollector, UsageReadings
+from hami_node.metrics.usage import Shown, Usage, usage_series
 from hami_node.model import Ask, Container, Device, Grant, Pod, Uuid
+from hami_node.node.report.divided import HOLDER, PART_DOC
 from hami_node.ports import ContainerUse, HostUse, UnreadUse
 from hami_node.setting_types import Role
 from hami_node.vendors.divided import PartState, PartView
@@ -102,16 +94,6 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
-DIVIDED: Final = PartsReadings(
-    cards=[DividedCardReading("GPU-1", "0", "mig", "off")],
-    parts=[PartReading("GPU-1", "MIG-1", "1g.5gb", "0+1", "live", "ns", "p", "c")],
-    states=["live"],
-    failures={("nvmlGpuInstanceDestroy", "in use"): 1},
-    errors={PartErrorReading("ns", "p", "c", "GPU-1", "MIG-1", "94", "false"): 1},
-)
-"""A divided card with a part."""
-
-
 INSTANCE_SHOWN: Final = PartView(
     card=Uuid("GPU-1"), kind="1g.5gb", start=0, size=1, state=PartState.LIVE, numbers=(7, 0),
     uuid="MIG-1", pod_uid="1", container="c",
@@ -119,46 +101,44 @@ INSTANCE_SHOWN: Final = PartView(
 
 
 def every_metric() -> tuple[Metric, ...]:
-    """Every family of the daemon, after one of all the events that give it a series."""
+    """Every family of the daemon, each with an example."""
     counters = [vendor.counter for vendor in VENDORS if vendor.counter is not None]
-    metrics = DaemonMetrics(CollectorRegistry(), "n1", SystemClock(), counters)
+    metrics = DaemonMetrics("n1", counters)
+    metrics.sources.append(lambda: _read(metrics))
+    metrics.count_allocate("ok", 0.001)
+    metrics.api_requests.count("patch", "pods", 200)
+    metrics.locks_removed.count("stale")
+    metrics.resizes.count("resized")
+    metrics.record_rebuilt.count("damaged")
+    for counter in counters:
+        metrics.of_vendors[counter.name].count("P2")
+    return tuple(metrics.families())
+
+
+def _read(metrics: DaemonMetrics) -> Iterator[Metric]:
+    """What a scrape reads of the daemon's state."""
     card = Device(
         uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100", slots=10,
-        memory_mib=81920, cores=100, healthy=False,
+        memory_mib=81920, cores=100, healthy=False, physical_memory_mib=81920,
     )  # fmt: skip
     numbered = Device(
         uuid=Uuid("n1-AWSNeuron-0"), index=0, vendor=NEURON, model="AWSNeuron", slots=2, cores=3
     )
-    metrics.set_cards(
-        (CardReading(card=card, physical_memory_mib=81920), CardReading(card=numbered))
-    )
-    held = AllocationReading(
-        namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=1024, cores=10
-    )
-    metrics.set_allocations((held,))
-    metrics.set_usage(_used(card, MetricNames.OWN))
-    metrics.watch_parts(lambda: DIVIDED)
-    metrics.count_registration("nvidia.com/gpu")
-    metrics.set_resource_taken("nvidia.com/gpu", is_taken=False)
-    metrics.count_allocate("ok", 0.001)
-    metrics.count_api_request("patch", "pods", 200)
-    metrics.mark_reported()
-    metrics.set_handshake_unanswered(False)
-    metrics.watch_pass_age("nvml", lambda: 1.0)
-    metrics.count_xid("GPU-1", 31, is_ignored=True)
-    metrics.count_lock_removed("stale")
-    metrics.count_resize("resized")
-    metrics.set_limiters([("v2.10.0", "ab")], is_missing=False, is_defective=False)
-    metrics.set_container_limiters([LimiterReading("ns", "p", "c", "v2.10.0")])
-    metrics.set_container_files(1, 2_000_000, stuck=0)
-    metrics.set_record({"served": 1}, drifted_pods=0)
-    metrics.count_record_rebuilt("damaged")
-    for counter in counters:
-        metrics.count_for_vendor(counter.name, "P2")
-    return tuple(metrics.families.collect())
+    uses = {each.uuid: DeviceUsage(device=each) for each in (card, numbered)}
+    yield from card_series("n1", ((use, use.device.model) for use in uses.values()))
+    grant = Grant(uuid=card.uuid, vendor=NVIDIA, memory_mib=1, cores=1)
+    pod = Pod(uid="u", namespace="ns", name="p", containers=(Container(name="c"),))
+    held = PodUse(pod, "n1", PodGrants(containers=((grant,),)))
+    yield from share_series("n1", shares_of(held, uses, {}))
+    yield from usage_series(_used(card), Shown(node="n1", now_s=1, models={}))
+    for name, (_, labels) in GAUGES.items():
+        if name != "build_info":
+            yield metrics.gauge(name, [(labels, 1)])
+    for name, (_, labels) in KEPT.items():
+        yield metrics.kept(name, [(labels, 1)])
 
 
-def _used(card: Device, names: MetricNames) -> UsageReadings:
+def _used(card: Device) -> Usage:
     """A container that uses everything that can be counted, and one that can't be read."""
     use = ContainerUse(
         namespace="ns", pod="p", container="c", uuid=card.uuid, index=0, position=0,
@@ -168,26 +148,22 @@ def _used(card: Device, names: MetricNames) -> UsageReadings:
     part = replace(use, part="MIG-1", core_percent=None, processes=1)
     lost = UnreadUse(namespace="ns", pod="p2", container="c", reason="size")
     host = HostUse(memory_bytes=8, core_percent=1, memory_controller_percent=1)
-    return UsageReadings((use, part), (lost,), ((card, host),), names)
+    return Usage(containers=(use, part), unread=(lost,), hosts=((card, host),))
 
 
 def hami_usage_table() -> str:
     """The daemon's metrics under HAMi's names."""
     card = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="A100")
-    collector = UsageCollector("n1", SystemClock(), lambda: ())
-    collector.readings = _used(card, MetricNames.HAMI)
-    parts = PartCollector("n1")
-    info = nvidia_protocol().part_info(INSTANCE_SHOWN)
-    assert info is not None
-    whose = {"namespace": "ns", "pod": "p", "container": "c", "vdevice_index": "0"}
-    infos = [(info[0], whose | dict(info[1]))]
-    parts.read = lambda: PartsReadings(infos=infos, names=MetricNames.HAMI)
-    shown = [family for family in parts.collect() if not family.name.startswith("hami_node_")]
+    how = Shown(node="n1", now_s=1, names=MetricNames.HAMI, models={})
     rows = ["| metric | labels besides `zone` | meaning |", "|---|---|---|"]
-    for family in (*collector.collect(), *shown):
+    for family in usage_series(_used(card), how):
         names = [label for label in family.samples[0].labels if label != "zone"]
         labels = ", ".join(f"`{label}`" for label in names)
         rows.append(f"| `{family.name}` | {labels} | {family.documentation} |")
+    info = nvidia_protocol().part_info(INSTANCE_SHOWN)
+    assert info is not None
+    labels = ", ".join(f"`{label}`" for label in (*HOLDER[False][1:], *info[1]))
+    rows.append(f"| `{info[0]}` | {labels} | {PART_DOC} |")
     return "\n".join(rows)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from hami_node.config.settings import MetricNames
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.metrics.cluster import own_series
-from hami_node.metrics.hami import LEGACY, hami_series
+from hami_node.metrics.hami import hami_series
 from hami_node.metrics.server import CardPages
 
 
@@ -48,6 +48,6 @@ def card_pages(
         if names in (MetricNames.HAMI, MetricNames.BOTH):
             yield from hami_series(use, resources, parts)
         if has_legacy:
-            yield from hami_series(use, resources, old_parts, LEGACY)
+            yield from hami_series(use, resources, old_parts, is_legacy=True)
 
     return pages

@@ -38,13 +38,12 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.extender.sweeper import Sweeper
-from hami_node.extender.waiting import WaitingPods, held_up
+from hami_node.extender.waiting import WaitingPods, extender_state
 from hami_node.extender.waker import Waker
 from hami_node.extender.webhook.rules import webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.metrics.extender import ExtenderMetrics
-from hami_node.metrics.pages import PageServer
-from hami_node.metrics.server import MetricsServer, Probes, ProbeServer
+from hami_node.metrics.server import MetricsServer, PageServer, Probes, ProbeServer
 from hami_node.ports import Clock, EventNote
 from hami_node.vendors.spec import AnyVendor
 from hami_node.wire.quotas import ResourceQuota
@@ -112,7 +111,7 @@ class Parts:
         self.sweeper = self._build_sweeper()
         self.releaser = self._build_releaser()
         self.waker = Waker(self.state, self.kube, clock, self.readiness.is_leading)
-        metrics.watch_held_up(held_up(self.state, self._waiting, clock, self.readiness.is_leading))
+        metrics.read = extender_state(self.state, self._waiting, clock, self.readiness.is_leading)
         probes = self._build_probes(died)
         self.endpoint = self._build_endpoint()
         self.handover = HandOver(self.readiness, self.endpoint, clock)
@@ -143,7 +142,7 @@ class Parts:
     def _build_resizer(self) -> Resizer:
         outlets = ResizeOutlets(
             notify=self._notify,
-            on_result=self._metrics.count_resize,
+            on_result=self._metrics.resizes.count,
             require_lead=lambda: self.readiness.require_lead(),
         )
         return Resizer(self.state, self.kube, outlets)
@@ -217,7 +216,7 @@ class Parts:
             component="extender",
             clock=self._clock,
             timeouts=timeouts,
-            on_request=self._metrics.count_api_request,
+            on_request=self._metrics.api_requests.count,
             stop=self._stop,
         )
 
@@ -282,7 +281,7 @@ class Parts:
         rules = webhook_rules_of(settings, self._vendors)
         webhook = Webhook(
             lambda: rules,
-            lambda result: metrics.count_decision("webhook", result),
+            lambda result: metrics.decisions.count("webhook", result),
         )
         return Endpoints(
             filter=pod_filter.answer,
@@ -346,8 +345,8 @@ class Parts:
     def _outlets(self, call: str) -> Outlets:
         return Outlets(
             notify=self._notify,
-            on_result=lambda result: self._metrics.count_decision(call, result),
-            on_cut=self._metrics.count_cut_search,
+            on_result=lambda result: self._metrics.decisions.count(call, result),
+            on_cut=self._metrics.cut_searches.count,
             on_wait=self._waiting.note,
             require_lead=(
                 self.readiness.require_lead
@@ -358,7 +357,7 @@ class Parts:
 
     def _notify(self, event: EventNote) -> None:
         if not self.events.emit(event):
-            self._metrics.count_event_dropped()
+            self._metrics.events_dropped.count()
 
 
 def _tls_of(settings: Settings, client_ca_file: Path | None) -> TlsFiles | None:

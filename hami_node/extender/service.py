@@ -8,8 +8,6 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from prometheus_client.registry import CollectorRegistry
-
 from hami_node import __version__
 from hami_node.clock import SystemClock
 from hami_node.config.settings import Settings, settings_of
@@ -57,7 +55,7 @@ class Extender:
         self.settings, self._sources = settings, sources
         self.stop = stop or threading.Event()
         self.is_outdated = False
-        self._metrics = ExtenderMetrics(CollectorRegistry())
+        self._metrics = ExtenderMetrics()
         self._end_of_lead = threading.Event()
         clock = clock or SystemClock()
         self._leaving = threading.Lock()
@@ -101,10 +99,7 @@ class Extender:
 
     def wait(self) -> int:
         """Wait for the end; the process's exit code."""
-        while not self.stop.wait(1.0):
-            usage = self.parts.state.sizes()
-            self._metrics.set_sizes(*usage)
-            self._metrics.set_leading(self.parts.readiness.is_leading())
+        self.stop.wait()
         return self._end()
 
     def leave(self) -> None:

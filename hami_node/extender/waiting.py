@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.metrics.held_up import HeldUp
+from hami_node.metrics.extender import ExtenderState
 from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.wire import names
@@ -82,20 +82,24 @@ class WaitingPods:
         return not (shown.node_name or shown.is_over or shown.is_being_deleted)
 
 
-def held_up(
+def extender_state(
     state: ClusterState, pods: WaitingPods, clock: Clock, is_leading: Callable[[], bool]
-) -> Callable[[], HeldUp]:
-    """Reads what is held up; nothing on a replica that does not decide."""
+) -> Callable[[], ExtenderState]:
+    """Reads what a scrape shows; what is held up only on the replica that decides."""
 
-    def read() -> HeldUp:
+    def read() -> ExtenderState:
+        nodes, holders = state.sizes()
         if not is_leading():
             pods.clear()
-            return HeldUp()
+            return ExtenderState(nodes=nodes, pods=holders)
         reasons, longest_s = pods.now()
         locks = [text for node in state.nodes() if (text := node.annotations.get(names.NODE_LOCK))]
         taken_s = [taken for text in locks if (taken := decode_lock(text).time_s) is not None]
-        return HeldUp(
-            pods=reasons,
+        return ExtenderState(
+            is_leading=True,
+            nodes=nodes,
+            pods=holders,
+            waiting=reasons,
             longest_wait_s=longest_s or 0.0,
             locked_nodes=len(locks),
             oldest_lock_s=max(clock.now() - min(taken_s), 0.0) if taken_s else 0.0,

@@ -7,10 +7,17 @@ from itertools import repeat
 from typing import Final
 
 from hami_node.engine.usage import container_name, counting_of
-from hami_node.metrics.cards import MIB, held_mib, numbered_cores
-from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
+from hami_node.metrics.cluster_use import (
+    MIB,
+    CardUse,
+    ClusterUse,
+    Share,
+    cores_ratio,
+    held_mib,
+    numbered_cores,
+)
 from hami_node.metrics.series import Family, escaped, family, table
-from hami_node.model import Device, Vendor
+from hami_node.model import Vendor
 
 PREFIX: Final = "hami_node_extender_"
 INFO: Final = Family(
@@ -63,13 +70,13 @@ def _card_columns(cards: Sequence[CardUse]) -> Iterator[Sequence[float | None]]:
     yield [use.memory_used_mib * MIB for _, use, _ in cards]
     numbered = _numbered_vendors(cards)
     yield [
-        _ratio(use.device.vendor, use.device.cores if is_offered else 0, use.device)
+        cores_ratio(use.device.vendor, use.device.cores if is_offered else 0, use.device)
         if use.device.vendor in numbered or not is_offered
         else use.device.cores / 100
         for _, use, is_offered in cards
     ]
     yield [
-        _ratio(use.device.vendor, use.cores_used, use.device)
+        cores_ratio(use.device.vendor, use.cores_used, use.device)
         if use.device.vendor in numbered
         else use.cores_used / 100
         for _, use, _ in cards
@@ -79,21 +86,13 @@ def _card_columns(cards: Sequence[CardUse]) -> Iterator[Sequence[float | None]]:
 def _share_columns(shares: Sequence[Share]) -> Iterator[Sequence[float | None]]:
     """The values of `SHARES`."""
     yield [held_mib(grant, card) * MIB for _, _, grant, card in shares]
-    yield [_ratio(grant.vendor, grant.cores, card) for _, _, grant, card in shares]
+    yield [cores_ratio(grant.vendor, grant.cores, card) for _, _, grant, card in shares]
 
 
 def _numbered_vendors(cards: Sequence[CardUse]) -> frozenset[Vendor]:
     """The vendors whose cores are granted by number."""
     vendors = {use.device.vendor for _, use, _ in cards}
     return frozenset(vendor for vendor in vendors if counting_of(vendor).cores_are_mask)
-
-
-def _ratio(vendor: Vendor | str, cores: int, card: Device | None) -> float | None:
-    counting = counting_of(vendor)
-    if not counting.cores_are_mask:
-        return cores / 100
-    whole = counting.whole_card(card)
-    return counting.core_count(cores) / whole if whole else None
 
 
 def _facts(labels: Sequence[str], cards: Sequence[CardUse]) -> list[str]:

@@ -1,16 +1,20 @@
-"""The cluster at one moment: all cards, and what containers hold of them. Pure."""
+"""Cards at one moment, of a node or of the cluster, and what containers hold of them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hami_node.engine.quota import Quota
 from hami_node.engine.usage import DeviceUsage, NodeUsage, PodGrants, counting_of
-from hami_node.metrics.cards import MAX_LABEL_CHARS, MAX_SHARES
-from hami_node.model import Device, Grant, Pod, Uuid
+from hami_node.model import Device, Grant, Pod, Uuid, Vendor
+
+MIB: Final = 1024 * 1024
+MAX_LABEL_CHARS: Final = 120
+MAX_SHARES: Final = 128
+"""Shares of one pod that are shown: 16 cards by 8 containers. Its annotations can claim more."""
 
 
 class PodUse(NamedTuple):
@@ -63,25 +67,33 @@ class ClusterUse:
         return usages
 
     def shares(self) -> Iterator[Share]:
-        """What each container holds of each card; of one pod at most `MAX_SHARES`."""
+        """What each container holds of each card."""
         withheld = {
             node: {card.uuid: card for card in cards} for node, cards in self.withheld.items()
         }
         for item in self.pods:
-            pod_shares = self._shares_of(item, withheld.get(item.node, {}))
-            yield from islice(pod_shares, MAX_SHARES)
+            yield from shares_of(item, self.offered.get(item.node, {}), withheld.get(item.node, {}))
 
-    def _shares_of(self, item: PodUse, withheld: Mapping[Uuid, Device]) -> Iterator[Share]:
-        _, node, grants = item
-        offered = self.offered.get(node)
-        for index, held in enumerate(grants.containers):
-            if not held or not grants.holds(index):
-                continue
-            for grant in held if len(held) == 1 else _by_card(held):
-                use = offered.get(grant.uuid) if offered else None
-                card = use.device if use else withheld.get(grant.uuid)
-                if card is not None or len(grant.uuid) + len(node) <= 3 * MAX_LABEL_CHARS:
-                    yield item, index, grant, card
+
+def shares_of(
+    item: PodUse, offered: Mapping[Uuid, DeviceUsage], withheld: Mapping[Uuid, Device]
+) -> Iterator[Share]:
+    """What each container of a pod holds of each of its node's cards; at most `MAX_SHARES`."""
+    return islice(_shares_of(item, offered, withheld), MAX_SHARES)
+
+
+def _shares_of(
+    item: PodUse, offered: Mapping[Uuid, DeviceUsage], withheld: Mapping[Uuid, Device]
+) -> Iterator[Share]:
+    _, node, grants = item
+    for index, held in enumerate(grants.containers):
+        if not held or not grants.holds(index):
+            continue
+        for grant in held if len(held) == 1 else _by_card(held):
+            use = offered.get(grant.uuid)
+            card = use.device if use else withheld.get(grant.uuid)
+            if card is not None or len(grant.uuid) + len(node) <= 3 * MAX_LABEL_CHARS:
+                yield item, index, grant, card
 
 
 def _by_card(grants: Iterable[Grant]) -> Iterable[Grant]:
@@ -97,3 +109,22 @@ def _by_card(grants: Iterable[Grant]) -> Iterable[Grant]:
         memory_mib = known.memory_mib + grant.memory_mib
         sums[grant.uuid] = replace(known, memory_mib=memory_mib, cores=cores)
     return sums.values()
+
+
+def held_mib(grant: Grant, card: Device | None) -> int:
+    """The memory of a grant; without an amount that is all of the card's, 0 if it is gone."""
+    return grant.memory_mib or (card.memory_mib if card else 0)
+
+
+def cores_ratio(vendor: Vendor | str, cores: int, card: Device | None) -> float | None:
+    """Cores as a share of a whole card; None for a card that is gone or has none."""
+    counting = counting_of(vendor)
+    whole = counting.whole_card(card)
+    return counting.core_count(cores) / whole if whole else None
+
+
+def numbered_cores(cores: int, granted: int) -> Iterator[tuple[int, bool]]:
+    """Each core of a mask, and whether it is granted."""
+    for core in range(cores.bit_length()):
+        if cores >> core & 1:
+            yield core, bool(granted >> core & 1)

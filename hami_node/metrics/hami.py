@@ -7,13 +7,11 @@ the cores of cards whose cores are numbered are the bit mask, as there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
 from hami_node.engine.quota import Quota
-from hami_node.metrics.cards import MIB
-from hami_node.metrics.cluster_use import CardUse, ClusterUse, Share
+from hami_node.metrics.cluster_use import MIB, CardUse, ClusterUse, Share
 from hami_node.metrics.series import Family, escaped, family, table
 from hami_node.model import Pod, Uuid
 
@@ -24,110 +22,76 @@ PartLabels = Callable[[Pod], Iterable[Mapping[str, str]]]
 """The parts of divided cards that a pod holds; each names its card in the spelling's label."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spelling:
-    """Names of families and labels.
+Spelled = tuple[str, str]
+"""A name of HAMi 2.10, and the one from before 2.9."""
 
-    Attributes:
-        node, uuid, index, type, cores, memory: the labels of a card.
-        share: the labels of a share: namespace, node, pod, the container's index, the card.
-        quota: the labels of a quota: namespace, resource.
-        cards: memory and cores offered, sharers, cores granted, share of memory granted.
-        granted, overview: memory granted, with more labels.
-        shares: what a container holds: memory, cores.
-        quota_used: what the pods of a namespace hold.
-        quota_limit: what they may hold; None where it is a label alone.
-    """
-
-    node: str
-    uuid: str
-    index: str
-    type: str
-    cores: str
-    memory: str
-    share: tuple[str, str, str, str, str]
-    quota: tuple[str, str]
-    cards: tuple[Family, Family, Family, Family, Family]
-    granted: Family
-    overview: Family
-    shares: tuple[Family, Family]
-    quota_used: Family
-    quota_limit: Family | None
-
-
-_OFFERED: Final = "Memory offered on the card."
-_CORES: Final = "Cores offered on the card, percent or bit mask."
-_SHARERS: Final = "Containers that share the card."
-_CORES_GRANTED: Final = "Cores granted on the card, percent or bit mask."
-_RATIO: Final = "Memory granted, as a share of what is offered."
-_GRANTED: Final = "Memory granted on the card."
-_HELD: Final = "Memory that a container holds on a card."
-_CORES_HELD: Final = "Cores that a container holds on a card, percent or bit mask."
-_QUOTA_USED: Final = "What the pods of a namespace hold."
-
-CURRENT: Final = Spelling(
-    node="node",
-    uuid="device_uuid",
-    index="device_index",
-    type="device_type",
-    cores="device_cores",
-    memory="device_memory_limit",
-    share=("namespace", "node", "pod", "container_index", "device_uuid"),
-    quota=("namespace", "quota_name"),
-    cards=(
-        Family("hami_gpu_memory_limit_bytes", _OFFERED),
-        Family("hami_gpu_core_limit_ratio", _CORES),
-        Family("hami_gpu_shared_count", _SHARERS),
-        Family("hami_gpu_core_allocated_ratio", _CORES_GRANTED),
-        Family("hami_node_gpu_memory_allocated_ratio", _RATIO),
-    ),
-    granted=Family("hami_gpu_memory_allocated_bytes", _GRANTED),
-    overview=Family("hami_node_gpu_overview", _GRANTED),
-    shares=(
-        Family("hami_vgpu_memory_allocated_bytes", _HELD),
-        Family("hami_vgpu_core_allocated_ratio", _CORES_HELD),
-    ),
-    quota_used=Family("hami_resource_quota_used", _QUOTA_USED),
-    quota_limit=Family("hami_resource_quota_limit", "What the pods of a namespace may hold."),
+_CARD: Final = (
+    ("node", "device_uuid", "device_index", "device_type"),
+    ("nodeid", "deviceuuid", "deviceidx", "devicetype"),
 )
-LEGACY: Final = Spelling(
-    node="nodeid",
-    uuid="deviceuuid",
-    index="deviceidx",
-    type="devicetype",
-    cores="devicecores",
-    memory="devicememorylimit",
-    share=("podnamespace", "nodename", "podname", "containeridx", "deviceuuid"),
-    quota=("quotanamespace", "quotaName"),
-    cards=(
-        Family("GPUDeviceMemoryLimit", _OFFERED),
-        Family("GPUDeviceCoreLimit", _CORES),
-        Family("GPUDeviceSharedNum", _SHARERS),
-        Family("GPUDeviceCoreAllocated", _CORES_GRANTED),
-        Family("nodeGPUMemoryPercentage", _RATIO),
-    ),
-    granted=Family("GPUDeviceMemoryAllocated", _GRANTED),
-    overview=Family("nodeGPUOverview", _GRANTED),
-    shares=(
-        Family("vGPUMemoryAllocated", _HELD),
-        Family("vGPUCoreAllocated", _CORES_HELD),
-    ),
-    quota_used=Family("QuotaUsed", _QUOTA_USED),
-    quota_limit=None,
+"""The labels of a card."""
+_SHARE: Final = (
+    ("namespace", "node", "pod", "container_index", "device_uuid"),
+    ("podnamespace", "nodename", "podname", "containeridx", "deviceuuid"),
 )
-BEFORE_2_8: Final = (
-    Family("vGPUPodsDeviceAllocated", _HELD),
+_QUOTA: Final = (("namespace", "quota_name"), ("quotanamespace", "quotaName"))
+_CORES: Final[Spelled] = ("device_cores", "devicecores")
+_MEMORY: Final[Spelled] = ("device_memory_limit", "devicememorylimit")
+"""One more label of what is granted of a card."""
+
+_Names = tuple[tuple[Spelled, str], ...]
+_CARDS: Final[_Names] = (
+    (("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"), "Memory offered on the card."),
+    (
+        ("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit"),
+        "Cores offered on the card, percent or bit mask.",
+    ),
+    (("hami_gpu_shared_count", "GPUDeviceSharedNum"), "Containers that share the card."),
+    (
+        ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
+        "Cores granted on the card, percent or bit mask.",
+    ),
+    (
+        ("hami_node_gpu_memory_allocated_ratio", "nodeGPUMemoryPercentage"),
+        "Memory granted, as a share of what is offered.",
+    ),
+)
+_GRANTED: Final[_Names] = (
+    (
+        ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated"),
+        "Memory granted on the card.",
+    ),
+    (("hami_node_gpu_overview", "nodeGPUOverview"), "Memory granted on the card."),
+)
+_SHARES: Final[_Names] = (
+    (
+        ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
+        "Memory that a container holds on a card.",
+    ),
+    (
+        ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),
+        "Cores that a container holds on a card, percent or bit mask.",
+    ),
+)
+_BEFORE_2_8: Final = (
+    Family("vGPUPodsDeviceAllocated", "Memory that a container holds on a card."),
     Family("vGPUMemoryPercentage", "Memory that a container holds, as a share of the card's."),
-    Family("vGPUCorePercentage", _CORES_HELD),
+    Family("vGPUCorePercentage", "Cores that a container holds on a card, percent or bit mask."),
 )
-"""Of a share, besides those of `LEGACY`; HAMi itself dropped them in 2.8."""
+"""Of a share, besides those of before 2.9; HAMi itself dropped them in 2.8."""
+_QUOTA_USED: Final[Spelled] = ("hami_resource_quota_used", "QuotaUsed")
+
+
+def _spelled(names: _Names, *, is_legacy: bool) -> list[Family]:
+    return [Family(name[is_legacy], doc) for name, doc in names]
 
 
 def hami_series(
     use: ClusterUse,
     resources: tuple[str, str],
     parts: Mapping[str, PartLabels],
-    spelling: Spelling = CURRENT,
+    *,
+    is_legacy: bool = False,
 ) -> Iterator[str]:
     """All cards, shares, parts and quotas, some lines at a time.
 
@@ -135,38 +99,44 @@ def hami_series(
         use: the cluster.
         resources: memory and cores that quotas limit.
         parts: the metrics of parts of divided cards.
-        spelling: under which names.
+        is_legacy: under the names from before 2.9.
     """
-    yield from _cards(list(use.cards()), spelling)
-    yield from _shares(list(use.shares()), spelling)
+    yield from _cards(list(use.cards()), is_legacy=is_legacy)
+    yield from _shares(list(use.shares()), is_legacy=is_legacy)
     for name, labels_of in parts.items():
-        labels = list(dict.fromkeys(_of_parts(use, labels_of, spelling)))
+        labels = list(dict.fromkeys(_of_parts(use, labels_of, _CARD[is_legacy])))
         yield from family(Family(name, PART_DOC), labels, repeat(1, len(labels)))
-    yield from _quotas(use, resources, spelling)
+    yield from _quotas(use, resources, is_legacy=is_legacy)
 
 
-def _cards(cards: Sequence[CardUse], spelling: Spelling) -> Iterator[str]:
-    labels = [_card_labels(card, spelling) for card in cards]
-    yield from table(spelling.cards, labels, _card_columns(cards))
+def _cards(cards: Sequence[CardUse], *, is_legacy: bool) -> Iterator[str]:
+    node, uuid, index, model = _CARD[is_legacy]
+    labels = [
+        f'{{{ZONE},{node}="{escaped(name)}",{uuid}="{escaped(use.device.uuid)}",'
+        f'{index}="{use.device.index}",{model}="{escaped(use.device.model)}"}}'
+        for name, use, _ in cards
+    ]
+    yield from table(_spelled(_CARDS, is_legacy=is_legacy), labels, _card_columns(cards))
     granted = [used.memory_used_mib * MIB for _, used, _ in cards]
+    with_cores, with_memory = _spelled(_GRANTED, is_legacy=is_legacy)
     labels = [
-        f'{label[:-1]},{spelling.cores}="{used.device.cores}"}}'
+        f'{label[:-1]},{_CORES[is_legacy]}="{used.device.cores}"}}'
         for label, (_, used, _) in zip(labels, cards, strict=True)
     ]
-    yield from family(spelling.granted, labels, granted)
+    yield from family(with_cores, labels, granted)
     labels = [
-        f'{label[:-1]},{spelling.memory}="{used.device.memory_mib}"}}'
+        f'{label[:-1]},{_MEMORY[is_legacy]}="{used.device.memory_mib}"}}'
         for label, (_, used, _) in zip(labels, cards, strict=True)
     ]
-    yield from family(spelling.overview, labels, granted)
+    yield from family(with_memory, labels, granted)
 
 
-def _shares(shares: Sequence[Share], spelling: Spelling) -> Iterator[str]:
-    labels = [_share_labels(share, spelling.share) for share in shares]
+def _shares(shares: Sequence[Share], *, is_legacy: bool) -> Iterator[str]:
+    labels = [_share_labels(share, _SHARE[is_legacy]) for share in shares]
     held = [grant.memory_mib * MIB for _, _, grant, _ in shares]
     cores = [grant.cores for _, _, grant, _ in shares]
-    yield from table(spelling.shares, labels, (held, cores))
-    if spelling is LEGACY:
+    yield from table(_spelled(_SHARES, is_legacy=is_legacy), labels, (held, cores))
+    if is_legacy:
         of_card = [
             grant.memory_mib / card.memory_mib if card is not None and card.memory_mib else None
             for _, _, grant, card in shares
@@ -175,31 +145,25 @@ def _shares(shares: Sequence[Share], spelling: Spelling) -> Iterator[str]:
             f'{label[:-1]},deviceusedcore="{used}"}}'
             for label, used in zip(labels, cores, strict=True)
         ]
-        yield from family(BEFORE_2_8[0], with_cores, held)
-        yield from table(BEFORE_2_8[1:], labels, (of_card, cores))
+        yield from family(_BEFORE_2_8[0], with_cores, held)
+        yield from table(_BEFORE_2_8[1:], labels, (of_card, cores))
 
 
-def _of_parts(use: ClusterUse, labels_of: PartLabels, spelling: Spelling) -> Iterator[str]:
+def _of_parts(
+    use: ClusterUse, labels_of: PartLabels, spelled: tuple[str, str, str, str]
+) -> Iterator[str]:
+    on, uuid, number, _ = spelled
     for pod, node, _ in use.pods:
         for part in labels_of(pod):
-            card = use.offered.get(node, {}).get(Uuid(part[spelling.uuid]))
+            card = use.offered.get(node, {}).get(Uuid(part[uuid]))
             index = "" if card is None else str(card.device.index)
-            labels = {spelling.node: node, spelling.index: index, **part}
+            labels = {on: node, number: index, **part}
             shown = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
             yield f"{{{ZONE},{shown}}}"
 
 
-def _card_labels(card: CardUse, spelling: Spelling) -> str:
-    node, use, _ = card
-    device = use.device
-    return (
-        f'{{{ZONE},{spelling.node}="{escaped(node)}",{spelling.uuid}="{escaped(device.uuid)}",'
-        f'{spelling.index}="{device.index}",{spelling.type}="{escaped(device.model)}"}}'
-    )
-
-
 def _card_columns(cards: Sequence[CardUse]) -> Iterator[Sequence[float | None]]:
-    """The values of `Spelling.cards`: column by column, for a page has 40,000 rows."""
+    """The values of `_CARDS`: column by column, for a page has 40,000 rows."""
     yield [use.device.memory_mib * MIB if is_offered else 0 for _, use, is_offered in cards]
     yield [use.device.cores if is_offered else 0 for _, use, is_offered in cards]
     yield [use.slots_used for _, use, _ in cards]
@@ -221,18 +185,20 @@ def _share_labels(share: Share, names: tuple[str, str, str, str, str]) -> str:
     )
 
 
-def _quotas(use: ClusterUse, resources: tuple[str, str], spelling: Spelling) -> Iterator[str]:
-    in_namespace, of = spelling.quota
+def _quotas(use: ClusterUse, resources: tuple[str, str], *, is_legacy: bool) -> Iterator[str]:
+    in_namespace, of = _QUOTA[is_legacy]
     rows = [
         (f'{ZONE},{in_namespace}="{escaped(namespace)}",{of}="{name}"', used, limit)
         for namespace, quota in use.quotas.items()
         for name, used, limit in _of_quota(quota, resources)
     ]
     used_labels = [f'{{{labels},limit="{limit or 0}"}}' for labels, _, limit in rows]
-    yield from family(spelling.quota_used, used_labels, [used for _, used, _ in rows])
-    if spelling.quota_limit is not None:
+    used = Family(_QUOTA_USED[is_legacy], "What the pods of a namespace hold.")
+    yield from family(used, used_labels, [used for _, used, _ in rows])
+    if not is_legacy:  # there it is a label alone
+        may = Family("hami_resource_quota_limit", "What the pods of a namespace may hold.")
         limit_labels = [f"{{{labels}}}" for labels, _, _ in rows]
-        yield from family(spelling.quota_limit, limit_labels, [limit for _, _, limit in rows])
+        yield from family(may, limit_labels, [limit for _, _, limit in rows])
 
 
 def _of_quota(quota: Quota, resources: tuple[str, str]) -> Iterator[tuple[str, int, int | None]]:

@@ -1,21 +1,27 @@
 """What is served over plain HTTP: /metrics and /config, and the probes /healthz and /readyz.
 
-Probes have an address of their own where one is set, so that nobody who may read metrics can keep
-kubelet out.
+The standard server, with at most `MAX_CONNECTIONS` at a time, each with a deadline for its whole
+request and for its answer; beyond that, the client that has been sending its request longest makes
+way for a new one. Probes have an address of their own where one is set, so that nobody who may read
+metrics can keep kubelet out. Load it after the registration.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import socket
+import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
 from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
@@ -23,9 +29,14 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from hami_node.logs import dropped_lines
-from hami_node.metrics.pages import CLIENT_TIMEOUT_S, Page, PageHandler, PageServer
+from hami_node.logs import dropped_lines, kv
+from hami_node.metrics.listener import listen
 
+log: Final = logging.getLogger(__name__)
+MAX_CONNECTIONS: Final = 64
+MAX_HEAD_BYTES: Final = 16 * 1024
+CLIENT_TIMEOUT_S: Final = 5.0
+"""For a whole request, and for each part of the answer."""
 MAX_PAGES: Final = 4
 """Requests for /metrics at a time; one page is made at a time, which costs decisions time."""
 PAGE_KEPT_S: Final = 1.0
@@ -37,6 +48,7 @@ PAGE_TIMEOUT_S: Final = 30.0
 END: Final = b"# EOF\n"
 """The last line of OpenMetrics text."""
 
+Page = Callable[["PageHandler"], None]
 Check = Callable[[], str]
 """Returns "" when healthy, else the reason in words. Called for each probe: must not block."""
 
@@ -68,6 +80,155 @@ class LogCollector(Collector):
         """One family."""
         doc = "Lines of the log that were dropped because nobody read them in time."
         yield CounterMetricFamily("hami_node_log_lines_dropped", doc, value=dropped_lines())
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves in threads of its own between `start` and `close`."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, setting: str, address: str | socket.socket, pages: Mapping[str, Page]
+    ) -> None:
+        """Take over a socket that listens, or bind the address that is this setting's.
+
+        Raises:
+            ConfigError: the address can't be bound.
+        """
+        listener = listen(setting, address) if isinstance(address, str) else address
+        super().__init__(listener.getsockname()[:2], PageHandler, bind_and_activate=False)
+        self.socket.close()  # unbound: the base class makes one in any case
+        self.socket, self.pages = listener, pages
+        self._name = setting.partition("-")[0]
+        self._thread = threading.Thread(
+            target=self.serve_forever, name=f"{self._name}-server", daemon=True
+        )
+        self._lock = threading.Lock()
+        self._asking: dict[socket.socket, None] = {}  # oldest first
+        self._served: set[socket.socket] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        return int(self.server_address[1])
+
+    def start(self) -> Self:
+        """Start serving."""
+        self._thread.start()
+        log.info(f"{self._name}_served", extra=kv(port=self.port))
+        return self
+
+    def close(self) -> None:
+        """Stop serving and release the port."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join(CLIENT_TIMEOUT_S)
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """Serve in a thread; close the connection at once when all others are being served."""
+        with self._lock:
+            is_full = len(self._asking) + len(self._served) >= MAX_CONNECTIONS
+            oldest = next(iter(self._asking), None) if is_full else None
+            if oldest is not None:
+                del self._asking[oldest]
+            if oldest is not None or not is_full:
+                self._asking[request] = None
+        if oldest is not None:
+            _hang_up(oldest)
+        elif is_full:
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """Give its place back, whatever happened."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._asking.pop(request, None)
+                self._served.discard(request)
+
+    def begin_service(self, client: socket.socket) -> None:
+        """Its request is complete: it no longer makes way. Raises OSError when it has to go."""
+        with self._lock:
+            if client not in self._asking:
+                raise ConnectionAbortedError("made way for a newer client")
+            del self._asking[client]
+            self._served.add(client)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
+        """Log a failure: of a client, such as a closed connection, at debug level only."""
+        error = sys.exception()
+        fields = kv(client=client_address, error=repr(error))
+        if isinstance(error, OSError):
+            log.debug("metrics_client_failed", extra=fields)
+        else:
+            log.error("metrics_page_failed", extra=fields, exc_info=error)
+
+
+def _hang_up(client: socket.socket) -> None:
+    """Its thread reads the end of the connection, and ends."""
+    try:
+        client.shutdown(socket.SHUT_RDWR)
+    except OSError as e:
+        log.debug("metrics_client_failed", extra=kv(error=repr(e)))
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """One client; `pages` of the server answer it."""
+
+    server: PageServer
+    server_version = "hami-node"
+    sys_version = ""
+
+    def setup(self) -> None:
+        """Read the request, limited as a whole."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BytesIO(_head(self.connection))
+        self.server.begin_service(self.connection)
+        self.connection.settimeout(CLIENT_TIMEOUT_S)
+
+    def do_GET(self) -> None:
+        """Serve one of the pages."""
+        pages = self.server.pages
+        page = pages.get(self.path.partition("?")[0])
+        if page is None:
+            self.answer(HTTPStatus.NOT_FOUND, " ".join(pages) + "\n")
+            return
+        page(self)
+
+    def answer(
+        self, status: HTTPStatus, body: str, kind: str = "text/plain; charset=utf-8"
+    ) -> None:
+        """The whole answer."""
+        data = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log requests at debug level only."""
+        log.debug("metrics_request", extra=kv(line=format % args))
+
+
+def _head(client: socket.socket) -> bytes:
+    """A request up to its empty line. Raises TimeoutError: it is too long, or came too slowly."""
+    head, deadline_s = b"", time.monotonic() + CLIENT_TIMEOUT_S
+    while b"\r\n\r\n" not in head:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or len(head) >= MAX_HEAD_BYTES:
+            raise TimeoutError("the request is too long, or came too slowly")
+        client.settimeout(left_s)
+        part = client.recv(MAX_HEAD_BYTES - len(head))
+        if not part:
+            break
+        head += part
+    return head
 
 
 class ProbeServer(PageServer):

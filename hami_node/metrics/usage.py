@@ -1,264 +1,267 @@
 """What containers and everybody use of cards, under our names and those of HAMi's monitor.
 
-Built from the last readings at each scrape, so that the series of an ended container disappear.
-HAMi's names, labels and units are those of its version 2.10.
+HAMi's names, labels and units are those of its version 2.10, and its names from before 2.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from hami_node.config.settings import MetricNames
-from hami_node.metrics.cards import CARD_LABELS, CardReading
-from hami_node.metrics.legacy import age_s, legacy_hosts, legacy_uses
+from hami_node.metrics.cards import CARD_LABELS, PREFIX, card_labels
+from hami_node.metrics.families import Columns, T, gauge, gauges
 from hami_node.model import Device, Uuid
-from hami_node.ports import Clock, ContainerUse, HostUse, UnreadUse
+from hami_node.ports import ContainerUse, HostUse, UnreadUse
 
-_USE_LABELS: Final = ("node", "namespace", "pod", "container", "uuid", "index", "part")
-"""`part` is left out of the series of whole cards."""
-_UNREAD_LABELS: Final = ("node", "namespace", "pod", "container", "reason")
-_HAMI_USE_LABELS: Final = (
-    *("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid"),
-)
-_HAMI_CARD_LABELS: Final = ("zone", "device_index", "device_uuid", "device_type")
-_ZONE: Final = "vGPU"
+ZONE: Final = "vGPU"
+DIGITS: Final = 3
+"""Binary digits of an amount that is a label."""
+Spelled = tuple[str, str]
+"""A name of HAMi 2.10, and the one from before 2.9; "" where there was none."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageReadings:
-    """What one pass found, and under which names it is shown.
-
-    `has_legacy`: HAMi's names from before 2.9 are among them.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was read last, of containers and of what everybody uses."""
 
     containers: Sequence[ContainerUse] = ()
     unread: Sequence[UnreadUse] = ()
     hosts: Sequence[tuple[Device, HostUse]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How it is shown.
+
+    Attributes:
+        has_legacy: HAMi's names from before 2.9 are among the names.
+        models: the types of cards as the node object shows them.
+    """
+
+    node: str
+    now_s: float
     names: MetricNames = MetricNames.OWN
     has_legacy: bool = False
+    models: Mapping[Uuid, str]
 
 
-class UsageCollector(Collector):
-    """The series of the current readings, which are replaced as a whole."""
-
-    def __init__(self, node: str, clock: Clock, cards: Callable[[], Iterable[CardReading]]) -> None:
-        """`cards` returns the cards as the node object shows them."""
-        self._node, self._clock, self._cards = node, clock, cards
-        self.readings = UsageReadings()
-
-    def collect(self) -> Iterator[Metric]:
-        """All families of the names that are wanted."""
-        readings = self.readings
-        if readings.names in (MetricNames.OWN, MetricNames.BOTH):
-            yield from self._own(readings)
-        if readings.names in (MetricNames.HAMI, MetricNames.BOTH):
-            yield from self._hami(readings)
-        if readings.has_legacy:
-            yield from legacy_uses(readings.containers, self._clock.now())
-            yield from legacy_hosts(readings.hosts, self._node)
-
-    def _own(self, readings: UsageReadings) -> Iterator[Metric]:
-        now_s = self._clock.now()
-        for name, doc, value_of in _OWN_USES:
-            family = GaugeMetricFamily(f"hami_node_container_{name}", doc, labels=_USE_LABELS)
-            for use in readings.containers:
-                value = value_of(use, now_s)
-                if value is not None:
-                    family.add_metric(_use_labels(self._node, use), value)
-            yield family
-        doc = "1 while what the container uses can't be read, with the reason."
-        unread = GaugeMetricFamily(
-            "hami_node_container_usage_unreadable", doc, labels=_UNREAD_LABELS
-        )
-        for lost in readings.unread:
-            whose = (self._node, lost.namespace, lost.pod, lost.container)
-            unread.add_metric((*whose, lost.reason), 1)
-        yield unread
-        shown = {reading.card.uuid: reading.card for reading in self._cards()}
-        for name, doc, host_value_of in _OWN_HOSTS:
-            family = GaugeMetricFamily(f"hami_node_card_{name}", doc, labels=CARD_LABELS)
-            for card, host in readings.hosts:
-                value = host_value_of(host)
-                if value is not None:
-                    family.add_metric(_card_labels(self._node, card, shown), value)
-            yield family
-
-    def _hami(self, readings: UsageReadings) -> Iterator[Metric]:
-        now_s = self._clock.now()
-        for name, doc, value_of in _HAMI_USES:
-            family = GaugeMetricFamily(f"hami_{name}", doc, labels=_HAMI_USE_LABELS)
-            for use in readings.containers:
-                value = value_of(use, now_s)
-                if value is not None:
-                    family.add_metric(_hami_use_labels(use), value)
-            yield family
-        for name, doc, has_node, host_value_of in _HAMI_HOSTS:
-            labels = (*_HAMI_CARD_LABELS, "node") if has_node else _HAMI_CARD_LABELS
-            family = GaugeMetricFamily(f"hami_{name}", doc, labels=labels)
-            for card, host in readings.hosts:
-                value = host_value_of(host)
-                if value is not None:
-                    node = (self._node,) if has_node else ()
-                    family.add_metric((*_hami_card_labels(card), *node), value)
-            yield family
+def usage_series(usage: Usage, shown: Shown) -> Iterator[Metric]:
+    """All families of the names that are wanted."""
+    if shown.names in (MetricNames.OWN, MetricNames.BOTH):
+        yield from _own(usage, shown)
+    if shown.names in (MetricNames.HAMI, MetricNames.BOTH):
+        yield from _monitor(usage, shown, is_legacy=False)
+    if shown.has_legacy:
+        yield from _monitor(usage, shown, is_legacy=True)
 
 
-def _use_labels(node: str, use: ContainerUse) -> tuple[str, ...]:
+# -- ours ------------------------------------------------------------------------------------------
+_WHOSE: Final = ("node", "namespace", "pod", "container")
+_OWN_LABELS: Final = (*_WHOSE, "uuid", "index", "part")
+"""`part` is left out of the series of whole cards."""
+
+
+def _own(usage: Usage, shown: Shown) -> Iterator[Metric]:
+    doc = "Time since the container last launched a kernel; absent before the first."
+    age = (PREFIX + "container_last_kernel_age_seconds", doc, partial(_age_s, now_s=shown.now_s))
+    uses = ((_own_labels(shown.node, use), use) for use in usage.containers)
+    yield from gauges((*_OWN_USES, age), _OWN_LABELS, uses)
+    doc = "1 while what the container uses can't be read, with the reason."
+    lost = (
+        ((shown.node, use.namespace, use.pod, use.container, use.reason), 1) for use in usage.unread
+    )
+    yield gauge(PREFIX + "container_usage_unreadable", doc, (*_WHOSE, "reason"), lost)
+    hosts = (
+        (card_labels(shown.node, card, shown.models.get(card.uuid, card.model)), host)
+        for card, host in usage.hosts
+    )
+    yield from gauges(_OWN_HOSTS, CARD_LABELS, hosts)
+
+
+def _own_labels(node: str, use: ContainerUse) -> tuple[str, ...]:
     labels = (node, use.namespace, use.pod, use.container, str(use.uuid), str(use.index))
     return (*labels, use.part) if use.part else labels
 
 
-def _card_labels(node: str, card: Device, shown: Mapping[Uuid, Device]) -> tuple[str, ...]:
-    model = shown.get(card.uuid, card).model
-    return (node, str(card.uuid), str(card.index), model)
+# -- HAMi's ----------------------------------------------------------------------------------------
+_USE_LABELS: Final = (
+    ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid"),
+    ("zone", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid"),
+)
+_HOST_LABELS: Final = (
+    ("zone", "device_index", "device_uuid", "device_type", "node"),
+    ("zone", "deviceidx", "deviceuuid", "devicetype", "nodeid"),
+)
+_AMOUNTS: Final = ("context", "module", "data", "offset")
 
 
-def _hami_use_labels(use: ContainerUse) -> tuple[str, ...]:
+def _monitor(usage: Usage, shown: Shown, *, is_legacy: bool) -> Iterator[Metric]:
+    kernel = ("hami_container_last_kernel_elapsed_seconds", "Device_last_kernel_of_container")
+    doc = "Time since the container last launched a kernel."
+    age: _Column[ContainerUse] = (kernel, doc, partial(_age_s, now_s=shown.now_s))
+    labels, uses = _USE_LABELS[is_legacy], [(_use_labels(use), use) for use in usage.containers]
+    columns = ((name[is_legacy], doc, value) for name, doc, value in (*_HAMI_USES, age))
+    yield from gauges(columns, labels, uses)
+    if is_legacy:
+        doc = "Memory that a container uses; the labels say for what, rounded down."
+        amounts = (((*values, *_amounts(use)), use.memory_bytes) for values, use in uses)
+        yield gauge("Device_memory_desc_of_container", doc, (*labels, *_AMOUNTS), amounts)
+    else:
+        doc = "Memory that a container uses."
+        used = ((values, use.memory_bytes) for values, use in uses)
+        yield gauge("hami_container_device_memory_bytes", doc, labels, used)
+    host_labels = _HOST_LABELS[is_legacy]
+    hosts = [(_host_labels(card, shown.node), host) for card, host in usage.hosts]
+    columns_of_hosts = ((name[is_legacy], doc, value) for name, doc, value in _HAMI_HOSTS)
+    yield from gauges(columns_of_hosts, host_labels, hosts)
+    if not is_legacy:
+        yield from gauges((_HAMI_CONTROLLER,), host_labels[:-1], hosts)
+
+
+def _use_labels(use: ContainerUse) -> tuple[str, ...]:
     whose = (use.namespace, use.pod, use.container)
-    return (_ZONE, *whose, str(use.position), str(use.uuid))
+    return (ZONE, *whose, str(use.position), str(use.uuid))
 
 
-def _hami_card_labels(card: Device) -> tuple[str, ...]:
+def _host_labels(card: Device, node: str) -> tuple[str, ...]:
     """The monitor puts the vendor before a model that begins with it, too."""
-    return (_ZONE, str(card.index), str(card.uuid), f"{card.vendor}-{card.model}")
+    return (ZONE, str(card.index), str(card.uuid), f"{card.vendor}-{card.model}", node)
+
+
+def _amounts(use: ContainerUse) -> tuple[str, ...]:
+    known = [use.context_bytes or 0, use.module_bytes or 0, use.data_bytes or 0]
+    rest = max(use.memory_bytes - sum(known), 0)
+    return tuple(str(rounded_down(amount)) for amount in (*known, rest))
+
+
+def rounded_down(amount: int) -> int:
+    """The first digits of an amount: one that changes all the time is no new series each time."""
+    shift = max(amount.bit_length() - DIGITS, 0)
+    return amount >> shift << shift
+
+
+# -- values ----------------------------------------------------------------------------------------
+def _age_s(use: ContainerUse, now_s: float) -> float | None:
+    """0 for a launch in the future: a container may write any."""
+    return None if use.last_kernel_s is None else max(now_s - use.last_kernel_s, 0.0)
 
 
 def _ratio(percent: int | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-_UseValue = Callable[[ContainerUse, float], float | None]
-_HostValue = Callable[[HostUse], float | None]
-
-_OWN_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
+_OWN_USES: Final[Columns[ContainerUse]] = (
     (
-        "memory_used_bytes",
+        PREFIX + "container_memory_used_bytes",
         "Memory that a container uses of a card, as its limiter counts it; of a part of a divided "
         "card, which the label `part` names then, as the driver says.",
-        lambda use, _: use.memory_bytes,
+        lambda use: use.memory_bytes,
     ),
     (
-        "memory_context_bytes",
+        PREFIX + "container_memory_context_bytes",
         "The part of it that contexts use.",
-        lambda use, _: use.context_bytes,
+        lambda use: use.context_bytes,
     ),
     (
-        "memory_module_bytes",
+        PREFIX + "container_memory_module_bytes",
         "The part of it that modules use.",
-        lambda use, _: use.module_bytes,
+        lambda use: use.module_bytes,
     ),
     (
-        "memory_data_bytes",
+        PREFIX + "container_memory_data_bytes",
         "The part of it that buffers use.",
-        lambda use, _: use.data_bytes,
+        lambda use: use.data_bytes,
     ),
     (
-        "memory_limit_bytes",
+        PREFIX + "container_memory_limit_bytes",
         "The limit of that memory that is in force in the container; absent without one.",
-        lambda use, _: use.limit_bytes,
+        lambda use: use.limit_bytes,
     ),
     (
-        "core_use_ratio",
+        PREFIX + "container_core_use_ratio",
         "Cores that a container uses of a card; 1 is one card.",
-        lambda use, _: _ratio(use.core_percent),
+        lambda use: _ratio(use.core_percent),
     ),
     (
-        "core_limit_ratio",
+        PREFIX + "container_core_limit_ratio",
         "The limit of cores that is in force in the container; absent without one.",
-        lambda use, _: _ratio(use.core_limit_percent),
+        lambda use: _ratio(use.core_limit_percent),
     ),
     (
-        "last_kernel_age_seconds",
-        "Time since the container last launched a kernel; absent before the first.",
-        age_s,
-    ),
-    (
-        "processes",
+        PREFIX + "container_processes",
         "Processes of a container on a part of a divided card, as the driver says.",
-        lambda use, _: use.processes,
+        lambda use: use.processes,
     ),
 )
-
-_OWN_HOSTS: Final[tuple[tuple[str, str, _HostValue], ...]] = (
+_OWN_HOSTS: Final[Columns[HostUse]] = (
     (
-        "memory_used_bytes",
+        PREFIX + "card_memory_used_bytes",
         "Memory of the card that anybody on the node uses, as the driver says.",
         lambda host: host.memory_bytes,
     ),
     (
-        "core_use_ratio",
+        PREFIX + "card_core_use_ratio",
         "Part of the time in which a kernel ran on the card, as the driver says.",
         lambda host: _ratio(host.core_percent),
     ),
     (
-        "memory_controller_use_ratio",
+        PREFIX + "card_memory_controller_use_ratio",
         "Part of the time in which the card's memory was read or written, as the driver says.",
         lambda host: _ratio(host.memory_controller_percent),
     ),
 )
-
-_HAMI_USES: Final[tuple[tuple[str, str, _UseValue], ...]] = (
-    ("vgpu_memory_used_bytes", "Memory that a container uses.", lambda use, _: use.memory_bytes),
+_Column = tuple[Spelled, str, Callable[[T], float | None]]
+_HAMI_USES: Final[tuple[_Column[ContainerUse], ...]] = (
     (
-        "vgpu_memory_limit_bytes",
-        "Limit of that memory, 0 for none.",
-        lambda use, _: use.limit_bytes or 0,
-    ),
-    (
-        "container_device_memory_bytes",
+        ("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
         "Memory that a container uses.",
-        lambda use, _: use.memory_bytes,
+        lambda use: use.memory_bytes,
     ),
     (
-        "container_device_utilization_ratio",
+        ("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        "Limit of that memory, 0 for none.",
+        lambda use: use.limit_bytes or 0,
+    ),
+    (
+        ("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
         "Cores that a container uses, percent.",
-        lambda use, _: use.core_percent if use.part else use.core_percent or 0,
+        lambda use: use.core_percent if use.part else use.core_percent or 0,
     ),
     (
-        "container_last_kernel_elapsed_seconds",
-        "Time since the container last launched a kernel.",
-        age_s,
-    ),
-    (
-        "vgpu_memory_context_bytes",
+        ("hami_vgpu_memory_context_bytes", "vGPU_device_memory_context_size_bytes"),
         "Memory that contexts of a container use.",
-        lambda use, _: use.context_bytes,
+        lambda use: use.context_bytes,
     ),
     (
-        "vgpu_memory_module_bytes",
+        ("hami_vgpu_memory_module_bytes", "vGPU_device_memory_module_size_bytes"),
         "Memory that modules of a container use.",
-        lambda use, _: use.module_bytes,
+        lambda use: use.module_bytes,
     ),
     (
-        "vgpu_memory_buffer_bytes",
+        ("hami_vgpu_memory_buffer_bytes", "vGPU_device_memory_buffer_size_bytes"),
         "Memory that buffers of a container use.",
-        lambda use, _: use.data_bytes,
+        lambda use: use.data_bytes,
     ),
 )
-
-_HAMI_HOSTS: Final[tuple[tuple[str, str, bool, _HostValue], ...]] = (
+_HAMI_HOSTS: Final[tuple[_Column[HostUse], ...]] = (
     (
-        "host_gpu_memory_used_bytes",
+        ("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
         "Memory of the card that anybody uses.",
-        True,
         lambda host: host.memory_bytes,
     ),
     (
-        "host_gpu_utilization_ratio",
+        ("hami_host_gpu_utilization_ratio", "HostCoreUtilization"),
         "Part of the time in which a kernel ran on the card, percent.",
-        True,
         lambda host: host.core_percent,
     ),
-    (
-        "host_gpu_memory_controller_utilization_ratio",
-        "Part of the time in which the card's memory was read or written, percent.",
-        False,
-        lambda host: host.memory_controller_percent,
-    ),
+)
+_HAMI_CONTROLLER: Final[tuple[str, str, Callable[[HostUse], float | None]]] = (
+    "hami_host_gpu_memory_controller_utilization_ratio",
+    "Part of the time in which the card's memory was read or written, percent.",
+    lambda host: host.memory_controller_percent,
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 
 from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
@@ -17,8 +17,8 @@ from hami_node.config.settings import plain
 from hami_node.errors import RecordError
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.pages import PageServer
-from hami_node.metrics.server import MetricsServer, ProbeServer
+from hami_node.metrics.server import MetricsServer, PageServer, ProbeServer
+from hami_node.metrics.usage import Shown, usage_series
 from hami_node.model import Uuid
 from hami_node.node.allocate.allocator import PodAllocator
 from hami_node.node.allocate.lock_keeper import LockKeeper
@@ -35,15 +35,15 @@ from hami_node.node.outsiders import Outsiders
 from hami_node.node.part_keeper import PartKeeper
 from hami_node.node.parts import ClusterParts, NodeParts, Service
 from hami_node.node.probes import NodeProbes
+from hami_node.node.report import series
 from hami_node.node.report.clear_word import ClearWord
 from hami_node.node.report.divided import DividedReport
-from hami_node.node.report.gauges import Gauges
+from hami_node.node.report.drift import Drift
 from hami_node.node.report.hand_overs import HandOvers
-from hami_node.node.report.limiters import Limiters
 from hami_node.node.report.node_marks import NodeMarks
-from hami_node.node.report.readings import NodeCards
+from hami_node.node.report.part_errors import PartErrors
 from hami_node.node.report.reporter import Reporter
-from hami_node.node.report.reruns import Reruns
+from hami_node.node.report.rounds import Rounds
 from hami_node.node.resize.enforcer import resize_vendors
 from hami_node.node.resize.keeper import ResizeKeeper
 from hami_node.node.resize.words import ResizedWords
@@ -91,6 +91,7 @@ class ClusterServices:
         self._outsiders = Outsiders(parts, self._cluster)
         self._report()
         self._serve()
+        self.metrics.sources.append(self._series)
         self._servers = self._build_servers()
         self._loop = self._build_loop()
         self._services = self._build_services()
@@ -99,14 +100,13 @@ class ClusterServices:
         """Metrics, the API server and kubelet's list."""
         parts, settings, clock = self._parts, self._parts.settings(), self._parts.clock
         counters = [vendor.counter for vendor in parts.vendors if vendor.counter is not None]
-        self.metrics = DaemonMetrics(CollectorRegistry(), settings.node_name, clock, counters)
-        parts.metrics.put(self.metrics)
+        self.metrics = DaemonMetrics(settings.node_name, counters)
         self._kube = connect(
             settings.kubeconfig,
             component="daemon",
             clock=clock,
             host_name=settings.node_name,
-            on_request=self.metrics.count_api_request,
+            on_request=self.metrics.api_requests.count,
             stop=parts.stop,
         )
         self.view = WatchedCluster.of_node(self._kube, settings.node_name, clock)
@@ -121,7 +121,7 @@ class ClusterServices:
         self.ledger = Ledger(
             RecordFile(settings.record_dir, LEDGER),
             grant_codec(self._served),
-            on_failure=self.metrics.count_record_failure,
+            on_failure=self.metrics.record_failures.count,
         )
         self._found: Loaded | None = None
         """What was read of the record; None before that."""
@@ -133,7 +133,10 @@ class ClusterServices:
             on_listed=lambda listed: self._outsiders.settled(listed),
             cards=parts.cards,
         )
-        self._reruns = Reruns(self._notify)
+        others = [vendor for vendor in parts.vendors if vendor.served is None]
+        self._shown_cards = series.NodeCards(
+            node=self.view.node, served=self._served, others=protocols_of(others, settings)
+        )
         vanished = Vanished(parts.clock, self._notify)
         self._room = Room(
             parts.vendor_cards, self._served, self.ledger, self.live, on_lost=vanished.look
@@ -143,17 +146,27 @@ class ClusterServices:
         """What the node object and its pods are told."""
         parts = self._parts
         self._locks = LockKeeper(parts, self._cluster)
+        self._part_errors = PartErrors(
+            parts.vendor_cards, pods=self.view.pods, notify=self._notify, clock=parts.clock
+        )
         self._divided = DividedReport(
             parts.vendor_cards,
             self._served,
             ledger=self.ledger,
             pods=self.view.pods,
-            notify=self._notify,
-            clock=parts.clock,
             settings=parts.settings,
+            errors=self._part_errors.counts,
         )
-        self.metrics.watch_parts(self._divided.readings)
-        self._limiters = Limiters(parts.vendor_cards, self.metrics)
+        self._rounds = Rounds(
+            parts.vendor_cards,
+            live=self.live,
+            cards=parts.cards,
+            drift=Drift(self.ledger, self._served),
+            notify=self._notify,
+            steps=(self._close_full, self._part_errors.look, self._outsiders.audit),
+        )
+        self._is_unanswered: bool | None = None
+        """Whether no scheduler answers our handshake; None before that is known."""
         self._reporter = self._build_reporter()
         self._hand_overs = HandOvers(
             parts.vendor_cards,
@@ -177,7 +190,6 @@ class ClusterServices:
             is_loaded=self._outsiders.recorded.is_set,
             on_settled=self._reporter.wake,
         )
-        self._gauges = self._build_gauges()
         self._settler = Settler(
             live=self.live,
             kube=self._kube,
@@ -202,6 +214,7 @@ class ClusterServices:
             Step(name="card-parts", look=parts, is_told=True, settle_s=0.2),
             Step(name="resizes", look=self._resizes.look_if_due, is_told=True, settle_s=0.05),
             Step(name="files", look=files),
+            Step(name="rounds", look=self._rounds.look, is_told=True, settle_s=0.5),
             Step(name="usage", look=self._look_at_usage, end=usage.end),
         )
         return Loop(steps, self._parts.clock)
@@ -212,33 +225,14 @@ class ClusterServices:
 
     def _build_services(self) -> tuple[Service, ...]:
         """All that runs in a thread of its own until the daemon stops."""
-        watch, reporter, gauges = self._parts.config_watch, self._reporter, self._gauges
+        watch, reporter = self._parts.config_watch, self._reporter
         return (
             Service(name="events", run=self._events.run, wake=self._events.wake),
             Service(name="loop", run=self._loop.run, wake=self._loop.close),
             Service(
                 name="reporter", run=self._report_when_synced, wake=reporter.wake, is_told=True
             ),
-            Service(name="gauges", run=gauges.run, wake=gauges.wake, is_told=True),
             Service(name="config", run=watch.run, wake=watch.wake),
-        )
-
-    def _build_gauges(self) -> Gauges:
-        parts = self._parts
-        others = [vendor for vendor in parts.vendors if vendor.served is None]
-        return Gauges(
-            metrics=self.metrics,
-            vendor_cards=parts.vendor_cards,
-            live=self.live,
-            ledger=self.ledger,
-            node=NodeCards(
-                node=self.view.node,
-                served=self._served,
-                others=protocols_of(others, parts.settings()),
-            ),
-            limiters=self._limiters,
-            foreign_pods=self._outsiders.pods_holding,
-            audit=self._look_around,
         )
 
     def _build_reporter(self) -> Reporter:
@@ -246,7 +240,7 @@ class ClusterServices:
         settings = parts.settings()
         marks = NodeMarks(
             is_readable=self._kubelet.is_readable,
-            limiters=self._limiters.versions,
+            limiters=self._rounds.limiter_versions,
             simulated=parts.is_simulated,
             closed=self._why_closed,
             hand_over=lambda: self._hand_overs.summary(),
@@ -261,7 +255,6 @@ class ClusterServices:
             publications=(*map(self._publication, parts.vendors), marks, word, resized),
             clock=parts.clock,
             interval_s=lambda: parts.settings().report_interval_s,
-            on_report=lambda _: self.metrics.mark_reported(),
         )
 
     def _why_closed(self) -> dict[Uuid, str]:
@@ -284,7 +277,7 @@ class ClusterServices:
             pair_scores=owner.backend.pair_scores,
             backend_error=lambda: owner.scanner.state.error,
             used=self._room.used,
-            on_unanswered=self.metrics.set_handshake_unanswered,
+            on_unanswered=self._set_unanswered,
             divided=owner.divided,
             records=owner.record,
         )
@@ -302,9 +295,9 @@ class ClusterServices:
             vendors=parts.vendors,
             vendor_cards=parts.vendor_cards,
             view=self.view,
-            is_reported=self._reporter.reported.is_set,
+            is_reported=lambda: self._reporter.age_s is not None,
             why_taken=self._rivals.why_taken,
-            limiter=self._limiters.why_unready,
+            limiter=self._rounds.why_unready,
             hand_over=self._hand_overs.why_unready,
         ).questions()
         servers: list[PageServer] = []
@@ -388,7 +381,7 @@ class ClusterServices:
 
     def _record_rebuilt(self, found: Loaded) -> None:
         """Count it, and tell people of a record that was there and could not be read."""
-        self.metrics.count_record_rebuilt(found.state.value)
+        self.metrics.record_rebuilt.count(found.state.value)
         node = self.view.node()
         if found.is_lost and node is not None:
             why = f"{found.problem}: what containers hold was read from kubelet's list and the pods"
@@ -424,22 +417,50 @@ class ClusterServices:
     # -- reports ----------------------------------------------------------------------------------
     def _notify(self, event: EventNote) -> None:
         if not self._events.emit(event):
-            self.metrics.count_event_dropped()
+            self.metrics.events_dropped.count()
 
     def _settled(self) -> None:
-        """The ledger has changed: metrics, files, and what is left of cards for schedulers."""
-        self._gauges.wake()
-        self._loop.wake("files", "card-parts")
+        """The ledger has changed: files, parts, and what is left of cards for schedulers."""
+        self._loop.wake("rounds", "files", "card-parts")
         self._reporter.wake()
 
-    def _look_around(self) -> int:
-        """Close shares that have no room; audit what others serve, see `Outsiders.audit`.
+    def _set_unanswered(self, is_unanswered: bool) -> None:
+        self._is_unanswered = is_unanswered
 
-        Also tell of init containers that run again.
-        """
+    def _close_full(self) -> None:
+        """Close shares that have no room."""
         if self._outsiders.recorded.is_set():  # before that, what has ended meanwhile still counts
             self._room.close_full()
-        self._divided.look()
-        used = self.live.cards(self._parts.cards())
-        self.metrics.set_init_reruns(self._reruns.look(self.live.pods(), self.live.holders(), used))
-        return self._outsiders.audit()
+
+    # -- the scrape --------------------------------------------------------------------------------
+    def _series(self) -> Iterator[Metric]:
+        """What a scrape shows of the state of this node; in memory all of it."""
+        parts, metrics, settings = self._parts, self.metrics, self._parts.settings()
+        owners, entries = parts.vendor_cards, self.ledger.entries()
+        yield from series.backends(metrics, owners)
+        yield from series.holdings(metrics, parts.cards(), self.live, self._shown_cards)
+        shown = Shown(
+            node=metrics.node,
+            now_s=parts.clock.now(),
+            names=settings.usage_metrics,
+            has_legacy=settings.legacy_metrics,
+            models=self._shown_cards.models(),
+        )
+        yield from usage_series(self.usage.usage, shown)
+        yield from self._divided.series(metrics)
+        yield from series.registrations(metrics, owners, self._rivals.taken)
+        drifted = self._rounds.drifted + self._outsiders.drifted()
+        yield from series.recorded(metrics, entries, drifted)
+        yield from series.limiters(metrics, self._rounds.limiters)
+        yield from self._sums()
+
+    def _sums(self) -> Iterator[Metric]:
+        """Numbers of the whole node."""
+        metrics, reloads = self.metrics, self._parts.reloads
+        yield metrics.value("foreign_pods", self._outsiders.pods_holding())
+        yield metrics.value("init_reruns", self._rounds.reruns)
+        yield metrics.value("config_generation", reloads["applied"])
+        yield metrics.kept("config_reload_failures", [((), reloads["refused"])])
+        yield metrics.value("report_age_seconds", self._reporter.age_s)
+        yield metrics.gauge("handshake_unanswered", [(("csv9",), self._is_unanswered)])
+        yield from self._files.series(metrics)

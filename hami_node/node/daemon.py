@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,6 @@ from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.errors import ConfigError
 from hami_node.logs import LineQueue, adjust, configure, kv
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.metrics.listener import listen
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import Clock
@@ -67,8 +67,7 @@ class Daemon:
         self.clock: Clock = clock or SystemClock()
         self.stop = stop or threading.Event()
         self.threads = GuardedThreads(self.stop)
-        self.metrics = DeferredMetrics()
-        self.metrics.note(lambda metrics: metrics.count_config_loaded())
+        self._reloads = Counter(applied=1)
         self.vendor_cards = tuple(
             VendorCards(
                 vendor,
@@ -76,7 +75,6 @@ class Daemon:
                 lambda: self.settings,
                 clock=self.clock,
                 stop=self.stop,
-                metrics=self.metrics,
             )
             for vendor in self.vendors
             if vendor.served is not None
@@ -144,7 +142,7 @@ class Daemon:
                 clock=self.clock,
                 stop=self.stop,
                 threads=self.threads,
-                metrics=self.metrics,
+                reloads=self._reloads,
                 config_watch=self.config_watch,
                 listener=listener,
                 probe_listener=probe_listener,
@@ -160,7 +158,7 @@ class Daemon:
         found = resolve(self._sources)
         errors = [str(error) for error in found.errors] or self._misfits(found.settings)
         if errors:
-            self.metrics.note(lambda metrics: metrics.count_config_failure())
+            self._reloads["refused"] += 1
             for error in errors:
                 log.error("config_refused", extra=kv(error=error, kept="the settings in force"))
             return
@@ -176,7 +174,7 @@ class Daemon:
         adjust(self.settings.log_format, self.settings.log_level)
         for owner in self.vendor_cards:
             owner.apply(before)
-        self.metrics.note(lambda metrics: metrics.count_config_loaded())
+        self._reloads["applied"] += 1
         log.info("config_applied", extra=kv(changed=changed))
         if self.cluster is not None:
             self.cluster.wake()

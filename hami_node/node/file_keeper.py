@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from prometheus_client.metrics_core import Metric
+
 from hami_node.logs import kv
+from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.node.holdings.pod_names import NOBODY, PodNames
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.present import PresentPods
@@ -32,6 +35,15 @@ class FileKeeper:
         self._told: tuple[str, ...] = ()
         self._names = PodNames(cluster.ledger, cluster.live.pods)
         self._closed: frozenset[ClosedFile] = frozenset()
+        self._found: tuple[FilesFound, ...] | None = None
+
+    def series(self, metrics: DaemonMetrics) -> Iterator[Metric]:
+        """What containers have on the disk, and how much of it can't be removed: the last pass."""
+        found = self._found
+        if found is not None:
+            yield metrics.value("container_files_folders", sum(each.folders for each in found))
+            yield metrics.value("container_files_bytes", sum(each.used_bytes for each in found))
+            yield metrics.value("container_files_stuck", sum(len(each.stuck) for each in found))
 
     def tidy(self) -> float:
         """One pass; seconds until the next one."""
@@ -42,9 +54,7 @@ class FileKeeper:
             if owner.upkeep is not None
         ]
         stuck = tuple(reason for each in found for reason in each.stuck)
-        self._cluster.metrics.set_container_files(
-            sum(each.folders for each in found), sum(each.used_bytes for each in found), len(stuck)
-        )
+        self._found = tuple(found)
         if stuck != self._told:
             self._told = stuck
             self._tell(stuck)

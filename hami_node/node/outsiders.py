@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import partial
 
 from hami_node.model import Uuid
 from hami_node.node.holdings.foreign import ForeignHolders, WatchedCards
@@ -54,7 +53,7 @@ class Outsiders:
             return None
         outlets = AuditOutlets(
             notify=self._cluster.notify,
-            count=partial(self._cluster.metrics.count_for_vendor, vendor.counter.name),
+            count=self._cluster.metrics.of_vendors[vendor.counter.name].count,
             sysfs_root=self._parts.settings().sysfs_root,
             clock=self._parts.clock,
         )
@@ -95,8 +94,12 @@ class Outsiders:
         self.audit()
         self.recorded.set()
 
-    def audit(self) -> int:
-        """Let the auditors check this node's pods; the number of those that have drifted.
+    def drifted(self) -> int:
+        """How many pods hold other cards than were reserved, by the last audit."""
+        return sum(auditor.drifted for auditor in self._auditors.values())
+
+    def audit(self) -> None:
+        """Let the auditors check this node's pods.
 
         The NUMA hints follow containers that have ended, too.
         """
@@ -105,13 +108,11 @@ class Outsiders:
                 resource.update_hints(self._cluster.ledger.entries())
         node, auditors = self._cluster.view.node(), self._auditors.values()
         if node is None:
-            return 0
+            return
         with self._auditing:
             before = [auditor.closed for auditor in auditors]
             for auditor in auditors:
                 auditor.audit(node, self._cluster.live.pods(), self._observed.held())
             has_changed = before != [auditor.closed for auditor in auditors]
-            drifted = sum(auditor.drifted for auditor in auditors)
         if has_changed:
             self._cluster.wake()
-        return drifted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,7 +13,6 @@ from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.config.settings import Settings
 from hami_node.config.watch import ConfigWatch
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
@@ -32,6 +32,7 @@ class NodeParts:
     Attributes:
         settings: returns those in force.
         vendor_cards: the cards of each vendor that this daemon serves.
+        reloads: how often settings were `applied`, and how often files were `refused`.
         listener: where the pages are served; None where they are switched off.
         probe_listener: where the probes are served; None where the pages include them.
     """
@@ -42,7 +43,7 @@ class NodeParts:
     clock: Clock
     stop: threading.Event
     threads: GuardedThreads
-    metrics: DeferredMetrics
+    reloads: Counter[str]
     config_watch: ConfigWatch
     listener: socket.socket | None
     probe_listener: socket.socket | None

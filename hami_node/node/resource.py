@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hami_node.config.settings import Settings
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device, PairScores, own_ids
 from hami_node.node.cards.inventory import Inventory, refuse_oversize
 from hami_node.node.cards.numa_hints import NumaHints
@@ -43,7 +42,6 @@ class NodeResource:
         *,
         clock: Clock,
         stop: threading.Event,
-        metrics: DeferredMetrics,
         scores: Callable[[], PairScores],
     ) -> None:
         """Build the parts; it has no cards yet.
@@ -53,24 +51,18 @@ class NodeResource:
         self._scores = scores
         self.vendor, self.name = vendor, served.name
         self.served, self._settings = served, settings
-        self._stop, self._metrics = stop, metrics
+        self._stop = stop
         self.inventory = Inventory()
         self.hints = NumaHints(clock, self.inventory.touch)
         self.allocator = AllocatorSlot(clock, stop)
-        note, name = metrics.note, self.name
         self.lifecycle = Lifecycle(
             plugin_dir=settings().plugin_dir,
-            resource=name,
+            resource=self.name,
             make_plugin=self._make_plugin,
             clock=clock,
             stop=stop,
-            on_registered=lambda _: self._registered(),
-            on_failed=lambda _: note(lambda metrics: metrics.set_registered(name, False)),
+            on_registered=lambda _: self.allocator.renew(),
         )
-
-    def _registered(self) -> None:
-        self.allocator.renew()
-        self._metrics.note(lambda metrics: metrics.count_registration(self.name))
 
     @property
     def _own(self) -> object:

@@ -77,6 +77,8 @@ class Rivals:
         self._cluster, self._on_listed = cluster, on_listed
         self._resources, self._dir = parts.resources, parts.settings().plugin_dir
         self._states: dict[str, _State] = {}
+        self.taken: dict[str, bool] = {}
+        """Resources that ever were another plugin's, and whether they are now."""
         self._seen: dict[str, _Seen] = {}
 
     def why_taken(self, resource: str) -> str:
@@ -115,23 +117,22 @@ class Rivals:
         elif new:
             state.taken, state.sockets = self._sentence(resource.name, new, sockets), sockets
             log.error("resource_taken", extra=kv(resource=resource.name, why=state.taken))
-            self._tell(resource.name, state.taken)
+            self.taken = {**self.taken, resource.name: True}
+            self._tell(state.taken)
 
     def _begin(self, resource: NodeResource, number: int, holders: frozenset[_Holder]) -> None:
         """After our registration the resource is ours; pods from before may keep their IDs."""
         if self.why_taken(resource.name):
             log.info("resource_retaken", extra=kv(resource=resource.name))
-            self._tell(resource.name, "")
+            self.taken = {**self.taken, resource.name: False}
         self._states[resource.name] = _State(number, holders)
         if holders:
             named = _named(holder.container for holder in holders)
             log.warning("foreign_ids_held", extra=kv(resource=resource.name, containers=named))
 
-    def _tell(self, resource: str, why: str) -> None:
-        """It is another plugin's; "": it is ours."""
-        self._cluster.metrics.set_resource_taken(resource, is_taken=bool(why))
+    def _tell(self, why: str) -> None:
         node = self._cluster.view.node()
-        if why and node is not None:
+        if node is not None:
             self._cluster.notify(EventNote.about(node, TAKEN_EVENT, why))
 
     def _other_sockets(self) -> Iterator[str]:

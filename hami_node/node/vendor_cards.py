@@ -9,7 +9,6 @@ from functools import cached_property
 
 from hami_node.config.settings import Settings
 from hami_node.errors import RecordError
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Device, united
 from hami_node.node.cards.outgrown import Outgrown
 from hami_node.node.cards.records import CardRecord
@@ -38,7 +37,6 @@ class VendorCards:
         *,
         clock: Clock,
         stop: threading.Event,
-        metrics: DeferredMetrics,
     ) -> None:
         """Build the parts; the backend is not queried yet. `settings` returns those in force.
 
@@ -47,7 +45,6 @@ class VendorCards:
         """
         self.vendor, self._clock = vendor, clock
         self._served, self._settings, self._stop = served, settings, stop
-        self._metrics = metrics
         self.foreign_cards = served.foreign_cards
         self._records: dict[str, CardRecord] = {}
         self._parts: CardParts | None = None
@@ -169,7 +166,6 @@ class VendorCards:
                 self._settings,
                 clock=self._clock,
                 stop=self._stop,
-                metrics=self._metrics,
                 scores=self.backend.pair_scores,
             )
             for each in self._served.resources(self._own, self.scanner.physical)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hami_node.config.settings import make_settings
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.model import Pod, Uuid
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.vendors.divided import PartState, PartView
@@ -61,7 +60,6 @@ class DividedNode:
             lambda: settings,
             clock=self.clock,
             stop=threading.Event(),
-            metrics=DeferredMetrics(),
         )
         self.owner.find_cards()
         self.owner.offer()

@@ -178,7 +178,7 @@ class AllocatingDaemon:
             refused={},
             wake=lambda *_: None,
             metrics=SimpleNamespace(
-                count_lock_removed=lambda _: None,
+                locks_removed=SimpleNamespace(count=lambda _: None),
                 count_allocate=lambda result, _: world.results.append(result),
             ),
         )

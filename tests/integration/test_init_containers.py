@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import ContainerKind
-from hami_node.node.report.reruns import EVENT
+from hami_node.node.report.rounds import RERUN_EVENT as EVENT
 from hami_node.simulate.kubelet import Admission
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names

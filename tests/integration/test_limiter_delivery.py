@@ -206,12 +206,12 @@ def test_wanted_sha256_that_is_not_there_refuses_new_pods_only(bare: Rig) -> Non
     assert again == first.responses["main"]
     cluster = bare.daemon and bare.daemon.cluster
     assert cluster
-    eventually(lambda: "no limiter with the sha256" in cluster._limiters.why_unready(), LIMIT_S)
+    eventually(lambda: "no limiter with the sha256" in cluster._rounds.why_unready(), LIMIT_S)
     eventually(lambda: bare.metric("limiter_missing") == 1, LIMIT_S)
     assert install(bare, "v2.8.3", "--sha256", sha256("v2.10.0")).returncode == 1
     assert install(bare, "v2.10.0", "--sha256", sha256("v2.10.0")).returncode == 0
     assert library(bare, admit(bare, "c")) == name("v2.10.0")
-    eventually(lambda: cluster._limiters.why_unready() == "", LIMIT_S)
+    eventually(lambda: cluster._rounds.why_unready() == "", LIMIT_S)
 
 
 def test_limiter_that_hami_left_serves_with_and_without_being_installed(bare: Rig) -> None:

@@ -11,8 +11,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from hami_node.metrics.cluster import own_series
-from hami_node.metrics.extender import ExtenderMetrics
-from hami_node.metrics.held_up import HeldUp
+from hami_node.metrics.extender import ExtenderMetrics, ExtenderState
 from tests.documents import every_metric, of_one_card
 
 TARGET_LABELS: Final = frozenset({"job", "instance", "namespace", "pod", "container", "endpoint"})
@@ -21,13 +20,14 @@ TARGET_LABELS: Final = frozenset({"job", "instance", "namespace", "pod", "contai
 
 def extender_metrics() -> tuple[Metric, ...]:
     """Every family of the extender, after one of all the events that give it a series."""
-    metrics = ExtenderMetrics(CollectorRegistry())
-    metrics.count_decision("filter", "reserved")
-    metrics.count_resize("approved")
+    metrics = ExtenderMetrics()
+    metrics.decisions.count("filter", "reserved")
+    metrics.resizes.count("approved")
     metrics.count_request("/filter", 200, 0.01)
-    metrics.count_api_request("patch", "pods", 200)
-    backed_off = {"plugin-unavailable": 1}
-    metrics.watch_held_up(lambda: HeldUp(pods={"CardInsufficientMemory": 1}, backed_off=backed_off))
+    metrics.api_requests.count("patch", "pods", 200)
+    metrics.read = lambda: ExtenderState(
+        waiting={"CardInsufficientMemory": 1}, backed_off={"plugin-unavailable": 1}
+    )
     return tuple(metrics.registry.collect())
 
 

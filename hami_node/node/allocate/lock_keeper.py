@@ -67,7 +67,7 @@ class LockKeeper:
         """
         released, self._released = self._released, ""
         if released and self._lock.remove_exactly(self._node_name, released):
-            self._cluster.metrics.count_lock_removed("served")
+            self._cluster.metrics.locks_removed.count("served")
         text, now_s = self._text(), self._clock.monotonic()
         if text is None:
             self._seen = "", -math.inf
@@ -97,7 +97,7 @@ class LockKeeper:
             log.info(
                 "lock_removed", extra=kv(node=node.name, lock=node.annotations[names.NODE_LOCK])
             )
-            self._cluster.metrics.count_lock_removed("stale")
+            self._cluster.metrics.locks_removed.count("stale")
 
     def _is_done(self, namespace: str, name: str) -> bool:
         """True if the pod no longer needs the lock: ended, fully served, refused or deleted."""

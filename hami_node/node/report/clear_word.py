@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hami_node.logs import kv
 from hami_node.model import Node, Uuid
+from hami_node.vendors.on_node.publication import Publication
 from hami_node.wire import names
 
 log = logging.getLogger(__name__)
@@ -17,8 +18,11 @@ log = logging.getLogger(__name__)
 Clear = Callable[[Collection[Uuid] | None], tuple[Uuid, ...]]
 
 
-class ClearWord:
-    """Takes the word off the node, and acts on it once, however often that is tried."""
+class ClearWord(Publication):
+    """Takes the word off the node, and acts on it once, however often that is tried.
+
+    A word that came too late is for the next daemon.
+    """
 
     def __init__(self, clears: Sequence[Clear]) -> None:
         """`clears` are `Backend.clear_errors` of all resources."""
@@ -33,16 +37,6 @@ class ClearWord:
             self._act(text)
         self._done = text
         return {names.NODE_CLEAR_ERRORS: None}
-
-    def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
-        """Nothing: the word does not come back by itself."""
-        del node, now
-        return {}
-
-    def shutdown(self, node: Node) -> Mapping[str, str | None]:
-        """Nothing: a word that came too late is for the next daemon."""
-        del node
-        return {}
 
     def _act(self, text: str) -> None:
         words = {word.strip() for word in text.split(",")} - {""}

@@ -6,25 +6,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from prometheus_client.metrics_core import Metric
 
-from hami_node.config.settings import Settings
-from hami_node.metrics.parts import (
-    DividedCardReading,
-    PartReading,
-    PartsReadings,
-)
+from hami_node.config.settings import MetricNames, Settings
+from hami_node.metrics.daemon import DaemonMetrics
+from hami_node.metrics.families import Row, gauge, short
+from hami_node.metrics.usage import ZONE
 from hami_node.model import Pod
 from hami_node.node.holdings.pod_names import NOBODY, PodName, PodNames
-from hami_node.node.report.part_errors import PartErrors
+from hami_node.node.report.part_errors import PartErrorLabels
 from hami_node.node.vendor_cards import VendorCards
-from hami_node.ports import Clock, EventNote
 from hami_node.record.ledger import Ledger
 from hami_node.vendors.divided import DividedCards, PartState, PartView
 from hami_node.vendors.protocol import VendorProtocol
 
-STATES = tuple(state.value for state in PartState)
-HAMI_HOLDER: Final = ("namespace", "pod", "container", "vdevice_index")
-LEGACY_HOLDER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid")
+HOLDER: Final = (
+    ("zone", "namespace", "pod", "container", "vdevice_index"),
+    ("zone", "podnamespace", "podname", "ctrname", "vdeviceid"),
+)
+"""The first labels that HAMi's monitor has for a part, and those from before 2.9."""
+PART_DOC: Final = "1 for each part of a divided card that a container has."
 
 
 class DividedReport:
@@ -37,49 +38,32 @@ class DividedReport:
         *,
         ledger: Ledger,
         pods: Callable[[], Iterable[Pod]],
-        notify: Callable[[EventNote], None],
-        clock: Clock,
         settings: Callable[[], Settings],
+        errors: Callable[[], Mapping[PartErrorLabels, int]] = dict,
     ) -> None:
         """Wire the sources.
 
         `protocols` are those of `owners`, in the same order; `pods`: those of this node;
-        `settings`: under which names containers' use is shown.
+        `settings`: under which names containers' use is shown; `errors`: what the driver has blamed
+        on parts.
         """
         self._owners = tuple(zip(owners, protocols, strict=True))
         self._names, self._settings = PodNames(ledger, pods), settings
-        self._errors = PartErrors(owners, pods=pods, notify=notify, clock=clock)
+        self._errors = errors
 
-    def look(self) -> None:
-        """Tell pods what the driver blames on their parts."""
-        self._errors.look()
-
-    def readings(self) -> PartsReadings:
-        """For the metrics."""
+    def series(self, metrics: DaemonMetrics) -> Iterator[Metric]:
+        """All families; those without divided cards are empty."""
         found = [(owner.divided(), protocol) for owner, protocol in self._owners]
-        if not any(divided.cards or divided.failures for divided, _ in found):
-            return PartsReadings(errors=self._errors.counts())
-        names, settings = self._names.by_uid(), self._settings()
-        legacy = found if settings.legacy_metrics else ()
-        return PartsReadings(
-            cards=[
-                DividedCardReading(card.uuid, str(card.index), card.mode, card.pending)
-                for divided, _ in found
-                for card in divided.cards
-            ],
-            parts=[
-                _part_reading(part, names.get(part.pod_uid, NOBODY))
-                for divided, _ in found
-                for part in divided.parts
-            ],
-            states=STATES,
-            is_hands_off=any(divided.hands_off for divided, _ in found),
-            failures={key: count for each, _ in found for key, count in each.failures.items()},
-            errors=self._errors.counts(),
-            infos=[info for each in found for info in _infos(*each, names)],
-            legacy_infos=[info for each in legacy for info in _infos(*each, names, is_legacy=True)],
-            names=settings.usage_metrics,
-        )
+        names = self._names.by_uid() if any(divided.cards for divided, _ in found) else {}
+        yield from _cards(metrics, [divided for divided, _ in found], names)
+        failures = {key: count for each, _ in found for key, count in each.failures.items()}
+        yield metrics.kept("part_call_failures", failures.items())
+        yield metrics.kept("container_part_xid_events", self._errors().items())
+        settings = self._settings()
+        if settings.usage_metrics in (MetricNames.HAMI, MetricNames.BOTH):
+            yield from _monitor(found, names, is_legacy=False)
+        if settings.legacy_metrics:
+            yield from _monitor(found, names, is_legacy=True)
 
     def details(self) -> Mapping[str, object]:
         """For the page with the settings in force, by the names of the resources; {} for none."""
@@ -88,33 +72,57 @@ class DividedReport:
         return {"divided-cards": cards} if cards else {}
 
 
-def _part_reading(part: PartView, pod: PodName) -> PartReading:
-    return PartReading(
-        uuid=part.card,
-        part=part.uuid,
-        kind=part.kind,
-        place=f"{part.start}+{part.size}",
-        state=part.state.value,
-        namespace=pod[0],
-        pod=pod[1],
-        container=part.container,
+def _cards(
+    metrics: DaemonMetrics, found: Sequence[DividedCards], names: Mapping[str, PodName]
+) -> Iterator[Metric]:
+    cards = [card for divided in found for card in divided.cards]
+    modes = (((card.uuid, str(card.index), card.mode, card.pending), 1) for card in cards)
+    yield metrics.gauge("card_mode_info", modes)
+    counts = (
+        ((card.uuid, str(card.index), state.value), [p.state for p in card.parts].count(state))
+        for card in cards
+        for state in PartState
     )
+    yield metrics.gauge("card_parts", counts)
+    parts = [part for card in cards for part in card.parts]
+    yield metrics.gauge("part_info", ((_facts(part), 1) for part in parts))
+    holders = (_holder(part, names.get(part.pod_uid, NOBODY)) for part in parts)
+    had = ((labels, 1) for labels in holders if labels[1])
+    yield metrics.gauge("container_part_info", had)
+    hands_off = any(divided.hands_off for divided in found)
+    yield metrics.value("parts_hands_off", hands_off if cards else None)
 
 
-def _infos(
-    divided: DividedCards,
-    protocol: VendorProtocol,
+def _facts(part: PartView) -> tuple[str, ...]:
+    place = f"{part.start}+{part.size}"
+    return short((part.card, part.uuid, part.kind, place, part.state.value))
+
+
+def _holder(part: PartView, pod: PodName) -> tuple[str, ...]:
+    return short((*pod, part.container, part.card, part.uuid))
+
+
+def _monitor(
+    found: Iterable[tuple[DividedCards, VendorProtocol]],
     names: Mapping[str, PodName],
     *,
-    is_legacy: bool = False,
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    for part in divided.parts:
-        namespace, pod = names.get(part.pod_uid, NOBODY)
-        info = protocol.part_info(part, is_legacy=is_legacy)
-        if info is not None and pod:
-            whose = (namespace, pod, part.container, str(part.position))
-            labels = LEGACY_HOLDER if is_legacy else HAMI_HOLDER
-            yield info[0], {**dict(zip(labels, whose, strict=True)), **info[1]}
+    is_legacy: bool,
+) -> Iterator[Metric]:
+    """The parts that containers have, under HAMi's names."""
+    families: dict[str, tuple[tuple[str, ...], list[Row]]] = {}
+    for divided, protocol in found:
+        for part in divided.parts:
+            pod, info = names.get(part.pod_uid, NOBODY), None
+            if pod != NOBODY:
+                info = protocol.part_info(part, is_legacy=is_legacy)
+            if info is not None:
+                name, facts = info
+                labels = (*HOLDER[is_legacy], *facts)
+                whose = (ZONE, *pod, part.container, str(part.position))
+                rows = families.setdefault(name, (labels, []))[1]
+                rows.append((short((*whose, *facts.values())), 1))
+    for name, (labels, rows) in families.items():
+        yield gauge(name, PART_DOC, labels, rows)
 
 
 def _plain(divided: DividedCards) -> Mapping[str, object]:

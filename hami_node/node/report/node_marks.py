@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hami_node.model import Node, Uuid
+from hami_node.vendors.on_node.publication import Publication
 from hami_node.wire import names
 from hami_node.wire.closed import encode_closed
 
 
-class NodeMarks:
+class NodeMarks(Publication):
     """Whether a scheduler needs the node lock, and what people should know of the cards."""
 
     def __init__(
@@ -41,11 +42,6 @@ class NodeMarks:
             names.NODE_HAND_OVER: self._hand_over() or None,
             names.NODE_CLOSED_CARDS: encode_closed(self._closed()),
         }
-
-    def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
-        """Nothing: the marks are compared, not renewed."""
-        del node, now
-        return {}
 
     def shutdown(self, node: Node) -> Mapping[str, str | None]:
         """Allocate is no longer answered, nor is it known who holds what: these marks go."""

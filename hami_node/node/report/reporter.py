@@ -38,12 +38,10 @@ class Reporter:
         publications: Sequence[Publication],
         clock: Clock,
         interval_s: Callable[[], float] = lambda: 30.0,
-        on_report: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Wire the parts.
 
-        `interval_s` is the time between two heartbeats, as the settings in force have it;
-        `on_report` is called with the time of every successful pass.
+        `interval_s` is the time between two heartbeats, as the settings in force have it.
         """
         self._node_name = node_name
         self._kube = kube
@@ -51,18 +49,22 @@ class Reporter:
         self._publications = publications
         self._clock = clock
         self._interval_s = interval_s
-        self._on_report = on_report
         self._wake = threading.Event()
         self._last_heartbeat_s: float | None = None
         self._newest: tuple[Node, int] | None = None
         """Our last patch's answer, and the version that the watch showed before it."""
         self._gap_s = MIN_GAP_S
-        self.reported = threading.Event()
-        """Set once the node object has been up to date at least once."""
+        self._reported_s: float | None = None
 
     def wake(self) -> None:
         """Something changed: compare now."""
         self._wake.set()
+
+    @property
+    def age_s(self) -> float | None:
+        """Time since the node object was last up to date; None before it was once."""
+        at_s = self._reported_s
+        return None if at_s is None else self._clock.monotonic() - at_s
 
     def run(self, stop: threading.Event) -> None:
         """Report until stopped, then write the shutdown marks."""
@@ -111,8 +113,7 @@ class Reporter:
             log.info("node_reported", extra=kv(node=self._node_name, keys=sorted(changes)))
         if is_due:
             self._last_heartbeat_s = self._clock.monotonic()
-        self.reported.set()
-        self._on_report(now)
+        self._reported_s = self._clock.monotonic()
         return wrote
 
     def _until_heartbeat_s(self) -> float:

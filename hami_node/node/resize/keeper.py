@@ -146,7 +146,7 @@ class ResizeKeeper:
             if entry.resize is None or not entry.resize.is_open:
                 is_due = compares or entry.key in suspects
                 if is_due and self._limits.keep(entry, container):
-                    self._cluster.metrics.count_resize("kept")
+                    self._cluster.metrics.resizes.count("kept")
             elif entry.container not in wanted:
                 self._roll_back(pod, entry, container)
         if approval is not None:

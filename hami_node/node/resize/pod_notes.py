@@ -66,7 +66,7 @@ class PodNotes:
         if state.state is Outcome.WAITING:
             return
         is_done = state.state is Outcome.DONE
-        self.cluster.metrics.count_resize("resized" if is_done else "refused")
+        self.cluster.metrics.resizes.count("resized" if is_done else "refused")
         message = state.why if is_done else f"the pod is not resized: {state.why}"
         log.info("resize_over", extra=kv(pod=pod.key, state=state.state, why=state.why))
         note = EventNote.about(pod, RESIZED_EVENT if is_done else REFUSED_EVENT, message)

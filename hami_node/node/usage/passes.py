@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from hami_node.metrics.usage import UsageReadings
-from hami_node.model import Device, Uuid
+from hami_node.metrics.usage import Usage
+from hami_node.model import Uuid
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.pod_names import PodNames
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.usage.holders import Holders
 from hami_node.node.usage.parts import uses_of_parts
 from hami_node.node.vendor_cards import VendorCards
-from hami_node.ports import ContainerUse, HostUse, UnreadUse
+from hami_node.ports import ContainerUse, HostUse
 from hami_node.record.ledger import Key, Ledger
 from hami_node.vendors.on_node.usage import UsageReader
 from hami_node.vendors.protocol import VendorProtocol
@@ -27,15 +26,8 @@ CHECK_S: Final = 5.0
 """How soon a changed interval counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one pass found."""
-
-    containers: tuple[ContainerUse, ...] = ()
-    unread: tuple[UnreadUse, ...] = ()
-    hosts: tuple[tuple[Device, HostUse], ...] = ()
-    beyond: frozenset[Key] = frozenset()
-    """Containers that may have more memory in force than the ledger counts."""
+Found = tuple[Usage, frozenset[Key]]
+"""What is used, and containers that may have more memory in force than the ledger counts."""
 
 
 class _OfVendor:
@@ -47,20 +39,21 @@ class _OfVendor:
         self._reader: UsageReader | None = owner.usage_reader
         self._unclear: frozenset[Uuid] = frozenset()
 
-    def look(self, ledger: Ledger, live: LiveUse, names: PodNames, *, is_last: bool) -> Usage:
+    def look(self, ledger: Ledger, live: LiveUse, names: PodNames, *, is_last: bool) -> Found:
         cards = {card.uuid: card for card in self._owner.cards()}
         hosts = self._owner.backend.host_use(self._unclear)
         seen = tuple((cards[uuid], use) for uuid, use in hosts.items() if uuid in cards)
         of_parts = self._of_parts(hosts, names)
         if self._reader is None:
-            return Usage(of_parts, hosts=seen)
+            return Usage(containers=of_parts, hosts=seen), frozenset()
         pods = {pod.uid: pod for pod in live.pods()}
         holders, unread = self._holders.of(ledger.entries(), pods, cards)
         running = {uuid: use.processes or () for uuid, use in hosts.items()}
         found = self._reader.read(holders, running, is_last=is_last)
         self._unclear = found.unclear
         beyond = self._holders.beyond(cards, found.uses, found.unread)
-        return Usage((*found.uses, *of_parts), (*found.unread, *unread), seen, beyond)
+        uses, lost = (*found.uses, *of_parts), (*found.unread, *unread)
+        return Usage(containers=uses, unread=lost, hosts=seen), beyond
 
     def _of_parts(self, hosts: Mapping[Uuid, HostUse], names: PodNames) -> tuple[ContainerUse, ...]:
         if not any(use.parts for use in hosts.values()):
@@ -82,7 +75,7 @@ class UsagePasses:
         `on_beyond` gets the containers that may have more in force than the ledger counts.
         """
         self._on_beyond = on_beyond
-        self._settings, self._metrics, self._clock = parts.settings, cluster.metrics, parts.clock
+        self._settings, self._clock = parts.settings, parts.clock
         self._ledger, self._live = cluster.ledger, cluster.live
         self._names = PodNames(cluster.ledger, cluster.live.pods)
         pairs = zip(parts.vendor_cards, cluster.served, strict=True)
@@ -96,7 +89,7 @@ class UsagePasses:
         interval_s, now_s = self._settings().usage_interval_s, self._clock.monotonic()
         if self._is_on and not interval_s:
             self.look(is_last=True)
-            self._show(Usage())
+            self.usage = Usage()
         elif interval_s and now_s - self._last_s >= interval_s:
             self._last_s = now_s
             self.look()
@@ -112,32 +105,16 @@ class UsagePasses:
     def look(self, *, is_last: bool = False) -> None:
         """One pass."""
         found = [self._look_at(each, is_last=is_last) for each in self._vendors]
-        self._show(
-            Usage(
-                tuple(use for each in found for use in each.containers),
-                tuple(use for each in found for use in each.unread),
-                tuple(host for each in found for host in each.hosts),
-                frozenset(key for each in found for key in each.beyond),
-            )
+        self.usage = Usage(
+            containers=tuple(use for usage, _ in found for use in usage.containers),
+            unread=tuple(use for usage, _ in found for use in usage.unread),
+            hosts=tuple(host for usage, _ in found for host in usage.hosts),
         )
-        self._on_beyond(self.usage.beyond)
+        self._on_beyond(frozenset(key for _, beyond in found for key in beyond))
 
-    def _look_at(self, vendor: _OfVendor, *, is_last: bool) -> Usage:
+    def _look_at(self, vendor: _OfVendor, *, is_last: bool) -> Found:
         try:
             return vendor.look(self._ledger, self._live, self._names, is_last=is_last)
         except Exception:  # any bug: rather no numbers than no daemon
             log.exception("usage_not_read")
-            return Usage()
-
-    def _show(self, usage: Usage) -> None:
-        self.usage = usage
-        settings = self._settings()
-        self._metrics.set_usage(
-            UsageReadings(
-                usage.containers,
-                usage.unread,
-                usage.hosts,
-                settings.usage_metrics,
-                settings.legacy_metrics,
-            )
-        )
+            return Usage(), frozenset()

@@ -24,10 +24,14 @@ class Publication(Protocol):
         """
 
     def heartbeat(self, node: Node, now: float) -> Mapping[str, str | None]:
-        """What is written once per interval even if nothing changed."""
+        """What is written once per interval even if nothing changed: mostly nothing."""
+        del node, now
+        return {}
 
     def shutdown(self, node: Node) -> Mapping[str, str | None]:
-        """What is written when the daemon ends."""
+        """What is written when the daemon ends: mostly nothing."""
+        del node
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.registry import CollectorRegistry
 
 from hami_node.extender.state import slices
-from hami_node.extender.waiting import MAX_PODS, UNSEEN_S, WaitingPods, held_up
-from hami_node.metrics.extender import ExtenderMetrics
-from hami_node.metrics.held_up import HeldUp
+from hami_node.extender.waiting import MAX_PODS, UNSEEN_S, WaitingPods, extender_state
+from hami_node.metrics.extender import ExtenderMetrics, ExtenderState
 from hami_node.model import Pod
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.values.timestamps import format_rfc3339
@@ -29,8 +27,8 @@ def desk() -> Desk:
     return Desk("n1", "n2")
 
 
-def found(desk: Desk) -> HeldUp:
-    return held_up(desk.state, desk.waiting, desk.clock, lambda: desk.is_leading)()
+def found(desk: Desk) -> ExtenderState:
+    return extender_state(desk.state, desk.waiting, desk.clock, lambda: desk.is_leading)()
 
 
 def pod(desk: Desk, name: str, memory_mib: int, **metadata: Any) -> None:
@@ -49,7 +47,7 @@ def test_pods_that_fit_nowhere_wait_with_the_reason_of_most_nodes(desk: Desk) ->
     for name in ("large", "larger", "large"):
         assert desk.choose(name) == ""
     now = found(desk)
-    assert now.pods == {"CardInsufficientMemory": 2}
+    assert now.waiting == {"CardInsufficientMemory": 2}
     assert now.longest_wait_s == pytest.approx(90, abs=1)
 
 
@@ -59,7 +57,7 @@ def test_a_pod_that_nobody_can_ever_serve_waits_too(desk: Desk) -> None:
     desk.edit_pod("odd", spec={"containers": [{"name": "c", "resources": {"limits": limits}}]})
     desk.sync()
     assert desk.choose("odd") == ""
-    assert found(desk).pods == {"PodRefused": 1}
+    assert found(desk).waiting == {"PodRefused": 1}
 
 
 def test_a_pod_for_which_one_decision_was_too_short_waits_until_it_has_a_node(
@@ -71,11 +69,11 @@ def test_a_pod_for_which_one_decision_was_too_short_waits_until_it_has_a_node(
         assert desk.choose("slow") == ""
         assert desk.choose("slow") == ""
     assert desk.results == ["unfinished"] * 2
-    assert found(desk).pods == {"Unfinished": 1}
+    assert found(desk).waiting == {"Unfinished": 1}
     assert {note.reason for note in desk.notes} == {"FilteringFailed"}
     assert "goes on where this one was" in desk.notes[0].message
     assert desk.choose("slow")
-    assert found(desk).pods == {}
+    assert found(desk).waiting == {}
 
 
 def test_no_longer_once_it_has_a_node_is_deleted_ends_or_is_another(desk: Desk) -> None:
@@ -83,18 +81,18 @@ def test_no_longer_once_it_has_a_node_is_deleted_ends_or_is_another(desk: Desk) 
         pod(desk, name, 20_000)
         assert desk.choose(name) == ""
     desk.waiting.note(replace(desk.pod("stays"), uid="former"), "CardInsufficientMemory")
-    assert found(desk).pods == {"CardInsufficientMemory": 5}
+    assert found(desk).waiting == {"CardInsufficientMemory": 5}
     desk.edit_pod("served", spec={"containers": pod_of(1000)})
     assert desk.choose("served") != ""
     desk.delete_pod("deleted")
     desk.edit_pod("ended", status={"phase": "Failed"})
     desk.sync()
     desk.clock.advance(UNSEEN_S + 1)
-    assert found(desk).pods == {"CardInsufficientMemory": 1}
+    assert found(desk).waiting == {"CardInsufficientMemory": 1}
     desk.delete_pod("stays")
     desk.sync()
     now = found(desk)
-    assert (now.pods, now.longest_wait_s) == ({}, 0.0)
+    assert (now.waiting, now.longest_wait_s) == ({}, 0.0)
 
 
 def pod_of(memory_mib: int) -> list[dict[str, Any]]:
@@ -105,18 +103,18 @@ def pod_of(memory_mib: int) -> list[dict[str, Any]]:
 def test_a_pod_that_the_watch_does_not_show_yet_counts_for_a_while(desk: Desk) -> None:
     desk.add_pod("new", memory_mib=20_000)
     assert desk.choose("new") == ""
-    assert found(desk).pods == {"CardInsufficientMemory": 1}
+    assert found(desk).waiting == {"CardInsufficientMemory": 1}
     desk.clock.advance(UNSEEN_S + 1)
-    assert found(desk).pods == {}
+    assert found(desk).waiting == {}
 
 
 def test_a_replica_that_waits_shows_nothing_and_begins_anew(desk: Desk) -> None:
     pod(desk, "large", 20_000)
     assert desk.choose("large") == ""
     desk.is_leading = False
-    assert found(desk) == HeldUp()
+    assert found(desk) == ExtenderState(nodes=2)
     desk.is_leading = True
-    assert found(desk).pods == {}
+    assert found(desk).waiting == {}
 
 
 def test_remembered_pods_are_bounded(desk: Desk) -> None:
@@ -125,7 +123,7 @@ def test_remembered_pods_are_bounded(desk: Desk) -> None:
     for number in range(MAX_PODS + 5):
         other = replace(first, uid=f"uid-{number}", name=f"p-{number}")
         desk.waiting.note(other, "CardInsufficientMemory")
-    assert sum(found(desk).pods.values()) == MAX_PODS
+    assert sum(found(desk).waiting.values()) == MAX_PODS
 
 
 def test_locks_that_are_held_and_the_age_of_the_oldest(desk: Desk) -> None:
@@ -151,14 +149,16 @@ def test_silent_nodes(desk: Desk) -> None:
 
 
 def test_series() -> None:
-    metrics = ExtenderMetrics(CollectorRegistry())
+    metrics = ExtenderMetrics()
     text = generate_latest(metrics.registry).decode()
     assert "waiting_pods{" not in text
     assert "hami_node_extender_longest_wait_seconds 0.0" in text
-    metrics.watch_held_up(lambda: HeldUp(pods={"CardInsufficientMemory": 2}, locked_nodes=3))
+    waiting = {"CardInsufficientMemory": 2}
+    metrics.read = lambda: ExtenderState(nodes=4, pods=5, waiting=waiting, locked_nodes=3)
     text = generate_latest(metrics.registry).decode()
     assert 'hami_node_extender_waiting_pods{reason="CardInsufficientMemory"} 2.0' in text
-    assert "hami_node_extender_locked_nodes 3.0" in text
+    for line in ("leading 0.0", "nodes 4.0", "pods 5.0", "locked_nodes 3.0"):
+        assert f"hami_node_extender_{line}\n" in text
 
 
 def test_a_large_pod_costs_no_more_than_its_name() -> None:

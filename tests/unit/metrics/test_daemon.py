@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,31 +17,18 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
+from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import ConfigError
-from hami_node.metrics.cards import AllocationReading, CardReading
+from hami_node.metrics.cards import card_series
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.deferred import DeferredMetrics
-from hami_node.metrics.pages import MAX_CONNECTIONS
-from hami_node.metrics.server import MetricsServer, Probes
+from hami_node.metrics.server import MAX_CONNECTIONS, MetricsServer, Probes
 from hami_node.model import Device, Uuid
 from hami_node.vendors.neuron.spec import NEURON_SPEC
 from hami_node.vendors.nvidia.cards import NVIDIA
 from tests.documents import every_metric
-from tests.fakes.clock import FakeClock, RealClock
+from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
 from tests.reliability import shows
-
-
-class HandClock(RealClock):
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
-
 
 CARD = Device(
     uuid=Uuid("GPU-1"),
@@ -52,46 +40,41 @@ CARD = Device(
     cores=200,
     pci_bus="00000000:3B:00.0",
     numa=1,
+    physical_memory_mib=40960,
 )
 ON_CARD = {"node": "n1", "uuid": "GPU-1", "index": "0", "type": "NVIDIA A100-SXM4-40GB"}
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def metrics(clock: HandClock) -> DaemonMetrics:
+def metrics() -> DaemonMetrics:
     assert NEURON_SPEC.counter is not None
-    return DaemonMetrics(CollectorRegistry(), "n1", clock, [NEURON_SPEC.counter])
+    return DaemonMetrics("n1", [NEURON_SPEC.counter])
+
+
+Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def page(metrics: DaemonMetrics) -> str:
     return generate_latest(metrics.registry).decode()
 
 
-def scraped(metrics: DaemonMetrics) -> dict[str, list[tuple[dict[str, str], float]]]:
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+def scraped(metrics: DaemonMetrics) -> Series:
+    found: Series = {}
     for family in text_string_to_metric_families(page(metrics)):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return found
 
 
-def test_card_series_use_base_units_and_the_same_labels(metrics: DaemonMetrics) -> None:
-    metrics.set_cards(
-        (
-            CardReading(
-                card=CARD,
-                physical_memory_mib=40960,
-                slots_used=3,
-                memory_granted_mib=1024,
-                cores_granted=30,
-            ),
-        )
-    )
-    found = scraped(metrics)
+def shown(*cards: DeviceUsage) -> Series:
+    """The series of these cards, under their own types."""
+    metrics = DaemonMetrics("n1")
+    metrics.sources.append(lambda: card_series("n1", [(use, use.device.model) for use in cards]))
+    return scraped(metrics)
+
+
+def test_card_series_use_base_units_and_the_same_labels() -> None:
+    found = shown(DeviceUsage(device=CARD, slots_used=3, memory_used_mib=1024, cores_used=30))
     expected = {
         "hami_node_card_healthy": 1,
         "hami_node_card_slots": 10,
@@ -110,40 +93,10 @@ def test_card_series_use_base_units_and_the_same_labels(metrics: DaemonMetrics) 
     assert "hami_node_card_unhealthy" not in found
 
 
-def test_unhealthy_card_says_why_and_recovers(metrics: DaemonMetrics) -> None:
-    sick = replace(CARD, healthy=False, unhealthy_reason="XID 79")
-    metrics.set_cards((CardReading(card=sick),))
-    found = scraped(metrics)
+def test_unhealthy_card_says_why() -> None:
+    found = shown(DeviceUsage(device=replace(CARD, healthy=False, unhealthy_reason="XID 79")))
     assert found["hami_node_card_healthy"] == [(ON_CARD, 0)]
     assert found["hami_node_card_unhealthy"] == [({**ON_CARD, "reason": "XID 79"}, 1)]
-    metrics.set_cards((CardReading(card=CARD),))
-    assert "hami_node_card_unhealthy" not in scraped(metrics)
-
-
-def test_series_of_a_lost_card_and_an_ended_container_vanish(metrics: DaemonMetrics) -> None:
-    held = AllocationReading(
-        namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=512, cores=25
-    )
-    metrics.set_cards((CardReading(card=CARD),))
-    metrics.set_allocations((held,))
-    labels = {"node": "n1", "namespace": "ns", "pod": "p", "container": "c", "uuid": "GPU-1"}
-    found = scraped(metrics)
-    assert found["hami_node_allocation_memory_bytes"] == [(labels, 512 * 2**20)]
-    assert found["hami_node_allocation_cores_ratio"] == [(labels, 0.25)]
-    metrics.set_cards(())
-    metrics.set_allocations(())
-    found = scraped(metrics)
-    assert "hami_node_allocation_memory_bytes" not in found
-    assert "hami_node_card_slots" not in found
-
-
-def test_two_grants_on_one_card_are_one_series(metrics: DaemonMetrics) -> None:
-    held = AllocationReading(
-        namespace="ns", pod="p", container="c", uuid="GPU-1", memory_mib=512, cores=25
-    )
-    metrics.set_allocations((held, held))
-    ((_, value),) = scraped(metrics)["hami_node_allocation_memory_bytes"]
-    assert value == 2**30
 
 
 def test_allocate_is_counted_by_result_and_timed(metrics: DaemonMetrics) -> None:
@@ -162,62 +115,33 @@ def test_allocate_is_counted_by_result_and_timed(metrics: DaemonMetrics) -> None
     assert found["hami_node_allocate_seconds_sum"][0][1] == pytest.approx(99.005)
 
 
-def test_counters_and_states_are_exposed(metrics: DaemonMetrics) -> None:
-    metrics.count_api_request("patch", "pods", 200)
-    metrics.count_api_request("patch", "pods", 200)
-    metrics.count_api_request("get", "nodes", 0)
-    metrics.count_registration("nvidia.com/gpu")
-    metrics.set_registered("nvidia.com/gpu", False)
-    metrics.count_registration("nvidia.com/gpu")
-    metrics.set_registered("nvidia.com/gpu", True)
-    metrics.count_lock_removed("stale")
-    metrics.count_event_dropped()
-    metrics.count_config_loaded()
-    metrics.count_config_failure()
-    metrics.count_for_vendor("neuron_violations", "P2")
-    metrics.count_xid("GPU-1", 31, is_ignored=True)
-    metrics.set_simulated(True)
-    metrics.set_limiters([("v2.8.1", "ab")], is_missing=True, is_defective=True)
-    metrics.set_handshake_unanswered(True)
-    api = scraped(metrics)["hami_node_api_requests_total"]
+def test_counters_are_exposed(metrics: DaemonMetrics) -> None:
+    metrics.api_requests.count("patch", "pods", 200)
+    metrics.api_requests.count("patch", "pods", 200)
+    metrics.api_requests.count("get", "nodes", 0)
+    metrics.locks_removed.count("stale")
+    metrics.events_dropped.count()
+    metrics.record_rebuilt.count("damaged")
+    metrics.record_failures.count()
+    metrics.of_vendors["neuron_violations"].count("P2")
+    found = scraped(metrics)
     patched = {"node": "n1", "verb": "patch", "resource": "pods", "code": "200"}
     unanswered = {"node": "n1", "verb": "get", "resource": "nodes", "code": "0"}
-    assert api == [(patched, 2), (unanswered, 1)]
-    found = {name: [value for _, value in rows] for name, rows in scraped(metrics).items()}
-    assert found["hami_node_registrations_total"] == [2]
-    for name in (
-        "registered",
-        "locks_removed_total",
-        "events_dropped_total",
-        "config_generation",
-        "config_reload_failures_total",
-        "neuron_violations_total",
-        "xid_events_total",
-        "simulated",
-        "limiter_missing",
-        "limiter_defective",
-        "handshake_unanswered",
-        "build_info",
-    ):
-        assert found[f"hami_node_{name}"] == [1], name
-    assert scraped(metrics)["hami_node_handshake_unanswered"][0][0]["try_format"] == "csv9"
-
-
-def test_ages_grow_until_marked_again(metrics: DaemonMetrics, clock: HandClock) -> None:
-    assert "hami_node_report_age_seconds" not in scraped(metrics)
-    metrics.mark_reported()
-    metrics.watch_pass_age("nvml", lambda: clock.at - 95)
-    clock.at += 40
-    found = scraped(metrics)
-    assert found["hami_node_report_age_seconds"][0][1] == 40
-    assert found["hami_node_backend_pass_age_seconds"] == [({"node": "n1", "backend": "nvml"}, 45)]
-    metrics.mark_reported()
-    assert scraped(metrics)["hami_node_report_age_seconds"][0][1] == 0
+    assert found["hami_node_api_requests_total"] == [(patched, 2), (unanswered, 1)]
+    for name, labels in {
+        "locks_removed_total": {"reason": "stale"},
+        "events_dropped_total": {},
+        "record_rebuilt_total": {"reason": "damaged"},
+        "record_write_failures_total": {},
+        "neuron_violations_total": {"rule": "P2"},
+    }.items():
+        assert found[f"hami_node_{name}"] == [({"node": "n1", **labels}, 1)], name
+    assert "hami_node_build_info" in found
 
 
 def test_alertable_counters_stand_at_zero_from_the_start(metrics: DaemonMetrics) -> None:
     found = scraped(metrics)
-    for name in ("config_reload_failures_total", "events_dropped_total", "simulated"):
+    for name in ("record_write_failures_total", "events_dropped_total"):
         assert found[f"hami_node_{name}"][0][1] == 0
 
 
@@ -225,16 +149,8 @@ def test_family_without_series_is_not_on_the_page(metrics: DaemonMetrics) -> Non
     shown = {line.split()[2] for line in page(metrics).splitlines() if line.startswith("# TYPE")}
     assert shown == {
         "hami_node_build_info",
-        "hami_node_simulated",
         "hami_node_allocate_seconds",
-        "hami_node_config_generation",
-        "hami_node_config_reload_failures_total",
-        "hami_node_limiter_missing",
-        "hami_node_limiter_defective",
         "hami_node_events_dropped_total",
-        "hami_node_foreign_pods",
-        "hami_node_init_reruns",
-        "hami_node_record_drift_pods",
         "hami_node_record_write_failures_total",
     }
 
@@ -246,63 +162,23 @@ def test_moments_of_creation_are_not_on_the_page(metrics: DaemonMetrics) -> None
 
 def test_labels_are_cut_to_a_length_that_prometheus_keeps(metrics: DaemonMetrics) -> None:
     metrics.count_allocate("x" * 500, 0.001)
+    assert scraped(metrics)["hami_node_allocate_total"][0][0]["result"] == "x" * 120
     sick = replace(CARD, healthy=False, unhealthy_reason="y" * 500)
-    metrics.set_cards((CardReading(card=sick),))
-    found = scraped(metrics)
-    assert found["hami_node_allocate_total"][0][0]["result"] == "x" * 120
+    found = shown(DeviceUsage(device=sick))
     assert found["hami_node_card_unhealthy"][0][0]["reason"] == "y" * 120
 
 
-def test_card_that_is_offered_twice_is_one_series(metrics: DaemonMetrics) -> None:
-    metrics.set_cards((CardReading(card=CARD), CardReading(card=CARD, slots_used=2)))
-    found = scraped(metrics)
+def test_card_that_is_offered_twice_is_one_series() -> None:
+    found = shown(DeviceUsage(device=CARD), DeviceUsage(device=CARD, slots_used=2))
     assert found["hami_node_card_slots_used"] == [(ON_CARD, 2)]
     assert len(found["hami_node_card_info"]) == 1
 
 
-def test_card_whose_real_memory_is_unknown_has_no_such_series(metrics: DaemonMetrics) -> None:
-    other = replace(CARD, uuid=Uuid("GPU-2"))
-    metrics.set_cards((CardReading(card=CARD, physical_memory_mib=1), CardReading(card=other)))
-    found = scraped(metrics)
-    assert found["hami_node_card_memory_physical_bytes"] == [(ON_CARD, 2**20)]
+def test_card_whose_real_memory_is_unknown_has_no_such_series() -> None:
+    other = replace(CARD, uuid=Uuid("GPU-2"), physical_memory_mib=None)
+    found = shown(DeviceUsage(device=CARD), DeviceUsage(device=other))
+    assert found["hami_node_card_memory_physical_bytes"] == [(ON_CARD, 40960 * 2**20)]
     assert len(found["hami_node_card_memory_bytes"]) == 2
-
-
-def test_a_scrape_never_sees_half_a_set_of_cards(metrics: DaemonMetrics) -> None:
-    cards = [replace(CARD, uuid=Uuid(f"GPU-{i}"), index=i) for i in range(8)]
-    full = tuple(CardReading(card=card) for card in cards)
-    families = ("card_info", "card_healthy", "card_cores_granted_ratio")
-    stop = threading.Event()
-
-    def change() -> None:
-        while not stop.is_set():
-            metrics.set_cards(())
-            metrics.set_cards(full)
-
-    with ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(change)
-        sizes = set()
-        for _ in range(50):
-            found = scraped(metrics)
-            sizes.add(tuple(len(found.get(f"hami_node_{name}", ())) for name in families))
-        stop.set()
-        changing.result(10)
-    assert sizes <= {(0, 0, 0), (8, 8, 8)}
-
-
-def test_what_is_counted_early_is_counted_when_the_metrics_come(metrics: DaemonMetrics) -> None:
-    deferred = DeferredMetrics()
-    deferred.note(lambda m: m.count_config_loaded())
-    deferred.note(lambda m: m.count_registration("nvidia.com/gpu"))
-    deferred.note(lambda m: m.set_registered("nvidia.com/gpu", False))
-    deferred.put(metrics)
-    deferred.note(lambda m: m.count_registration("example.com/card"))
-    found = scraped(metrics)
-    assert found["hami_node_config_generation"][0][1] == 1
-    states = {labels["resource"]: value for labels, value in found["hami_node_registered"]}
-    counts = {labels["resource"]: value for labels, value in found["hami_node_registrations_total"]}
-    assert states == {"nvidia.com/gpu": 0, "example.com/card": 1}
-    assert counts == {"nvidia.com/gpu": 1, "example.com/card": 1}
 
 
 def test_names_follow_the_prefix_and_suffix_rules() -> None:
@@ -323,7 +199,7 @@ def test_names_follow_the_prefix_and_suffix_rules() -> None:
 def test_counting_from_many_threads_loses_nothing(metrics: DaemonMetrics) -> None:
     def count(_: int) -> None:
         for _ in range(200):
-            metrics.count_api_request("get", "pods", 200)
+            metrics.api_requests.count("get", "pods", 200)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
@@ -404,7 +280,7 @@ def test_too_many_connections_are_hung_up_and_the_server_lives_on(served: Served
     idle = [socket.create_connection(address, 20) for _ in range(MAX_CONNECTIONS)]
     for connection in idle:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-    eventually(lambda: len(served.server._server._served) == MAX_CONNECTIONS)
+    eventually(lambda: len(served.server._served) == MAX_CONNECTIONS)
     refused = socket.create_connection(address, 20)
     assert refused.recv(1) == b""
     served.block.set()
@@ -434,20 +310,27 @@ def test_clients_that_send_their_request_slowly_keep_nobody_out(served: Served) 
 @shows(
     "E4",
     fault="a pod opens connections to the port for probes without end",
-    happens="its own make way; kubelet's stays",
+    happens="the longest waiting of them make way; kubelet's probes are answered",
 )
-def test_client_outlasts_a_crowd_from_elsewhere(served: Served) -> None:
-    address = ("127.0.0.1", served.server.port)
-    with socket.create_connection(address, 20) as probe:
-        probe.sendall(b"GET /healthz HTTP/1.0\r\n")
-        crowd = [
-            socket.create_connection(address, 20, source_address=("127.0.0.2", 0))
-            for _ in range(2 * MAX_CONNECTIONS)
-        ]
-        probe.sendall(b"\r\n")
-        assert probe.recv(64).startswith(b"HTTP/1.0 200")
-    for connection in crowd:
-        connection.close()
+def test_probes_are_answered_beside_a_crowd_that_comes_without_end(served: Served) -> None:
+    address, stop = ("127.0.0.1", served.server.port), threading.Event()
+
+    def crowd() -> None:
+        opened: deque[socket.socket] = deque()
+        while not stop.is_set():
+            with suppress(OSError):
+                opened.append(socket.create_connection(address, 20))
+            if len(opened) > 2 * MAX_CONNECTIONS:
+                opened.popleft().close()
+        for connection in opened:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(crowd)
+        answers = {served.fetch("/healthz") for _ in range(50)}
+        stop.set()
+        coming.result(20)
+    assert answers == {(200, "ok\n")}
 
 
 def test_request_has_one_deadline_however_steady_it_comes(served: Served) -> None:
@@ -498,19 +381,7 @@ def test_port_alone_listens_for_ipv4() -> None:
         server.close()
 
 
-def test_daemon_is_built_and_counts_without_prometheus_client() -> None:
+def test_daemon_is_built_without_prometheus_client() -> None:
     code = "import sys, hami_node.node.daemon as _; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"False"
-
-
-def test_record_shows_entries_by_source_drift_and_rebuilds() -> None:
-    metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
-    metrics.set_record({"served": 3, "adopted": 1}, drifted_pods=2)
-    metrics.count_record_rebuilt("damaged")
-    metrics.count_record_failure()
-    value = metrics.registry.get_sample_value
-    assert value("hami_node_record_entries", {"node": "n1", "source": "adopted"}) == 1
-    assert value("hami_node_record_drift_pods", {"node": "n1"}) == 2
-    assert value("hami_node_record_rebuilt_total", {"node": "n1", "reason": "damaged"}) == 1
-    assert value("hami_node_record_write_failures_total", {"node": "n1"}) == 1

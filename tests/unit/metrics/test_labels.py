@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prometheus_client import generate_latest
-from prometheus_client.registry import CollectorRegistry
 
 from hami_node.engine.usage import PodGrants
-from hami_node.metrics.cards import MAX_LABEL_CHARS, MAX_SHARES, AllocationReading
+from hami_node.metrics.cards import share_series
 from hami_node.metrics.cluster import own_series
-from hami_node.metrics.cluster_use import ClusterUse, PodUse
+from hami_node.metrics.cluster_use import MAX_SHARES, ClusterUse, PodUse, shares_of
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.extender import ExtenderMetrics
+from hami_node.metrics.families import MAX_SETS, bounded
 from hami_node.metrics.hami import hami_series
-from hami_node.metrics.labels import MAX_SETS
 from hami_node.model import ContainerKind, Grant, Pod, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
-from tests.fakes.clock import FakeClock
 from tests.reliability import shows
 
 CLAIMS = 3000
@@ -56,32 +54,37 @@ def test_endless_name_of_a_card_is_not_shown() -> None:
 
 
 def test_daemon_shows_so_many_shares_of_a_pod_and_no_endless_names() -> None:
-    registry = CollectorRegistry()
-    metrics = DaemonMetrics(registry, "n1", FakeClock())
-    reading = AllocationReading(
-        namespace="loud", pod="p", container="c", uuid="GPU", memory_mib=1, cores=0
-    )
-    quiet = replace(reading, namespace="team-b")
-    endless = replace(quiet, pod="q", uuid="x" * (MAX_LABEL_CHARS + 1))
-    claims = (replace(reading, uuid=f"GPU-{number}") for number in range(CLAIMS))
-    metrics.set_allocations((*claims, quiet, endless))
-    lines = generate_latest(registry).decode().splitlines()
-    shares = [line for line in lines if line.startswith("hami_node_allocation_memory_bytes{")]
-    assert sum('namespace="loud"' in line for line in shares) == MAX_SHARES
-    assert sum('namespace="team-b"' in line for line in shares) == 1
+    loud = claiming("loud", tuple(replace(GRANT, uuid=Uuid(f"GPU-{i}")) for i in range(CLAIMS)))
+    endless = claiming("q", (replace(GRANT, uuid=Uuid("x" * 200_000)),))
+    metrics = DaemonMetrics("n1")
+    pods = (loud, claiming("quiet", (GRANT,), "team-b"), endless)
+    shares = [share for item in pods for share in shares_of(item, {}, {})]
+    metrics.sources.append(lambda: share_series("n1", shares))
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    shown = [line for line in lines if line.startswith("hami_node_allocation_memory_bytes{")]
+    assert sum('namespace="loud"' in line for line in shown) == MAX_SHARES
+    assert sum('namespace="team-b"' in line for line in shown) == 1
+
+
+def test_two_grants_on_one_card_are_one_share() -> None:
+    held = PodGrants(containers=((GRANT, GRANT),))
+    (share,) = shares_of(PodUse(pod("p", "ns"), "n1", held), {}, {})
+    assert share[2].memory_mib == 2 * GRANT.memory_mib
 
 
 def test_counters_have_so_many_sets_of_labels() -> None:
-    daemon, extender = CollectorRegistry(), CollectorRegistry()
-    of_daemon, of_extender = DaemonMetrics(daemon, "n1", FakeClock()), ExtenderMetrics(extender)
+    daemon, extender = DaemonMetrics("n1"), ExtenderMetrics()
     for number in range(MAX_SETS + 100):
-        of_daemon.count_xid("GPU", number, is_ignored=False)
-        of_extender.count_decision("filter", f"odd-{number}")
+        daemon.locks_removed.count(f"odd-{number}")
+        extender.decisions.count("filter", f"odd-{number}")
     for registry, name in (
-        (daemon, "hami_node_xid_events_total{"),
-        (extender, "hami_node_extender_decisions_total{"),
+        (daemon.registry, "hami_node_locks_removed_total{"),
+        (extender.registry, "hami_node_extender_decisions_total{"),
     ):
         lines = generate_latest(registry).decode().splitlines()
         series = [line for line in lines if line.startswith(name)]
         assert len(series) == MAX_SETS + 1
         assert any('"other"' in line and line.endswith(" 100.0") for line in series)
+    sums = bounded((("GPU", str(number)), 1) for number in range(MAX_SETS + 100))
+    assert len(sums) == MAX_SETS + 1
+    assert sums["other", "other"] == 100

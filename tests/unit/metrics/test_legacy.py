@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import CollectorRegistry
 
 from hami_node.config.settings import MetricNames
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.legacy import rounded_down
-from hami_node.metrics.usage import UsageReadings
+from hami_node.metrics.usage import Shown, Usage, rounded_down, usage_series
 from hami_node.ports import ContainerUse, HostUse
 from tests.fakes.cards import card, uuid
-from tests.fakes.clock import FakeClock
 
 NOW_S = 1_800_000_000
 USE = ContainerUse(
@@ -24,7 +21,7 @@ USE = ContainerUse(
     core_percent=31, limit_bytes=2000, core_limit_percent=30, last_kernel_s=NOW_S - 4,
 )  # fmt: skip
 HOST = HostUse(memory_bytes=5000, core_percent=80, memory_controller_percent=20)
-READINGS = UsageReadings((USE,), hosts=((card(3), HOST),), has_legacy=True)
+FOUND = Usage(containers=(USE,), hosts=((card(3), HOST),))
 CONTAINER = {
     "zone": "vGPU", "podnamespace": "ns", "podname": "p", "ctrname": "main", "vdeviceid": "1",
     "deviceuuid": uuid(3),
@@ -49,10 +46,11 @@ WANTED = {
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
-def shown(readings: UsageReadings) -> Series:
+def shown(usage: Usage, names: MetricNames = MetricNames.OWN, *, has_legacy: bool = True) -> Series:
     """Every series that is not under one of our names, through the exposition format."""
-    metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock(NOW_S))
-    metrics.set_usage(readings)
+    metrics = DaemonMetrics("n1")
+    how = Shown(node="n1", now_s=NOW_S, names=names, has_legacy=has_legacy, models={})
+    metrics.sources.append(lambda: usage_series(usage, how))
     found: Series = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         for sample in family.samples:
@@ -62,17 +60,17 @@ def shown(readings: UsageReadings) -> Series:
 
 
 def test_every_legacy_name_has_its_labels_and_value() -> None:
-    assert shown(READINGS) == {name: [series] for name, series in WANTED.items()}
+    assert shown(FOUND) == {name: [series] for name, series in WANTED.items()}
 
 
 def test_nothing_of_them_unless_wanted() -> None:
-    assert shown(replace(READINGS, has_legacy=False)) == {}
+    assert shown(FOUND, has_legacy=False) == {}
 
 
 @pytest.mark.parametrize("names", MetricNames)
 def test_they_are_beside_any_other_names_and_never_twice(names: MetricNames) -> None:
-    found = shown(replace(READINGS, names=names))
-    others = shown(replace(READINGS, names=names, has_legacy=False))
+    found = shown(FOUND, names)
+    others = shown(FOUND, names, has_legacy=False)
     assert not others.keys() & WANTED.keys()
     assert found.keys() == others.keys() | WANTED.keys()
     assert all(len(series) == 1 for series in found.values())
@@ -83,7 +81,7 @@ def test_what_is_not_known_is_as_hami_shows_it() -> None:
         USE, context_bytes=None, module_bytes=None, data_bytes=None, core_percent=None,
         limit_bytes=None, last_kernel_s=None,
     )  # fmt: skip
-    found = shown(UsageReadings((bare,), hosts=((card(3), HostUse()),), has_legacy=True))
+    found = shown(Usage(containers=(bare,), hosts=((card(3), HostUse()),)))
     assert found["vGPU_device_memory_limit_in_bytes"] == [(CONTAINER, 0)]
     assert found["Device_utilization_desc_of_container"] == [(CONTAINER, 0)]
     amounts = {"context": "0", "module": "0", "data": "0", "offset": "1024"}
@@ -98,9 +96,7 @@ def test_what_is_not_known_is_as_hami_shows_it() -> None:
 
 def test_parts_that_claim_more_than_the_whole_leave_nothing() -> None:
     odd = replace(USE, memory_bytes=10)
-    (labels, value) = shown(UsageReadings((odd,), has_legacy=True))[
-        "Device_memory_desc_of_container"
-    ][0]
+    (labels, value) = shown(Usage(containers=(odd,)))["Device_memory_desc_of_container"][0]
     assert (labels["offset"], value) == ("0", 10)
 
 

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import CollectorRegistry
 
 from hami_node.config.settings import MetricNames
-from hami_node.metrics.cards import CardReading
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.metrics.usage import UsageReadings
+from hami_node.metrics.usage import Shown, Usage, usage_series
 from hami_node.ports import ContainerUse, HostUse, UnreadUse
 from tests.fakes.cards import card, uuid
-from tests.fakes.clock import FakeClock
 
 NOW_S = 1_800_000_000
 USE = ContainerUse(
@@ -36,11 +33,11 @@ WHOSE = {"namespace": "ns", "container": "main"}
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
-def shown(readings: UsageReadings, prefix: str) -> Series:
+def shown(usage: Usage, prefix: str, names: MetricNames = MetricNames.OWN) -> Series:
     """Labels and value of every series with that prefix, by name, through the exposition format."""
-    metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock(NOW_S))
-    metrics.set_cards((CardReading(card=replace(card(3), model="as registered")),))
-    metrics.set_usage(readings)
+    metrics, models = DaemonMetrics("n1"), {uuid(3): "as registered"}
+    how = Shown(node="n1", now_s=NOW_S, names=names, models=models)
+    metrics.sources.append(lambda: usage_series(usage, how))
     text = generate_latest(metrics.registry).decode()
     found: Series = {}
     for family in text_string_to_metric_families(text):
@@ -51,7 +48,7 @@ def shown(readings: UsageReadings, prefix: str) -> Series:
 
 
 def test_own_series_of_a_container() -> None:
-    found = shown(UsageReadings((USE,)), "hami_node_container_")
+    found = shown(Usage(containers=(USE,)), "hami_node_container_")
     labels = {**WHOSE, "node": "n1", "pod": "p", "uuid": uuid(3), "index": "3"}
     assert found == {
         "hami_node_container_memory_used_bytes": [(labels, 1000)],
@@ -66,7 +63,16 @@ def test_own_series_of_a_container() -> None:
 
 
 def test_series_of_a_part_name_it_and_those_of_cards_do_not() -> None:
-    found = shown(UsageReadings((BARE, PART, OTHER_PART)), "hami_node_container_")
+    found = shown(
+        Usage(
+            containers=(
+                BARE,
+                PART,
+                OTHER_PART,
+            )
+        ),
+        "hami_node_container_",
+    )
     used = [(labels.get("part"), value) for labels, value in found[f"{OWN}memory_used_bytes"]]
     assert used == [(None, 1000), ("MIG-1", 1000), ("MIG-2", 500)]
     limits = [(labels["part"], value) for labels, value in found[f"{OWN}memory_limit_bytes"]]
@@ -76,7 +82,16 @@ def test_series_of_a_part_name_it_and_those_of_cards_do_not() -> None:
 
 
 def test_cores_of_a_part_are_absent_under_hamis_names_too() -> None:
-    found = shown(UsageReadings((PART, OTHER_PART), names=MetricNames.HAMI), "hami_")
+    found = shown(
+        Usage(
+            containers=(
+                PART,
+                OTHER_PART,
+            )
+        ),
+        "hami_",
+        MetricNames.HAMI,
+    )
     used = {
         labels["vdevice_index"]: value for labels, value in found["hami_vgpu_memory_used_bytes"]
     }
@@ -85,41 +100,40 @@ def test_cores_of_a_part_are_absent_under_hamis_names_too() -> None:
 
 
 def test_what_is_not_known_has_no_series() -> None:
-    found = shown(UsageReadings((BARE,)), "hami_node_container_")
+    found = shown(Usage(containers=(BARE,)), "hami_node_container_")
     assert list(found) == ["hami_node_container_memory_used_bytes"]
 
 
 def test_launch_in_the_future_is_just_now() -> None:
     later = replace(USE, last_kernel_s=2**33)
-    found = shown(UsageReadings((later,)), "hami_node_container_last_kernel")
+    found = shown(Usage(containers=(later,)), "hami_node_container_last_kernel")
     assert found["hami_node_container_last_kernel_age_seconds"][0][1] == 0
 
 
 def test_unreadable_container_is_told_with_the_reason() -> None:
-    found = shown(UsageReadings(unread=(LOST,)), "hami_node_container_")
+    found = shown(Usage(unread=(LOST,)), "hami_node_container_")
     labels = {**WHOSE, "node": "n1", "pod": "lost", "reason": "size"}
     assert found == {"hami_node_container_usage_unreadable": [(labels, 1)]}
 
 
 def test_own_series_of_a_card_join_with_its_others() -> None:
-    found = shown(UsageReadings(hosts=((card(3), HOST),)), "hami_node_card_")
-    (slots, _), *_ = found["hami_node_card_slots"]
-    assert slots["type"] == "as registered"
+    found = shown(Usage(hosts=((card(3), HOST),)), "hami_node_card_")
+    slots = {"node": "n1", "uuid": uuid(3), "index": "3", "type": "as registered"}
     assert found["hami_node_card_memory_used_bytes"] == [(slots, 5000)]
     assert found["hami_node_card_core_use_ratio"] == [(slots, 0.8)]
     assert found["hami_node_card_memory_controller_use_ratio"] == [(slots, 0.2)]
 
 
 def test_card_without_a_reading_has_no_series() -> None:
-    found = shown(UsageReadings(hosts=((card(3), HostUse()),)), "hami_node_card_")
+    found = shown(Usage(hosts=((card(3), HostUse()),)), "hami_node_card_")
     assert not [name for name in found if "memory_used" in name or "_use_" in name]
 
 
-HAMI = UsageReadings((USE, BARE), (LOST,), ((card(3), HOST),), MetricNames.HAMI)
+FOUND = Usage(containers=(USE, BARE), unread=(LOST,), hosts=((card(3), HOST),))
 
 
 def test_names_labels_and_units_of_hamis_monitor() -> None:
-    found = shown(HAMI, "hami_")
+    found = shown(FOUND, "hami_", MetricNames.HAMI)
     labels = {**WHOSE, "zone": "vGPU", "vdevice_index": "1", "device_uuid": uuid(3)}
     whose, bare = labels | {"pod": "p"}, labels | {"pod": "bare"}
     assert not [name for name in found if name.startswith("hami_node_container")]
@@ -134,7 +148,7 @@ def test_names_labels_and_units_of_hamis_monitor() -> None:
 
 
 def test_hamis_names_of_the_host() -> None:
-    found = shown(HAMI, "hami_host_")
+    found = shown(FOUND, "hami_host_", MetricNames.HAMI)
     labels = {
         "zone": "vGPU",
         "device_index": "3",
@@ -149,9 +163,9 @@ def test_hamis_names_of_the_host() -> None:
 
 
 def test_both_and_none() -> None:
-    both = shown(replace(HAMI, names=MetricNames.BOTH), "hami_")
+    both = shown(FOUND, "hami_", MetricNames.BOTH)
     assert {"hami_node_container_memory_used_bytes", "hami_vgpu_memory_used_bytes"} <= both.keys()
-    off = shown(replace(HAMI, names=MetricNames.OFF), "hami_")
+    off = shown(FOUND, "hami_", MetricNames.OFF)
     of_containers = ("hami_vgpu", "hami_host", "hami_container", "hami_node_container")
     assert not [name for name in off if name.startswith(of_containers)]
     assert "hami_node_card_memory_used_bytes" not in off

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hami_node.config.settings import Settings, make_settings
-from hami_node.metrics.deferred import DeferredMetrics
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
 from hami_node.vendors.registry import VENDORS
@@ -37,7 +36,6 @@ def cards_of(
         settings,
         clock=FakeClock(),
         stop=threading.Event(),
-        metrics=DeferredMetrics(),
     )
 
 

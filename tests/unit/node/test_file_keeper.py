@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from hami_node.errors import KubeletError
+from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Node, Pod
 from hami_node.node.file_keeper import FileKeeper
 from hami_node.node.parts import ClusterParts, NodeParts
@@ -30,7 +31,6 @@ class Desk:
     found: FilesFound = field(default_factory=FilesFound)
     used: list[FilesInUse | None] = field(default_factory=list)
     events: list[EventNote] = field(default_factory=list)
-    shown: list[tuple[int, int, int]] = field(default_factory=list)
 
     def tidy(self, used: FilesInUse | None, now_s: float) -> FilesFound:
         del now_s
@@ -55,7 +55,6 @@ class Desk:
             live=SimpleNamespace(pods=lambda: tuple(self.pods)),
             ledger=SimpleNamespace(entries=lambda: ()),
             notify=self.events.append,
-            metrics=SimpleNamespace(set_container_files=lambda *all_: self.shown.append(all_)),
         )
         parts = SimpleNamespace(clock=FakeClock(), vendor_cards=(owner,))
         return FileKeeper(cast(NodeParts, parts), cast(ClusterParts, cluster))
@@ -88,7 +87,12 @@ def test_what_can_not_be_removed_is_shown_and_told_once() -> None:
     keeper = desk.keeper()
     for _ in range(3):
         keeper.tidy()
-    assert desk.shown == [(2, 4096, 1)] * 3
+    shown = {each.name: each.samples[0].value for each in keeper.series(DaemonMetrics("n1"))}
+    assert shown == {
+        "hami_node_container_files_folders": 2,
+        "hami_node_container_files_bytes": 4096,
+        "hami_node_container_files_stuck": 1,
+    }
     (event,) = desk.events
     assert (event.kind, event.name, event.reason) == ("Node", "n1", "ContainerFilesLeft")
     assert "a: closed" in event.message

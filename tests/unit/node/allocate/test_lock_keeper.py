@@ -36,7 +36,7 @@ def keeper(
         view=cluster,
         live=live_use(cluster, clock),
         served=[VENDOR],
-        metrics=SimpleNamespace(count_lock_removed=count),
+        metrics=SimpleNamespace(locks_removed=SimpleNamespace(count=count)),
         wake=lambda *_: None,
     )
     return LockKeeper(parts, shared)

@@ -8,17 +8,15 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import CollectorRegistry
 
 from hami_node.config.settings import MetricNames, make_settings
 from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.node.report.divided import STATES, DividedReport
+from hami_node.node.report.divided import DividedReport
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.on_node.parts import PartsState
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.cards import uuid
-from tests.fakes.clock import FakeClock
 from tests.fakes.divided_node import POD, DividedNode, own_part
 from tests.fakes.ledgers import a_ledger, an_entry
 
@@ -40,18 +38,16 @@ class Shown:
             make_settings({}, SETTINGS_BLOCKS), usage_metrics=names, legacy_metrics=has_legacy
         )
         self.node = DividedNode(tmp_path, *own)
-        self.metrics = DaemonMetrics(CollectorRegistry(), "n1", FakeClock())
+        self.metrics = DaemonMetrics("n1")
         self.pods = (POD,)
         self.report = DividedReport(
             [self.node.owner],
             [nvidia_protocol()],
             ledger=a_ledger(an_entry("gone")),
             pods=lambda: self.pods,
-            notify=lambda _: None,
-            clock=FakeClock(),
             settings=lambda: settings,
         )
-        self.metrics.watch_parts(self.report.readings)
+        self.metrics.sources.append(lambda: self.report.series(self.metrics))
 
     def series(self, *words: str) -> Series:
         text = generate_latest(self.metrics.registry).decode()
@@ -73,7 +69,8 @@ def test_instances_by_state_and_owner(tmp_path: Path) -> None:
     whose = {"namespace": "ml", "pod": "train", "container": "main"}
     assert found["hami_node_container_part_info"] == [({**card, **whose, "part": OURS.uuid}, 1)]
     counts = {labels["state"]: value for labels, value in found["hami_node_card_parts"]}
-    assert counts == {**dict.fromkeys(STATES, 0), "live": 1, "foreign": 1}
+    none: dict[str, float] = dict.fromkeys(map(str, PartState), 0)
+    assert counts == {**none, "live": 1, "foreign": 1}
     assert found["hami_node_parts_hands_off"] == [({"node": "n1"}, 0)]
 
 

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.metrics.parts import PartErrorReading
 from hami_node.model import Pod
-from hami_node.node.report.part_errors import EVENT, MAX_KINDS, PAUSE_S, PartErrors
+from hami_node.node.report.part_errors import (
+    EVENT,
+    MAX_KINDS,
+    PAUSE_S,
+    PartErrorLabels,
+    PartErrors,
+)
 from hami_node.ports import EventNote, PartError
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.on_node.parts import PartsState
@@ -39,7 +44,7 @@ class Looks:
             clock=self.node.clock,
         )
 
-    def look(self, *errors: PartError) -> dict[PartErrorReading, int]:
+    def look(self, *errors: PartError) -> dict[PartErrorLabels, int]:
         self.node.backend.of_parts = errors
         self.errors.look()
         return dict(self.errors.counts())
@@ -50,13 +55,13 @@ def looks(tmp_path: Path) -> Looks:
     return Looks(tmp_path)
 
 
-def reading(**changes: str) -> PartErrorReading:
-    fields = PartErrorReading("ml", "train", "main", uuid(0), OURS.uuid, "94", "false")
+def labels(**changes: str) -> PartErrorLabels:
+    fields = PartErrorLabels("ml", "train", "main", uuid(0), OURS.uuid, "94", "false")
     return fields._replace(**changes)
 
 
 def test_error_is_said_to_the_pod_that_has_the_part_and_counted_for_it(looks: Looks) -> None:
-    assert looks.look(error_of(7, 0, part=OURS.uuid, count=3)) == {reading(): 3}
+    assert looks.look(error_of(7, 0, part=OURS.uuid, count=3)) == {labels(): 3}
     (note,) = looks.notes
     assert (note.kind, note.namespace, note.name, note.uid) == ("Pod", "ml", "train", POD.uid)
     assert (note.reason, note.is_warning) == (EVENT, True)
@@ -70,12 +75,12 @@ def test_one_event_for_a_storm_and_another_after_a_while(looks: Looks) -> None:
     looks.look(error_of(7, 0, code=95))
     assert len(looks.notes) == 2, "another error is news"
     looks.node.clock.advance(PAUSE_S)
-    assert looks.look(error_of(7, 0))[reading()] == 100_001
+    assert looks.look(error_of(7, 0))[labels()] == 100_001
     assert len(looks.notes) == 3
 
 
 def test_harmless_error_is_counted_and_not_said(looks: Looks) -> None:
-    assert looks.look(error_of(7, 0, code=31)) == {reading(xid="31", ignored="true"): 1}
+    assert looks.look(error_of(7, 0, code=31)) == {labels(xid="31", ignored="true"): 1}
     assert looks.notes == []
 
 
@@ -83,7 +88,7 @@ def test_error_of_the_whole_group_is_that_of_each_part_in_it(tmp_path: Path) -> 
     other = own_part(7, 0, numbers=(7, 1), uuid="MIG-second", position=1)
     looks = Looks(tmp_path, OURS, other)
     found = looks.look(error_of(7))
-    assert found == {reading(): 1, reading(part="MIG-second"): 1}
+    assert found == {labels(): 1, labels(part="MIG-second"): 1}
 
 
 def test_part_of_somebody_else_is_nobodys_pod(looks: Looks) -> None:
@@ -95,7 +100,7 @@ def test_part_of_somebody_else_is_nobodys_pod(looks: Looks) -> None:
 
 
 def test_unknown_part_is_counted_for_the_card_and_marks_nobody(looks: Looks) -> None:
-    empty = reading(namespace="", pod="", container="", part="")
+    empty = labels(namespace="", pod="", container="", part="")
     assert looks.look(error_of(99, 0), error_of()) == {empty: 2}
     assert looks.notes == []
 
