@@ -41,6 +41,7 @@ class Rounds:
         self._rerunning: Collection[str] = ()
         self.limiters: tuple[LimiterState, ...] = ()
         """What limits the containers that start now."""
+        self._is_first = True
         self.drifted = 0
         """Pods whose annotations say otherwise than the ledger."""
 
@@ -60,6 +61,7 @@ class Rounds:
 
     def _look_at_limiters(self) -> None:
         self.limiters = tuple(owner.responder.limiter() for owner in self._owners)
+        self._is_first = False
 
     def limiter_versions(self) -> str:
         """The versions that new containers get, for the node's annotation; "" for none."""
@@ -67,7 +69,8 @@ class Rounds:
 
     def why_unready(self) -> str:
         """Why this node may serve nobody, by its limiters; "" while it may."""
-        return next((state.unready for state in self.limiters if state.unready), "")
+        unknown = "what limits containers has not been looked at yet" if self._is_first else ""
+        return next((state.unready for state in self.limiters if state.unready), unknown)
 
     def _look_at_pods(self) -> None:
         """Pods that differ from the record, and init containers that run again; each is told."""
