@@ -7,6 +7,7 @@ Units are base units: seconds, bytes, ratios.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,6 +19,8 @@ from hami_node import __version__
 from hami_node.metrics.cards import PREFIX
 from hami_node.metrics.families import BoundedCounter, Row, counter, gauge, short
 from hami_node.ports import CounterSpec
+
+log = logging.getLogger(__name__)
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the Allocate histogram, seconds. Budget without API time: p99 under 0.005."""
@@ -177,7 +180,10 @@ class DaemonMetrics(Collector):
         """All, also those without series."""
         yield self.gauge("build_info", [((__version__,), 1)])
         for source in self.sources:
-            yield from source()
+            try:
+                yield from list(source())
+            except Exception:  # any bug: rather some series missing than the page
+                log.exception("series_not_read")
         counters = (
             *(self.allocate, self.api_requests, self.events_dropped, self.resizes),
             *(self.locks_removed, self.record_rebuilt, self.record_failures),

@@ -219,7 +219,7 @@ class PageHandler(BaseHTTPRequestHandler):
 def _head(client: socket.socket) -> bytes:
     """A request up to its empty line. Raises TimeoutError: it is too long, or came too slowly."""
     head, deadline_s = b"", time.monotonic() + CLIENT_TIMEOUT_S
-    while b"\r\n\r\n" not in head:
+    while b"\r\n\r\n" not in head and b"\n\n" not in head:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or len(head) >= MAX_HEAD_BYTES:
             raise TimeoutError("the request is too long, or came too slowly")
@@ -287,6 +287,7 @@ class _MetricsPage:
         self._free = threading.BoundedSemaphore(MAX_PAGES)
         self._making = threading.Lock()
         self._kept: list[bytes] = []
+        self._read: dict[str, tuple[float, bytes]] = {}
         self._made_s = -math.inf
 
     def __call__(self, client: PageHandler) -> None:
@@ -307,9 +308,12 @@ class _MetricsPage:
             self._free.release()
 
     def _send_page(self, client: PageHandler, nodes: Collection[str] | None) -> None:
-        encode, content_type = choose_encoder(client.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(client.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = choose_encoder("")
         with self._making:  # the whole page before the status, so that a failure is no half page
-            own = encode(self._registry if nodes is None else CollectorRegistry())
+            own = self._own(encode, content_type) if nodes is None else encode(CollectorRegistry())
             packed = self._packed(nodes)
         deadline_s = time.monotonic() + PAGE_TIMEOUT_S
         end = END if own.endswith(END) else b""
@@ -332,6 +336,14 @@ class _MetricsPage:
         _send(client, end, is_chunked)
         if is_chunked:
             client.wfile.write(b"0\r\n\r\n")
+
+    def _own(self, encode: Callable[[CollectorRegistry], bytes], content_type: str) -> bytes:
+        """Our own series: read again after a second, however many ask."""
+        made_s, text = self._read.get(content_type, (-math.inf, b""))
+        if time.monotonic() >= made_s + PAGE_KEPT_S:
+            text = encode(self._registry)
+            self._read = {content_type: (time.monotonic(), text)}
+        return text
 
     def _packed(self, nodes: Collection[str] | None) -> list[bytes]:
         """The cards, compressed: slow readers would hold a page of many MiB each."""

@@ -123,6 +123,7 @@ class ClusterServices:
             grant_codec(self._served),
             on_failure=self.metrics.record_failures.count,
         )
+        self._is_serving = False
         self._found: Loaded | None = None
         """What was read of the record; None before that."""
         self.live = LiveUse(
@@ -178,7 +179,7 @@ class ClusterServices:
     def _serve(self) -> None:
         """Answers to kubelet, and what follows containers while they run and after."""
         parts = self._parts
-        self._phases = Phases(self._cluster)
+        self._phases = Phases(self._cluster, parts.clock)
         self._allocators = {
             resource.name: PodAllocator(parts, self._cluster, owner, resource, self._locks)
             for owner in parts.vendor_cards
@@ -208,8 +209,8 @@ class ClusterServices:
         steps = (
             Step(name="record", look=self._settle, is_told=True, settle_s=0.5),
             Step(name="hand-over", look=hand_overs.look, end=hand_overs.end, is_told=True),
-            Step(name="phases", look=self._phases.look, is_told=True),
-            Step(name="locks", look=self._locks.watch, is_told=True),
+            Step(name="phases", look=self._phases.look, is_told=True, longest_pause_s=2.0),
+            Step(name="locks", look=self._locks.watch, is_told=True, longest_pause_s=2.0),
             Step(name="rivals", look=self._rivals.check),
             Step(name="card-parts", look=parts, is_told=True, settle_s=0.2),
             Step(name="resizes", look=self._resizes.look_if_due, is_told=True, settle_s=0.05),
@@ -349,7 +350,7 @@ class ClusterServices:
 
     def _settle(self) -> float:
         """Read the record, serve once it is complete, and from then on keep it up to date."""
-        if not self._outsiders.recorded.is_set():
+        if not self._is_serving:
             wait_s = self._begin()
             if wait_s:
                 return wait_s
@@ -371,10 +372,11 @@ class ClusterServices:
             return SYNC_CHECK_S
         complete_record(self._found, self.ledger, self._settler, self._record_rebuilt)
         self._room.close_full()
-        self._outsiders.begin()
         self._hand_overs.record_read()
+        self._outsiders.begin()
         for resource in self._parts.resources:
             resource.allocator.put(self._allocators[resource.name])
+        self._is_serving = True
         log.info("serving", extra=kv(pods=len(self.view.pods())))
         self._loop.wake("card-parts", "resizes", "files")
         return 0.0
@@ -404,8 +406,8 @@ class ClusterServices:
     def _report_when_synced(self, stop: threading.Event) -> None:
         if self._wait_synced(stop):
             # Not before record and list were read: what they alone show to be held would look free.
+            # It also says how containers get their cards.
             self._outsiders.recorded.wait(FIRST_LIST_S)
-            self._hand_overs.look()  # the first report says how containers get their cards
             self._reporter.run(stop)
 
     def _wait_synced(self, stop: threading.Event) -> bool:

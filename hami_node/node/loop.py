@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
-LIMIT_S: Final = 3.0
+LIMIT_S: Final = 0.5
 """How long the other steps wait for one."""
+HANGS_S: Final = 3.0
+"""When people are told of one that does not return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Step:
         end: what is done once after the last pass.
         is_told: look after every change of cards, pods, node and configuration.
         settle_s: how long after a change: what changes together is looked at once.
+        longest_pause_s: how long it is left alone at most after it has failed.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Step:
     end: Callable[[], None] | None = None
     is_told: bool = False
     settle_s: float = 0.0
+    longest_pause_s: float = LONGEST_PAUSE_S
 
 
 @dataclass(slots=True)
@@ -51,6 +55,8 @@ class _Progress:
     due_s: float = -math.inf
     held_until_s: float = -math.inf
     failures: int = 0
+    began_s: float = 0.0
+    has_complained: bool = False
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -90,6 +96,7 @@ class Loop:
             for step in self._steps.values():
                 if self._is_due(step) and not stop.is_set():
                     self._bounded(step, self._pass)
+            self._complain()
         for step in self._steps.values():
             if step.end is not None and self._progress[step.name].done.wait(LIMIT_S):
                 self._bounded(step, self._end)
@@ -117,7 +124,9 @@ class Loop:
         return is_due
 
     def _bounded(self, step: Step, work: Callable[[Step], None]) -> None:
-        done = self._progress[step.name].done
+        progress = self._progress[step.name]
+        progress.began_s, progress.has_complained = self._clock.monotonic(), False
+        done = progress.done
         done.clear()
 
         def run() -> None:
@@ -129,25 +138,45 @@ class Loop:
                 done.set()
                 self._changed.set()
 
-        threading.Thread(target=run, name=step.name, daemon=True).start()
-        if not done.wait(LIMIT_S):
-            log.warning("step_hangs", extra=kv(step=step.name, waited_s=LIMIT_S))
+        try:
+            threading.Thread(target=run, name=step.name, daemon=True).start()
+        except RuntimeError as e:  # the node has no thread left for us
+            done.set()
+            self._after(step, 0.0, e)
+        done.wait(LIMIT_S)
         if self._fatal is not None:
             raise self._fatal
 
+    def _complain(self) -> None:
+        """Name the steps that do not return, once for each time."""
+        now_s = self._clock.monotonic()
+        for name, progress in self._progress.items():
+            is_hanging = not progress.done.is_set() and now_s - progress.began_s > HANGS_S
+            if is_hanging and not progress.has_complained:
+                progress.has_complained = True
+                log.warning("step_hangs", extra=kv(step=name, for_s=now_s - progress.began_s))
+
     def _pass(self, step: Step) -> None:
-        progress, next_s, pause_s = self._progress[step.name], 0.0, 0.0
         try:
-            wait_s = step.look()
-            progress.failures, next_s = 0, math.inf if wait_s is None else wait_s
-        except Exception as e:  # any bug: the daemon serves on
+            self._after(step, step.look(), None)
+        except Exception as e:  # noqa: BLE001 - any bug: the daemon serves on
+            self._after(step, 0.0, e)
+
+    def _after(self, step: Step, next_s: float | None, error: Exception | None) -> None:
+        """When the step looks again."""
+        progress, pause_s = self._progress[step.name], 0.0
+        if error is None:
+            progress.failures = 0
+        else:
             progress.failures += 1
-            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(progress.failures, 16), LONGEST_PAUSE_S)
-            fields = kv(step=step.name, error=str(e), retry_s=pause_s)
-            if isinstance(e, HamiError):
+            longest_s = step.longest_pause_s
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(progress.failures, 16), longest_s)
+            fields = kv(step=step.name, error=str(error), retry_s=pause_s)
+            if isinstance(error, HamiError):
                 log.warning("step_failed", extra=fields)
             else:
-                log.exception("step_broken", extra=fields)
+                log.error("step_broken", extra=fields, exc_info=error)
+        next_s = math.inf if next_s is None else next_s
         with self._mutex:
             now_s = self._clock.monotonic()
             progress.due_s = min(progress.due_s, now_s + next_s)

@@ -316,29 +316,32 @@ class Ledger:
         Nobody waits here for a disk that is known to hang: a call of kubelet's may be waiting.
         """
         self._entries = entries
-        if not self._disk.put(self._encode(entries), self._disk_timeout_s):
+        text, self._encoded = self._encode(entries)
+        if not self._disk.put(text, self._disk_timeout_s):
             self._on_failure()
 
     def _save(self, entries: Mapping[Key, Entry], deadline: Deadline | None) -> None:
         left_s = self._disk_timeout_s if deadline is None else deadline.left_s()
+        text, encoded = self._encode(entries)
         try:
-            self._disk.save(self._encode(entries), min(left_s, self._disk_timeout_s))
+            self._disk.save(text, min(left_s, self._disk_timeout_s))
         except RecordError:
             self._on_failure()
-            self._disk.put(self._encode(self._entries))  # what was refused may be written yet
+            self._disk.put(self._encode(self._entries)[0])  # what was refused may be written yet
             raise
+        self._encoded = encoded
 
-    def _encode(self, entries: Mapping[Key, Entry]) -> bytes:
-        """The payload; an entry is encoded once, for all of them are written at every change."""
-        text = b'{"entries":[%b]}' % b",".join(map(self._text, entries.values()))
-        self._encoded = {key: self._encoded[key] for key in entries}
-        return text
+    def _encode(self, entries: Mapping[Key, Entry]) -> tuple[bytes, dict[Key, tuple[Entry, bytes]]]:
+        """The payload, and its entries: each is encoded once, for all are written at every change.
+
+        Before an entry is known to be written, the one before keeps its bytes.
+        """
+        encoded = {key: (entry, self._text(entry)) for key, entry in entries.items()}
+        return b'{"entries":[%b]}' % b",".join(text for _, text in encoded.values()), encoded
 
     def _text(self, entry: Entry) -> bytes:
-        encoded = self._encoded.get(entry.key)
-        if encoded is None or encoded[0] is not entry:
-            encoded = self._encoded[entry.key] = entry, _ENCODER.encode(self._row(entry))
-        return encoded[1]
+        known, text = self._encoded.get(entry.key, (None, b""))
+        return text if known is entry else _ENCODER.encode(self._row(entry))
 
     def _pod_bytes(self, uid: str, entries: Mapping[Key, Entry]) -> int:
         return sum(len(self._text(entry)) for entry in entries.values() if entry.pod_uid == uid)

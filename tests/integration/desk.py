@@ -183,7 +183,7 @@ class AllocatingDaemon:
             ),
         )
         parts = self._parts(fate)
-        self.keeper, self.phases = LockKeeper(parts, cluster), Phases(cluster)
+        self.keeper, self.phases = LockKeeper(parts, cluster), Phases(cluster, self.clock)
         (owner,) = parts.vendor_cards
         (resource,) = owner.resources
         self.allocator = PodAllocator(parts, cluster, owner, resource, self.keeper)
@@ -231,6 +231,15 @@ class AllocatingDaemon:
         for look in (self.phases.look, self.keeper.watch):
             with suppress(KubeError):  # tried again by a later pass
                 look()
+
+    def follow_up_until(self, is_true: Callable[[], object]) -> None:
+        """As the loop does, again and again."""
+
+        def is_done() -> object:
+            self.follow_up()
+            return is_true()
+
+        eventually(is_done)
 
     def close(self) -> None:
         """The end, orderly or not: nothing is written."""

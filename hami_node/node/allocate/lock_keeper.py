@@ -31,6 +31,7 @@ class LockKeeper:
         self._node_name, self._clock = parts.settings().node_name, parts.clock
         self._lock = NodeLock(cluster.kube, parts.clock)
         self._released = ""
+        self._looked_s = -math.inf
         self._seen: tuple[str, float] = "", -math.inf
         """The lock, and since when it is this one."""
 
@@ -55,8 +56,9 @@ class LockKeeper:
 
         A lock that the watch does not show yet, and one that can't be removed now, is found later.
         """
-        self._released = self._text_of(pod)
-        if self._released:
+        text = self._text_of(pod)
+        if text:
+            self._released = text
             self._cluster.wake("locks")
 
     def watch(self) -> float | None:
@@ -65,18 +67,21 @@ class LockKeeper:
         Raises:
             KubeError: the API server refuses or can't be reached.
         """
-        released, self._released = self._released, ""
-        if released and self._lock.remove_exactly(self._node_name, released):
-            self._cluster.metrics.locks_removed.count("served")
+        if released := self._released:
+            if self._lock.remove_exactly(self._node_name, released):
+                self._cluster.metrics.locks_removed.count("served")
+            if self._released == released:
+                self._released = ""
         text, now_s = self._text(), self._clock.monotonic()
         if text is None:
             self._seen = "", -math.inf
             return None
         if text != self._seen[0]:
             self._seen = text, now_s
-        left_s = self._seen[1] + SETTLE_S - now_s
+        left_s = max(self._seen[1], self._looked_s) + SETTLE_S - now_s
         if left_s > 0:
             return left_s
+        self._looked_s = now_s
         self.look()
         return INTERVAL_S
 

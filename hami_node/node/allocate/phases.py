@@ -4,58 +4,79 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from hami_node.errors import Conflict, KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.node.parts import ClusterParts
-from hami_node.ports import JsonPatch
+from hami_node.ports import Clock, JsonPatch
 from hami_node.wire import names
 from hami_node.wire.values.json_patch import annotation_pointer
 
 log = logging.getLogger(__name__)
 
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 60.0
+MAX_UNANSWERED: Final = 2
+"""Pods in one pass for which there was no answer at all."""
+
 
 class Phases:
-    """A step of the loop. Nothing is remembered: a refused pod without the phase is found again."""
+    """A step of the loop. Nothing is queued: a refused pod without the phase is found again."""
 
-    def __init__(self, cluster: ClusterParts) -> None:
+    def __init__(self, cluster: ClusterParts, clock: Clock) -> None:
         """Write through the cluster's client."""
         self._kube, self._live, self._refused = cluster.kube, cluster.live, cluster.refused
+        self._clock = clock
+        self._tries: dict[str, tuple[int, float]] = {}
+        """Of pods that could not be written, by uid: how often, and when next."""
 
-    def look(self) -> None:
-        """Write the phase to every refused pod that lacks it.
+    def look(self) -> float | None:
+        """Write the phase to every refused pod that lacks it; seconds until some is tried again.
 
-        Raises:
-            KubeError: one of them can't be written now; the others were tried.
+        A pod that can't be written, whoever forbids it, keeps no other from its phase.
         """
-        failure: KubeError | None = None
-        for pod in self._live.pods():
-            if not self._lacks_phase(pod):
+        lacking = {pod.uid: pod for pod in self._live.pods() if self._lacks_phase(pod)}
+        self._tries = {uid: tried for uid, tried in self._tries.items() if uid in lacking}
+        now_s, unanswered = self._clock.monotonic(), 0
+        for uid in sorted(lacking, key=lambda uid: self._tries.get(uid, (0, 0.0))):
+            failures, next_s = self._tries.get(uid, (0, now_s))
+            if next_s > now_s:
                 continue
-            try:
-                self._write(pod)
-            except KubeError as e:
-                failure = e
-                if not e.status:
-                    break  # the API server can't be reached: nor would it be for the others
-        if failure is not None:
-            raise failure
+            error = self._write(lacking[uid])
+            if error is None:
+                self._tries.pop(uid, None)
+                continue
+            log.warning("phase_not_written", extra=kv(pod=lacking[uid].key, error=str(error)))
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 16), LONGEST_PAUSE_S)
+            self._tries[uid] = failures + 1, now_s + pause_s
+            unanswered += not error.status
+            if unanswered == MAX_UNANSWERED:
+                break  # the API server can't be reached: nor would it be for the others
+        if not lacking:
+            return None
+        waits = (self._tries.get(uid, (0, now_s + FIRST_PAUSE_S))[1] for uid in lacking)
+        return max(min(waits) - self._clock.monotonic(), FIRST_PAUSE_S / 2)
 
     def _lacks_phase(self, pod: Pod) -> bool:
         """What kubelet has failed was refused too, by a daemon that was killed meanwhile."""
         phase = pod.annotations.get(names.POD_BIND_PHASE)
         if self._refused.get(pod.uid):
             return phase != names.PHASE_FAILED
-        return bool(pod.refusal) and phase == names.PHASE_ALLOCATING
+        return bool(pod.refusal) and phase in (names.PHASE_ALLOCATING, names.PHASE_SUCCESS)
 
-    def _write(self, pod: Pod) -> None:
+    def _write(self, pod: Pod) -> KubeError | None:
+        """What went wrong, unless the pod is gone, another one, or was written meanwhile."""
         try:
             patched = self._kube.json_patch_pod(pod.namespace, pod.name, _failed(pod))
-        except (Conflict, NotFound) as e:  # it is gone, another one, or was written meanwhile
-            log.info("phase_not_written", extra=kv(pod=pod.key, error=str(e)))
+        except (Conflict, NotFound) as e:
+            log.info("phase_not_needed", extra=kv(pod=pod.key, error=str(e)))
+        except KubeError as e:
+            return e
         else:
             self._live.patched(patched)
+        return None
 
 
 def _failed(pod: Pod) -> JsonPatch:

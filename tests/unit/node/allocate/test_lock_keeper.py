@@ -91,17 +91,35 @@ def test_release_leaves_a_later_lock_of_a_pod_of_the_same_name() -> None:
     assert removed == []
 
 
-def test_lock_that_can_not_be_released_is_found_later() -> None:
-    cluster, removed, clock = locked(f"{YOUNG},default,p", SERVED), list[str](), FakeClock()
-    found = keeper(cluster, clock, removed)
+def test_lock_that_can_not_be_released_now_is_released_by_the_next_pass() -> None:
+    cluster, removed = locked(f"{YOUNG},default,p", SERVED), list[str]()
+    found = keeper(cluster, removed=removed)
     found.release(SERVED)
     cluster.fail_next(KubeError("away"))
     with pytest.raises(KubeError):
         found.watch()
-    assert found.watch() == SETTLE_S
-    clock.advance(SETTLE_S)
     found.watch()
-    assert removed == ["stale"]
+    assert removed == ["served"]
+
+
+def test_refusal_of_a_pod_without_the_lock_keeps_the_release_of_another() -> None:
+    cluster, removed = locked(f"{YOUNG},default,p", SERVED), list[str]()
+    found = keeper(cluster, removed=removed)
+    found.release(SERVED)
+    found.release(replace(P, name="other"))
+    found.watch()
+    assert removed == ["served"]
+
+
+def test_lock_of_a_pod_that_lives_is_asked_for_once_a_second() -> None:
+    cluster, clock = locked(f"{YOUNG},default,p", P), FakeClock()
+    cluster.shown.clear()
+    found = keeper(cluster, clock)
+    found.watch()
+    for _ in range(20):
+        clock.advance(SETTLE_S / 4)
+        found.watch()
+    assert len(cluster.reads) == 5
 
 
 @pytest.mark.parametrize(
