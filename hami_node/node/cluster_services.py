@@ -373,6 +373,7 @@ class ClusterServices:
         complete_record(self._found, self.ledger, self._settler, self._record_rebuilt)
         self._room.close_full()
         self._hand_overs.record_read()
+        self._rounds.look_at_limiters()
         self._outsiders.begin()
         for resource in self._parts.resources:
             resource.allocator.put(self._allocators[resource.name])

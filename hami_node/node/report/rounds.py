@@ -37,7 +37,7 @@ class Rounds:
         """Nothing has been looked at yet. `steps` are what others have to do now and then."""
         self._owners, self._live, self._cards = tuple(owners), live, cards
         self._drift, self._notify = drift, notify
-        self._steps = (*steps, self._look_at_limiters, self._look_at_pods)
+        self._steps = (*steps, self.look_at_limiters, self._look_at_pods)
         self._rerunning: Collection[str] = ()
         self.limiters: tuple[LimiterState, ...] = ()
         """What limits the containers that start now."""
@@ -59,7 +59,8 @@ class Rounds:
                 log.exception("look_broken")
         return INTERVAL_S
 
-    def _look_at_limiters(self) -> None:
+    def look_at_limiters(self) -> None:
+        """Look at the files that limit containers; the first report names what is there."""
         self.limiters = tuple(owner.responder.limiter() for owner in self._owners)
         self._is_first = False
 
