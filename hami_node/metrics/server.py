@@ -142,7 +142,7 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
-        """Give its place back, whatever happened."""
+        """Release the slot, even on error."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -339,11 +339,11 @@ class _MetricsPage:
 
     def _own(self, encode: Callable[[CollectorRegistry], bytes], content_type: str) -> bytes:
         """Our own series: read again after a second, however many ask."""
-        made_s, text = self._read.get(content_type, (-math.inf, b""))
-        if time.monotonic() >= made_s + PAGE_KEPT_S:
-            text = encode(self._registry)
-            self._read = {content_type: (time.monotonic(), text)}
-        return text
+        kept_s = time.monotonic() - PAGE_KEPT_S
+        self._read = {kind: page for kind, page in self._read.items() if page[0] > kept_s}
+        if content_type not in self._read:
+            self._read[content_type] = time.monotonic(), encode(self._registry)
+        return self._read[content_type][1]
 
     def _packed(self, nodes: Collection[str] | None) -> list[bytes]:
         """The cards, compressed: slow readers would hold a page of many MiB each."""

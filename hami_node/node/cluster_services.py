@@ -207,15 +207,17 @@ class ClusterServices:
         hand_overs, usage = self._hand_overs, self.usage
         parts, files = map(self._once_recorded, (self._card_parts.keep, self._files.tidy))
         steps = (
-            Step(name="record", look=self._settle, is_told=True, settle_s=0.5),
-            Step(name="hand-over", look=hand_overs.look, end=hand_overs.end, is_told=True),
-            Step(name="phases", look=self._phases.look, is_told=True, longest_pause_s=2.0),
-            Step(name="locks", look=self._locks.watch, is_told=True, longest_pause_s=2.0),
+            Step(name="record", look=self._settle, follows_changes=True, settle_s=0.5),
+            Step(name="hand-over", look=hand_overs.look, end=hand_overs.end, follows_changes=True),
+            Step(name="phases", look=self._phases.look, follows_changes=True, longest_pause_s=2.0),
+            Step(name="locks", look=self._locks.watch, follows_changes=True, longest_pause_s=2.0),
             Step(name="rivals", look=self._rivals.check),
-            Step(name="card-parts", look=parts, is_told=True, settle_s=0.2),
-            Step(name="resizes", look=self._resizes.look_if_due, is_told=True, settle_s=0.05),
+            Step(name="card-parts", look=parts, follows_changes=True, settle_s=0.2),
+            Step(
+                name="resizes", look=self._resizes.look_if_due, follows_changes=True, settle_s=0.05
+            ),
             Step(name="files", look=files),
-            Step(name="rounds", look=self._rounds.look, is_told=True, settle_s=0.5),
+            Step(name="rounds", look=self._rounds.look, follows_changes=True, settle_s=0.5),
             Step(name="usage", look=self._look_at_usage, end=usage.end),
         )
         return Loop(steps, self._parts.clock)
@@ -231,7 +233,10 @@ class ClusterServices:
             Service(name="events", run=self._events.run, wake=self._events.wake),
             Service(name="loop", run=self._loop.run, wake=self._loop.close),
             Service(
-                name="reporter", run=self._report_when_synced, wake=reporter.wake, is_told=True
+                name="reporter",
+                run=self._report_when_synced,
+                wake=reporter.wake,
+                follows_changes=True,
             ),
             Service(name="config", run=watch.run, wake=watch.wake),
         )
@@ -332,7 +337,7 @@ class ClusterServices:
         """Something changed: these steps look soon; without a name, all parts check."""
         self._loop.wake(*steps)
         for service in self._services:
-            if service.is_told and not steps:
+            if service.follows_changes and not steps:
                 service.wake()
 
     def close(self) -> None:

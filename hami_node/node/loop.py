@@ -25,7 +25,7 @@ LONGEST_PAUSE_S: Final = 30.0
 LIMIT_S: Final = 0.5
 """How long the other steps wait for one."""
 HANGS_S: Final = 3.0
-"""When people are told of one that does not return."""
+"""When the log names one that does not return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Step:
     Attributes:
         look: one pass; seconds until the next one, None: not before something changes.
         end: what is done once after the last pass.
-        is_told: look after every change of cards, pods, node and configuration.
+        follows_changes: look after every change of cards, pods, node and configuration.
         settle_s: how long after a change: what changes together is looked at once.
         longest_pause_s: how long it is left alone at most after it has failed.
     """
@@ -43,7 +43,7 @@ class Step:
     name: str
     look: Callable[[], float | None]
     end: Callable[[], None] | None = None
-    is_told: bool = False
+    follows_changes: bool = False
     settle_s: float = 0.0
     longest_pause_s: float = LONGEST_PAUSE_S
 
@@ -74,10 +74,12 @@ class Loop:
         self._fatal: BaseException | None = None
 
     def wake(self, *names: str) -> None:
-        """Something changed: these steps look soon; without a name, all that are told."""
+        """Something changed: these steps look soon; without a name, all that follow changes."""
         now_s = self._clock.monotonic()
         with self._mutex:
-            for name in names or [step.name for step in self._steps.values() if step.is_told]:
+            for name in names or [
+                step.name for step in self._steps.values() if step.follows_changes
+            ]:
                 progress = self._progress[name]
                 progress.due_s = min(progress.due_s, now_s + self._steps[name].settle_s)
         self._changed.set()

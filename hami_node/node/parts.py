@@ -70,7 +70,7 @@ class ClusterParts:
     Attributes:
         served: the protocols of the vendors whose resources this daemon serves.
         notify: writes an Event, later.
-        wake: these steps of the loop look soon; without a name, all that are told.
+        wake: these steps of the loop look soon; without a name, all that follow changes.
         one_at_a_time: held by whoever may give out more of this node's cards.
         refused: uids of the pods that this process has refused, the newest; true where the pod is
             to have the phase.
@@ -96,10 +96,10 @@ class Service:
     Attributes:
         run: the body; returns soon after the event is set and `wake` was called.
         wake: ends its waiting.
-        is_told: wake it at every change of cards, pods, node and configuration, too.
+        follows_changes: wake it at every change of cards, pods, node and configuration, too.
     """
 
     name: str
     run: Callable[[threading.Event], None]
     wake: Callable[[], None] = lambda: None
-    is_told: bool = False
+    follows_changes: bool = False

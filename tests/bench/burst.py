@@ -32,7 +32,7 @@ from tests.e2e.waiting import eventually
 
 _QUIET_S = 3.0
 """Between two bursts: what the last one left behind is cleaned up by then."""
-BUDGET = "ratio under 1.25; requests a pod: extender 3, daemon 2, Events aside"
+BUDGET = "ratio under 1.15; requests a pod: extender 2, daemon 1, Events aside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ def test_idle(capsys: pytest.CaptureFixture[str]) -> None:
         rss_mib = rig.rss_mib()
     with capsys.disabled():
         print(f"\n  idle for {IDLE_S:.0f} s, {CARDS} cards x {SLOTS}, all watches on:")
-        print(f"  resident memory {rss_mib:.1f} MiB (budget 72)")
+        print(f"  resident memory {rss_mib:.1f} MiB (budget 64)")
         print(f"  processor {used:.2f} % of a core (budget 0.5); API writes {writes}")
 
 
@@ -108,7 +108,7 @@ def test_allocate(capsys: pytest.CaptureFixture[str]) -> None:
         print("  the same calls again, which write nothing, 79 pods on the node:")
         show("Allocate over gRPC", again, "ms")
         show("inside, without API time (budget p99 5)", without_api, "ms")
-        print(f"  API requests a pod {len(requests) / len(took):.2f} (budget 2, Events aside)")
+        print(f"  API requests a pod {len(requests) / len(took):.2f} (budget 1, Events aside)")
 
 
 def test_registers_again(capsys: pytest.CaptureFixture[str]) -> None:

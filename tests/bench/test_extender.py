@@ -127,7 +127,7 @@ def test_filter(cluster: ApiServerProcess) -> None:
         _measure(running, "fits nowhere, the same pod again", nowhere[:1] * CALLS, _nowhere)
         used = running.process.use()
         print(f"RSS after {4 * CALLS} calls {used.rss_mib:.0f} MiB (budget 300), ", end="")
-        print(f"at most {used.peak_mib:.0f} MiB; budget of a call: p50 10, p99 30 ms")
+        print(f"at most {used.peak_mib:.0f} MiB; budget of a call: p50 5, p99 30 ms")
         _bound(running, pods)
         stored = {item["metadata"]["uid"]: item for item in api.pods()}
         notes = [stored[item["metadata"]["uid"]]["metadata"]["annotations"] for item in pods]

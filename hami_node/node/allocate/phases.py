@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from hami_node.errors import Conflict, KubeError, NotFound
+from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.model import Pod
 from hami_node.node.parts import ClusterParts
@@ -67,15 +67,12 @@ class Phases:
         return bool(pod.refusal) and phase in (names.PHASE_ALLOCATING, names.PHASE_SUCCESS)
 
     def _write(self, pod: Pod) -> KubeError | None:
-        """What went wrong, unless the pod is gone, another one, or was written meanwhile."""
+        """What went wrong; also for a pod that is gone or another one, which the watch may lag."""
         try:
             patched = self._kube.json_patch_pod(pod.namespace, pod.name, _failed(pod))
-        except (Conflict, NotFound) as e:
-            log.info("phase_not_needed", extra=kv(pod=pod.key, error=str(e)))
         except KubeError as e:
             return e
-        else:
-            self._live.patched(patched)
+        self._live.patched(patched)
         return None
 
 

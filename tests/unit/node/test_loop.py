@@ -61,7 +61,7 @@ def test_every_step_looks_at_once_and_again_after_its_own_time() -> None:
 def test_change_wakes_those_that_are_told_and_a_name_only_its_own() -> None:
     told, named = Looks(), Looks()
     with running(
-        Step(name="told", look=told, is_told=True), Step(name="named", look=named)
+        Step(name="told", look=told, follows_changes=True), Step(name="named", look=named)
     ) as loop:
         eventually(lambda: (told.count, named.count) == (1, 1), LIMIT_S)
         loop.wake()
@@ -73,7 +73,7 @@ def test_change_wakes_those_that_are_told_and_a_name_only_its_own() -> None:
 
 def test_changes_that_come_together_are_looked_at_once() -> None:
     looks = Looks()
-    with running(Step(name="a", look=looks, is_told=True, settle_s=5.0)) as loop:
+    with running(Step(name="a", look=looks, follows_changes=True, settle_s=5.0)) as loop:
         eventually(lambda: looks.count == 1, LIMIT_S)
         for _ in range(50):
             loop.wake()
@@ -90,7 +90,7 @@ def test_change_during_a_pass_is_looked_at_after_it() -> None:
         assert released.wait(LIMIT_S)
 
     looks = Looks(work=work)
-    with running(Step(name="a", look=looks, is_told=True)) as loop:
+    with running(Step(name="a", look=looks, follows_changes=True)) as loop:
         assert begun.wait(LIMIT_S)
         loop.wake()
         released.set()
@@ -114,7 +114,7 @@ def test_step_that_raises_is_tried_again_later_and_costs_no_other(
         return None
 
     failed: list[int] = []
-    steps = Step(name="bad", look=fail, is_told=True), Step(name="good", look=others)
+    steps = Step(name="bad", look=fail, follows_changes=True), Step(name="good", look=others)
     with caplog.at_level(logging.WARNING), running(*steps) as loop:
         eventually(lambda: bool(failed), LIMIT_S)
         for _ in range(20):
