@@ -94,8 +94,8 @@ class ShareRig(Rig):
         self.set_phase(name, phase if answer.is_admitted else "Failed")
         return answer
 
-    def free(self, resource: str = QUARTER) -> int:
-        """How many shares kubelet could still hand out."""
+    def offered(self, resource: str = QUARTER) -> int:
+        """How many shares kubelet counts as healthy, those of running pods included."""
         return self.kubelet.allocatable(resource)
 
 

@@ -43,7 +43,7 @@ def rig(bare: ShareRig) -> ShareRig:
 
 
 def test_share_limits_are_those_of_the_device_that_kubelet_names(rig: ShareRig) -> None:
-    assert rig.free() == 8
+    assert rig.offered() == 8
     answer = rig.run("p")
     assert answer.is_admitted, answer.refusal
     (name,) = answer.device_ids["main"]

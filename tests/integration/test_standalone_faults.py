@@ -117,14 +117,14 @@ def test_device_that_is_no_share_of_a_card_here_is_refused(rig: ShareRig) -> Non
 def test_card_that_broke_is_refused_and_comes_back(bare: ShareRig) -> None:
     bare.start_shares(scan_interval_s="0.05")
     bare.write_cards(lost=[0])
-    eventually(lambda: bare.free() == 0, LIMIT_S)
+    eventually(lambda: bare.offered() == 0, LIMIT_S)
     bare.create("p")
     with bare.kubelet.choosing([f"{uuid(0)}-0"]):
         refusal = bare.admit_shares("p").refusal
     assert "the card is unhealthy" in refusal
     assert uuid(0) in refusal
     bare.write_cards()
-    eventually(lambda: bare.free() == 4, LIMIT_S)
+    eventually(lambda: bare.offered() == 4, LIMIT_S)
     assert bare.run("q").is_admitted
 
 
@@ -138,12 +138,12 @@ def test_card_that_broke_is_refused_and_comes_back(bare: ShareRig) -> None:
 def test_size_changed_under_running_pods_only_what_is_left_is_offered(rig: ShareRig) -> None:
     assert rig.run("old").is_admitted
     rig.start_again("2")
-    eventually(lambda: rig.free(HALF) == 1, LIMIT_S)
+    eventually(lambda: rig.offered(HALF) == 1, LIMIT_S)
     first = rig.run("new", Shares(resource=HALF))
     assert cards_of(first) == [(uuid(0), f"{MEMORY_MIB // 2}m")]
     assert "Available: 0" in rig.run("late", Shares(resource=HALF)).refusal
     rig.end("old")
-    eventually(lambda: rig.free(HALF) == 2, LIMIT_S)
+    eventually(lambda: rig.offered(HALF) == 2, LIMIT_S)
     assert rig.run("next", Shares(resource=HALF)).is_admitted
     assert granted_mib(rig) == MEMORY_MIB
 
@@ -172,12 +172,13 @@ def test_switched_to_standalone_slices_of_before_count(bare: ShareRig) -> None:
     assert bare.admit("sliced").is_admitted
     bare.stop()
     bare.start_shares()
-    eventually(lambda: bare.free() == 2, LIMIT_S)
+    eventually(lambda: bare.offered() == 2, LIMIT_S)
     assert nvidia_names.NODE_REGISTER not in bare.notes
     assert all(bare.run(name).is_admitted for name in "ab")
     assert "Available: 0" in bare.run("late").refusal
     bare.end("sliced")
-    eventually(lambda: bare.free() == 2, LIMIT_S)
+    eventually(lambda: bare.offered() == 4, LIMIT_S)
+    assert all(bare.run(name).is_admitted for name in "cd")
 
 
 @shows(
@@ -198,7 +199,7 @@ def test_switched_back_schedulers_see_what_is_left(rig: ShareRig) -> None:
     assert f"free {MEMORY_MIB - QUARTER_MIB} MiB" in rig.admit("greedy").refusal
     rig.end("old")
     eventually(lambda: decode_register(rig.register_text)[0].cores == 100, LIMIT_S)
-    eventually(lambda: not rig.kubelet.devices(QUARTER) or rig.free() == 0, LIMIT_S)
+    eventually(lambda: not rig.kubelet.devices(QUARTER) or rig.offered() == 0, LIMIT_S)
     assert rig.kubelet.allocatable(GPU) == 10
 
 
@@ -218,9 +219,9 @@ def test_record_lost_shares_are_read_from_kubelets_list(rig: ShareRig) -> None:
     rig.start_shares("2")
     eventually(lambda: {key: it.grants for key, it in entries(rig).items()} == before, LIMIT_S)
     assert {entry.resource for entry in entries(rig).values()} == {QUARTER}
-    eventually(lambda: rig.free(HALF) == 0, LIMIT_S)
+    eventually(lambda: rig.offered(HALF) == 0, LIMIT_S)
     rig.end("p")
-    eventually(lambda: rig.free(HALF) == 2, LIMIT_S)
+    eventually(lambda: rig.offered(HALF) == 2, LIMIT_S)
 
 
 @shows(

@@ -172,7 +172,7 @@ class Node:
         self.rig.stop()
         self.is_shared = False
         self.switch("4")
-        eventually(lambda: self.rig.free() == 4 * CARDS, LIMIT_S)
+        eventually(lambda: self.rig.offered() == 4 * CARDS, LIMIT_S)
         for _ in range(4 * CARDS):
             answer = self.rig.run(self.next_name())
             assert answer.is_admitted, answer.refusal
