@@ -8,7 +8,7 @@ PROCESSES := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long mutants check fmt lint type dead words hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
+.PHONY: help demo test test-long gpu mutants check fmt lint type dead words hooks e2e e2e-long bench bench-fleet bench-soak soak image release protos lock clean
 
 # What stands behind `##` is the help: what the target does; what it needs besides the above.
 help: ## print this list
@@ -31,6 +31,9 @@ test: $(VENV)/.ready ## unit, property, conformance and integration tests, two p
 
 test-long: $(VENV)/.ready ## what takes too long for test: more seeds of what is tested by chance
 	$(RUN)/python -m pytest -m long --numprocesses $(PROCESSES) --dist worksteal
+
+gpu: $(VENV)/.ready ## the daemon on this machine's own NVIDIA cards, whose settings it leaves alone; needs a driver, gcc, root
+	$(RUN)/python -m pytest -m gpu -s tests/gpu
 
 MUTANTS := $(if $(TESTS),--tests "$(TESTS)") $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(JSON),--json)
 mutants: $(VENV)/.ready ## put small faults into ROOM (a folder below hami_node/) of a copy, and print which test notices each

@@ -1,4 +1,4 @@
-"""The daemon as its own process on the NVML stand-in, for measurements."""
+"""The daemon as its own process, on the NVML stand-in or a real driver, for measurements."""
 
 from __future__ import annotations
 
@@ -32,10 +32,16 @@ class DaemonRig:
     root: Path
     kubelet: SimulatedKubelet
     api: FaultyApiServer
-    stub: Stub
     process: subprocess.Popen[bytes]
     began_s: float
     spawn: Callable[[], subprocess.Popen[bytes]]
+    driver: Stub | None = None
+
+    @property
+    def stub(self) -> Stub:
+        """The driver's stand-in."""
+        assert self.driver is not None, "this daemon has a real driver"
+        return self.driver
 
     def start_again(self) -> None:
         """Start the daemon anew after it has ended; its log goes on."""
@@ -100,52 +106,60 @@ def running_daemon(
     driver: Sequence[str] = (),
     prepare: Callable[[Stub], None] = lambda _: None,
 ) -> Iterator[DaemonRig]:
-    """Start everything, yield while the daemon runs, stop everything.
+    """Start everything on the driver's stand-in, yield while the daemon runs, stop everything.
 
-    `env` replaces variables of the daemon, such as the one that leads to the driver's stand-in,
-    which `driver` has more lines for; `prepare` changes it before the daemon starts.
+    `env` replaces variables of the daemon, such as the one that leads to the stand-in, which
+    `driver` has more lines for; `prepare` changes it before the daemon starts.
     """
     with tempfile.TemporaryDirectory(prefix="hb") as folder:
         root = Path(folder)
         stub = Stub(build(root / "lib"), root / "nvml.txt")
         stub.show(*driver, cards=CARDS)
         prepare(stub)
-        (root / "plugins").mkdir()
-        lay_limiter(root / "hook")
-        kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
-        kubelet.start()
-        with FaultyApiServer() as api:
-            api.create("nodes", {"metadata": {"name": NODE}, "status": {"nodeInfo": VERSIONS}})
-            environment = {
-                "PATH": os.environ["PATH"],
-                "MALLOC_ARENA_MAX": "1",  # as the image sets it
-                "NODE_NAME": NODE,
-                "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
-                "LD_LIBRARY_PATH": str(root / "lib"),
-                "NVML_STUB_FILE": str(root / "nvml.txt"),
-                "HOOK_PATH": str(root / "hook"),
-                # no runtime made this process, so auto would find nothing to go by
-                "DEVICE_LIST_STRATEGY": "envvar",
-                "HAMI_NODE_VISIBLE_DEVICES_FORM": "bare",
-            } | dict(env or {})
-            command = [
-                *(str(Path(sys.executable).with_name("hami-node")), "run"),
-                *("--plugin-dir", str(root / "plugins")),
-                *("--record-dir", str(root / "record")),
-                *("--pod-resources-socket", str(root / "pr" / "kubelet.sock")),
-                *("--metrics-address", "127.0.0.1:0"),
-                *flags,
-            ]
+        found = {"LD_LIBRARY_PATH": str(root / "lib"), "NVML_STUB_FILE": str(root / "nvml.txt")}
+        with daemon_in(root, flags, found | dict(env or {})) as rig:
+            rig.driver = stub
+            yield rig
 
-            def spawn() -> subprocess.Popen[bytes]:
-                with (root / "daemon.log").open("ab") as log:
-                    return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
-            began_s = time.monotonic()
-            rig = DaemonRig(root, kubelet, api, stub, spawn(), began_s, spawn)
-            try:
-                yield rig
-            finally:
-                rig.process.terminate()
-                rig.process.wait(20)
-        kubelet.stop()
+@contextmanager
+def daemon_in(root: Path, flags: Sequence[str], env: Mapping[str, str]) -> Iterator[DaemonRig]:
+    """Start kubelet, API server and the daemon in this folder; `env` leads to the driver."""
+    (root / "plugins").mkdir()
+    lay_limiter(root / "hook")
+    kubelet = SimulatedKubelet(root / "plugins", root / "pr" / "kubelet.sock")
+    kubelet.start()
+    with FaultyApiServer() as api:
+        api.create("nodes", {"metadata": {"name": NODE}, "status": {"nodeInfo": VERSIONS}})
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "MALLOC_ARENA_MAX": "1",  # as the image sets it
+            "NODE_NAME": NODE,
+            "KUBECONFIG": str(api.write_kubeconfig(root / "kubeconfig")),
+            "HOOK_PATH": str(root / "hook"),
+            # no runtime made this process, so auto would find nothing to go by
+            "DEVICE_LIST_STRATEGY": "envvar",
+            "HAMI_NODE_VISIBLE_DEVICES_FORM": "bare",
+        } | dict(env)
+        command = [
+            *(sys.executable, "-m", "hami_node", "run"),
+            *("--plugin-dir", str(root / "plugins")),
+            *("--record-dir", str(root / "record")),
+            *("--pod-resources-socket", str(root / "pr" / "kubelet.sock")),
+            *("--metrics-address", "127.0.0.1:0"),
+            *flags,
+        ]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with (root / "daemon.log").open("ab") as log:
+                return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+        began_s = time.monotonic()
+        rig = DaemonRig(root, kubelet, api, spawn(), began_s, spawn)
+        try:
+            yield rig
+        finally:
+            rig.process.terminate()
+            rig.process.wait(20)
+    kubelet.stop()

@@ -93,6 +93,7 @@ class NodeHandOver:
         self._found: DriverOnHost | str = ""  # as the last choice saw it
         self._given: set[str] = set()  # CDI names in answers that were not on record yet
         self._logged: HandOver | None = None
+        self._chosen_by: NvidiaSettings | None = None  # the settings of that choice
         self._has_hook = True
 
     @cached_property
@@ -123,7 +124,7 @@ class NodeHandOver:
             self._situation = situation
             self._given -= cdi_names(situation.answers or ())
             settings, unwritten = self._settings(), ""
-            found = self._driver(settings) if self._wants_specs(settings) else ""
+            found = self._driver(settings) if self._wants_specs(settings) else None
             try:
                 self._keep_specs(settings, situation, found)
                 self._keep_instances(settings, situation, found)
@@ -131,9 +132,10 @@ class NodeHandOver:
                 unwritten = self._unwritten(e)
                 log.warning("cdi_specs_not_kept", extra=kv(reason=unwritten))
             if situation.node is not None:
-                way = self._way(settings)
+                way = self._way(settings, found)
                 is_lost = bool(unwritten) and way.uses_cdi
                 self._show(HandOver(problem=unwritten) if is_lost else way)
+                self._chosen_by = settings
 
     def close(self) -> None:
         """The daemon ends: specs stay while containers, which may be restarted, name them."""
@@ -154,7 +156,7 @@ class NodeHandOver:
         """What becomes of the number for the driver's own memory limit."""
         settings = self._settings()
         with self._lock:
-            if not self._way(settings).uses_cdi:
+            if not self._chosen(settings).uses_cdi:
                 injected = self._own.has_injected_driver
                 return toolkit_of(self._own.visible_devices, has_injected_driver=injected)
             if _is_simulated(settings):
@@ -174,7 +176,7 @@ class NodeHandOver:
         """
         handed, settings = handed_of(granted), self._settings()
         with self._lock:
-            way = self._way(settings)
+            way = self._chosen(settings)
             if way.problem:
                 raise NodeUnfit(f"the cards can't be handed over on this node: {way.problem}")
             if way.uses_cdi:
@@ -207,7 +209,15 @@ class NodeHandOver:
         return tuple(DeviceNode(container_path=p, host_path=host) for p, host in by_path.items())
 
     # -- the choice --------------------------------------------------------------------------------
-    def _way(self, settings: NvidiaSettings) -> HandOver:
+    def _chosen(self, settings: NvidiaSettings) -> HandOver:
+        """The last look's choice, while it works: looking takes milliseconds that kubelet waits."""
+        last = self._logged
+        if last is None or last.problem or self._chosen_by != settings:
+            return self._way(settings)
+        return last
+
+    def _way(self, settings: NvidiaSettings, found: DriverOnHost | str | None = None) -> HandOver:
+        """Choose by what is there now; `found` is the driver where it has been looked for."""
         seen = self._situation.node
         signs = replace(
             self._own,
@@ -217,7 +227,7 @@ class NodeHandOver:
             engine=seen.engine_version if seen is not None else "",
         )
         if wants_own_specs(settings, signs):
-            signs = replace(signs, spec_problem=self._spec_problem(settings))
+            signs = replace(signs, spec_problem=self._spec_problem(settings, found))
         return choose(settings, signs)
 
     def _show(self, way: HandOver) -> None:
@@ -252,8 +262,8 @@ class NodeHandOver:
         root = None if _is_simulated(settings) else self._root(settings)
         return self._instances.place(root, cards)
 
-    def _spec_problem(self, settings: NvidiaSettings) -> str:
-        found = self._found = self._driver(settings)
+    def _spec_problem(self, settings: NvidiaSettings, found: DriverOnHost | str | None) -> str:
+        found = self._found = self._driver(settings) if found is None else found
         if isinstance(found, str):
             return found
         problem = self._spec_file.write_problem()
@@ -282,7 +292,7 @@ class NodeHandOver:
         return wants_own_specs(settings, signs)
 
     def _keep_specs(
-        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str
+        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str | None
     ) -> None:
         """Specs for the cards of now, and of those that containers hold. Raises OSError."""
         kept = self._kept(situation)
@@ -296,7 +306,7 @@ class NodeHandOver:
             log.info("cdi_specs_removed", extra=kv(file=str(self._spec_file.path)))
 
     def _keep_instances(
-        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str
+        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str | None
     ) -> None:
         """Specs for the MIG instances that containers hold. Raises OSError."""
         answers, cards = situation.answers, situation.cards
