@@ -64,8 +64,12 @@ hooks: $(VENV)/.ready ## let git run the checks of `make check` before each comm
 
 e2e: $(VENV)/.ready ## a real cluster on this machine, the daemon as its DaemonSet; needs root, Debian or Ubuntu (apt-get), Go 1.26 or later, a machine that is no node
 	$(RUN)/python -m tests.e2e.prepare
-	$(RUN)/python -m pytest -n auto -m programs tests/checks tests/integration tests/unit  # helm, kubectl and promtool are there now
-	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/browser tests/e2e --timeout 900 --durations 25
+	@log=$$(mktemp); \
+	$(RUN)/python -m pytest -m programs tests/checks tests/integration tests/unit > $$log 2>&1 & templates=$$!; \
+	$(RUN)/python -m pytest -m 'e2e and not e2e_long' tests/browser tests/e2e --timeout 900 --durations 25; cluster=$$?; \
+	wait $$templates; templates=$$?; \
+	echo 'e2e: with helm, kubectl and promtool, beside that:'; cat $$log; rm -f $$log; \
+	exit $$((cluster + templates))
 
 # What depends on the version of Kubernetes: kubelet's lists and calls, rights, policies, the scheduler.
 OLDER := $(addprefix tests/e2e/test_,api_requests.py daemon_killed.py kubelet_restart.py limits.py own_node_only.py \

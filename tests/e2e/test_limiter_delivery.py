@@ -89,6 +89,8 @@ def _start(pods: Pods, scheduler: Scheduler, name: str, card: int) -> str:
 
 
 def _inside(pods: Pods, name: str) -> str:
+    """What the container says first, once it has said it."""
+    eventually(f"{name} has spoken", lambda: pods.inside(name, "c0").extra.split())
     return pods.inside(name, "c0").extra.split()[0]
 
 

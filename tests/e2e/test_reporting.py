@@ -41,16 +41,30 @@ def _foreign(api: Api) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_foreign")
-def test_requesting_scheduler_is_answered_at_the_next_report(daemon: Daemon, api: Api) -> None:
-    """The first of all: unanswered for a minute, the daemon tries another form of its devices."""
+def test_scheduler_is_answered_by_one_write_and_nothing_else_is_written(
+    daemon: Daemon, api: Api, cluster_audit: Audit
+) -> None:
+    """At the next report; and of the annotations of others none is touched.
+
+    The first test with the node's annotations: unanswered for a minute, the daemon tries another
+    form of its devices.
+    """
     asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
     api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: asked}}})
+    before = daemon.annotations()
+    assert before[_FOREIGN] == "stays"
     eventually(
         "Requesting_ is answered",
         lambda: _REPORTED.match(daemon.annotations()[nvidia_names.NODE_HANDSHAKE]),
         limit_s=35,
     )
-    assert daemon.annotations()[_FOREIGN] == "stays"
+    after = daemon.annotations()
+    writes = [r for r in cluster_audit.requests(USER) if r.verb not in ("get", "list")]
+    assert [(w.verb, w.what, w.code) for w in writes] == [("patch", "nodes/e2e-node", 200)]
+    ours = {nvidia_names.NODE_HANDSHAKE}
+    assert {k: v for k, v in after.items() if k not in ours} == {
+        k: v for k, v in before.items() if k not in ours
+    }
 
 
 def test_node_offers_ten_slices_of_every_card(daemon: Daemon) -> None:
@@ -68,30 +82,6 @@ def test_register_annotation_lists_every_card_as_json(daemon: Daemon) -> None:
 
 def test_node_says_that_allocate_needs_no_lock(daemon: Daemon) -> None:
     assert daemon.annotations()[names.NODE_IDENTITY] == names.IDENTITY_POD_RESOURCES
-
-
-@pytest.mark.usefixtures("_foreign")
-def test_handshake_is_renewed_by_one_write_and_nothing_else_is_written(
-    daemon: Daemon, cluster_audit: Audit
-) -> None:
-    """And of the annotations of others none is touched."""
-    before = daemon.annotations()
-    assert before[_FOREIGN] == "stays"
-    eventually(
-        "the handshake is renewed",
-        lambda: (
-            daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before[nvidia_names.NODE_HANDSHAKE]
-        ),
-        limit_s=35,
-    )
-    after = daemon.annotations()
-    writes = [r for r in cluster_audit.requests(USER) if r.verb not in ("get", "list")]
-    assert _REPORTED.match(after[nvidia_names.NODE_HANDSHAKE])
-    assert [(w.verb, w.what, w.code) for w in writes] == [("patch", "nodes/e2e-node", 200)]
-    ours = {nvidia_names.NODE_HANDSHAKE}
-    assert {k: v for k, v in after.items() if k not in ours} == {
-        k: v for k, v in before.items() if k not in ours
-    }
 
 
 def test_scheduler_of_generation_2_4_reads_its_own_form(daemon: Daemon, api: Api) -> None:

@@ -222,9 +222,8 @@ def impatient(cluster: Cluster, api: Api, daemon: Daemon) -> Iterator[None]:
     happens="the hardware has the instances of the pods that run and no other, no lock stays",
     lost="pods that came while no plugin served: kubelet refuses them",
 )
-@pytest.mark.parametrize(
-    ("many", "kills"), [(8, 5), pytest.param(30, 20, marks=pytest.mark.e2e_long)]
-)
+@pytest.mark.e2e_long
+@pytest.mark.parametrize(("many", "kills"), [(30, 20)])
 def test_kills_at_random_moments_leave_no_instance_and_lose_none(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, many: int, kills: int
 ) -> None:

@@ -146,6 +146,7 @@ def test_extender_killed_while_half_of_a_nominated_gang_waits(
     pods.wait_running("other", limit_s=90)
 
 
+@pytest.mark.e2e_long
 @shows(
     "E5",
     fault="the leader dies while half of a gang waits in Permit, and others take its cards",
