@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hami_node.simulate.api_state import RequestLog
 from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.store import Json
 
@@ -32,14 +31,14 @@ class FaultyApiServer(ApiServer):
         Args:
             verb: get, list, watch, create, update, patch, delete or `*`.
             resource: nodes, pods, events, leases, resourcequotas or `*`.
-            outcome: an HTTP status, or a `faults.Outcome`: reset, reset-after, hang, freeze.
+            outcome: an HTTP status, or a `api.Outcome`: reset, reset-after, hang, freeze.
             times: how many requests.
         """
         self.faults.add(verb, resource, outcome, times)
 
     def drop_watches(self) -> None:
         """End all watches in good order, as a server's time limit does."""
-        self.state.watch_generation += 1
+        self.watch_generation += 1
         self.store.wake()
 
     def expire_watches(self) -> None:
@@ -59,4 +58,4 @@ class FaultyApiServer(ApiServer):
 
     def forget_requests(self) -> None:
         """Empty the list of requests."""
-        self.state.requests = RequestLog()
+        self.noted.clear()

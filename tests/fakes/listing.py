@@ -1,69 +1,50 @@
-"""An API server as commands that only list see it."""
+"""An API server as commands that only read see it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from hami_node.clock import Deadline
-from hami_node.errors import KubeError, NotFound
-from hami_node.inspection.saved import read_saved
-from hami_node.model import Node, Pod
-from tests.fakes.saved_cluster import saved
+from hami_node.cluster.calls import ApiCall
+from hami_node.errors import KubeError
+from hami_node.simulate.store import KINDS
+from tests.fakes.local_kube import LocalKube
+
+_RESOURCES: Final = {kind.kind: kind.resource for kind in KINDS.values()}
 
 
-class Listing:
-    """A cluster that is there; `refusals` is what requests answer, by resource."""
+class Listing(LocalKube):
+    """A cluster that is there.
+
+    Attributes:
+        refusals: what requests answer: `pods` to a list of all, `pods in NAMESPACE`, `pod` to one.
+        pages: what pods say on /metrics.
+    """
 
     def __init__(
-        self,
-        *items: Mapping[str, Any],
-        quotas: tuple[dict[str, object], ...] = (),
-        refusals: Mapping[str, KubeError] | None = None,
+        self, *items: Mapping[str, Any], refusals: Mapping[str, KubeError] | None = None
     ) -> None:
-        self.found = read_saved(saved(*items), "f")
-        self.quotas, self.refusals = quotas, dict(refusals or {})
-        self.asked: list[str] = []
-        self.pages: dict[str, bytes] = {}
+        super().__init__()
+        self.refusals, self.pages = dict(refusals or {}), dict[str, bytes]()
+        for item in items:
+            namespace = item["metadata"].get("namespace", "")
+            self.store.create(_RESOURCES[item["kind"]], namespace, item)
 
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
+    def around(self, call: ApiCall, serve: Callable[[], bytes]) -> bytes:
+        what, _, namespace = call.resource, *call.path.partition("/namespaces/")[1:]
+        if what == "pods/proxy":
+            pod = call.path.split("/")[-3]
+            what = f"metrics of {pod}"
+            serve = lambda: self._page(pod.partition(":")[0], call)  # noqa: E731
+        elif call.verb == "get":
+            what = what.removesuffix("s")
+        elif what == "pods" and namespace:
+            what = f"pods in {namespace.partition('/')[0]}"
         if what in self.refusals:
             raise self.refusals[what]
+        return serve()
 
-    def read_node(self, name: str) -> Node:
-        self._ask("node")
-        return next(node for node in self.found.nodes if node.name == name)
-
-    def list_nodes(self) -> tuple[Node, ...]:
-        self._ask("nodes")
-        return self.found.nodes
-
-    def list_pods(self, node_name: str | None = None) -> tuple[Pod, ...]:
-        self._ask("pods")
-        return tuple(pod for pod in self.found.pods if node_name in (None, pod.node_name))
-
-    def list_pods_in(self, namespace: str) -> tuple[Pod, ...]:
-        self._ask(f"pods in {namespace}")
-        return tuple(pod for pod in self.found.pods if pod.namespace == namespace)
-
-    def list_resource_quotas(self) -> tuple[dict[str, object], ...]:
-        self._ask("resourcequotas")
-        return self.quotas
-
-    def read_plain_pod(self, namespace: str, name: str) -> Mapping[str, object]:
-        self._ask("pod")
-        found = self.found.plain_pods.get(f"{namespace}/{name}")
-        if found is None:
-            raise NotFound(f"pods {name} not found")
-        return found
-
-    def list_events(self, namespace: str, name: str) -> tuple[Mapping[str, object], ...]:
-        self._ask("events")
-        return self.found.events
-
-    def read_pod_metrics(self, pod: Pod, port: str, deadline: Deadline) -> bytes:
-        self._ask(f"metrics of {pod.name}:{port}")
-        if pod.name not in self.pages:
-            raise KubeError(f"can't get pods/{pod.key}/proxy: no answer")
-        return self.pages[pod.name]
+    def _page(self, pod: str, call: ApiCall) -> bytes:
+        if pod not in self.pages:
+            raise KubeError(f"can't {call}: no answer")
+        return self.pages[pod]

@@ -82,7 +82,7 @@ def test_pod_of_one_container_costs_one_request(rig: Rig) -> None:
     assert rig.admit("p").is_admitted
     ours = [
         request
-        for request in rig.api.state.requests.all()
+        for request in rig.api.requests()
         if request.verb != "watch" and "hami-node" in request.user_agent
     ]
     assert [(request.verb, request.resource) for request in ours] == [("patch", "pods")]

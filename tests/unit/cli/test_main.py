@@ -427,7 +427,7 @@ def seen(kube: Listing, *args: str) -> Result:
 
 def test_inspect_asks_the_cluster_for_quotas_too() -> None:
     view = json.loads(
-        seen(Listing(*WAITING, quotas=(quota_json("default", gpumem=5000),)), "pod", "big").output
+        seen(Listing(*WAITING, quota_json("default", gpumem=5000)), "pod", "big").output
     )
     assert view["cures"][0] == "request at most 904 of nvidia.com/gpumem: that fits on n1 now"
 

@@ -353,10 +353,10 @@ def test_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path)
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
         kube = connect(kubeconfig, component="daemon", clock=RealClock())
         assert kube.read_node("n1").name == "n1"
-        server.state.token = "second"
+        server.token = "second"
         server.write_kubeconfig(kubeconfig)
         assert kube.read_node("n1").name == "n1"
-        server.state.token = "third"
+        server.token = "third"
         with pytest.raises(Forbidden, match="does not accept our credentials"):
             kube.read_node("n1")
         kube.close()

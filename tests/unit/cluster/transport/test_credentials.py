@@ -210,13 +210,13 @@ def test_rotated_service_account_token_is_used_when_the_old_one_is_refused(accou
         connection = Connection(load, user_agent="test", clock=RealClock())
         kube = KubeClient(Sender(connection), component="daemon", clock=RealClock())
         assert kube.read_node("n1").name == "n1"
-        server.state.token = "second"
+        server.token = "second"
         with pytest.raises(Forbidden):
             kube.read_node("n1")
         (account / "token").write_text("second")
         assert kube.read_node("n1").name == "n1"
         (account / "token").unlink()
-        server.state.token = "third"
+        server.token = "third"
         with pytest.raises(KubeError):
             kube.read_node("n1")
         kube.close()

@@ -188,7 +188,7 @@ def test_program_is_asked_again_when_its_token_was_refused(tmp_path: Path) -> No
         assert kube.read_node("n1").name == "n1"
         assert kube.read_node("n1").name == "n1"
         assert count.read_text() == "x"
-        server.state.token = "token-2"
+        server.token = "token-2"
         assert kube.read_node("n1").name == "n1"
         assert count.read_text() == "xx"
         kube.close()

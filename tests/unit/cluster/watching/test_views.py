@@ -67,7 +67,7 @@ def test_view_of_the_cluster_holds_everything_in_order(
 def test_contact_age_is_that_of_the_quieter_watch(
     server: FaultyApiServer, kube: KubeClient
 ) -> None:
-    server.state.bookmark_interval_s = 60.0
+    server.bookmark_interval_s = 60.0
     clock = FakeClock()
     view = WatchedCluster.of_node(kube, "n1", clock, QUICK)
     stop = threading.Event()

@@ -336,7 +336,7 @@ def test_watch_may_be_silent_for_longer_than_an_answer_may_take(
     run_watch: Callable[[ResourceWatch[Pod]], None],
     interruptions: Callable[[], int],
 ) -> None:
-    server.state.bookmark_interval_s = 3.0
+    server.bookmark_interval_s = 3.0
     watch = ResourceWatch(connect_to(read_s=1.0), PODS, clock=RealClock(), times=QUICK)
     notified = threading.Event()
     run_watch(watch)

@@ -261,7 +261,6 @@ def test_new_term_keeps_the_cards_of_a_binding_on_its_way(desk: Desk) -> None:
 
 
 def test_lost_lead_sends_no_binding_and_frees(desk: Desk) -> None:
-    desk.kube.fence = desk.require_lead
     desk.kube.before["bind_pod"] = desk.lose_lead
     desk.kube.fail("bind_pod", Conflict("changed", 409))
     desk.edit_pod("a", annotations={"example.com/note": "x"})

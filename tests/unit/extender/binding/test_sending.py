@@ -21,6 +21,7 @@ class _Kube(FakeExtenderKube):
 
     def __init__(self, error: KubeError | None = None) -> None:
         super().__init__()
+        self.binding_limits: list[float | None] = []
         self.arrived, self.may_answer = threading.Event(), threading.Event()
         self.error = error
 
