@@ -58,8 +58,8 @@ def _run_demo(keep: bool) -> int:
     ends = (*END_SIGNALS, signal.SIGHUP)
     signals = SignalThread(*ends)  # before the slow imports: an interruption is never lost
     need(EXTENDER)  # it starts one, as a program of its own
-    from hami_node.demo.cast import cast_of
     from hami_node.demo.demo import run
+    from hami_node.demo.stage import cast_of
 
     stop, taken = threading.Event(), list[int]()
 

@@ -1,23 +1,16 @@
-"""Pods of the demo: how they are created, scheduled and admitted."""
+"""Pods of the demo: how they are created, scheduled and admitted, and what they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import grpc
 
-from hami_node.demo.stage import EXTENDER, Stage
-from hami_node.kubelet_api import deviceplugin_pb2 as api
-from hami_node.model import Container, Device, Grant, Pod
-from hami_node.simulate.kube_scheduler import (
-    Bound,
-    CallFailed,
-    Outcome,
-    create_pod,
-    schedule_pod,
-)
+from hami_node.demo.stage import EXTENDER, GPU_NODE, Stage
+from hami_node.model import Container, Device, Grant, Pod, Uuid
+from hami_node.simulate.kube_scheduler import Bound, CallFailed, Outcome, create_pod, schedule_pod
 from hami_node.simulate.kubelet import Admission
 from hami_node.simulate.store import Json
 from hami_node.vendors.demo import StepFailed
@@ -29,8 +22,6 @@ from hami_node.wire.objects import decode_pod
 NAMESPACE: Final = "default"
 RETRY_S: Final = 0.02
 """How often a waiting pod is retried; kube-scheduler does so when the cluster changes."""
-
-
 BYPASSING_JOB: Final = {
     "apiVersion": "batch/v1",
     "kind": "Job",
@@ -42,23 +33,21 @@ BYPASSING_JOB: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """A container that wants a slice of a card.
-
-    Attributes:
-        is_counted: it requests a card itself; else that is left to the webhook.
-        granted_mib: memory in a forged annotation instead of its own limit; None: the same.
-    """
+    """A container that wants a slice of a card; without a count that is left to the webhook."""
 
     name: str
     memory_mib: int
     cores: int
     is_counted: bool = True
-    granted_mib: int | None = None
 
     def limits(self, cards: VendorProtocol) -> dict[str, str]:
         """The container's `resources.limits`."""
         count = {cards.counted[0]: "1"} if self.is_counted else {}
         return {**count, cards.memory: str(self.memory_mib), cards.cores: str(self.cores)}
+
+    def container(self, cards: VendorProtocol) -> Container:
+        """The container itself."""
+        return Container(name=self.name, limits=self.limits(cards))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +60,7 @@ class Tenant:
 
     def body(self, cards: VendorProtocol) -> Json:
         """The pod as its user writes it: no scheduler, no node, no reservation."""
-        containers = [Container(name=want.name, limits=want.limits(cards)) for want in self.wants]
-        return body_of(self.name, containers, self.wishes)
+        return body_of(self.name, [want.container(cards) for want in self.wants], self.wishes)
 
 
 def body_of(name: str, containers: Sequence[Container], annotations: Mapping[str, str]) -> Json:
@@ -131,18 +119,20 @@ def place(stage: Stage, name: str) -> str:
 
 
 # -- bypassing webhook and extender ----------------------------------------------------------------
-def forge(stage: Stage, name: str, want: Want, card: Device) -> None:
+def forge(stage: Stage, name: str, want: Want, card: Device, granted_mib: int) -> None:
     """Write a bound pod with a reservation by hand, which only the scheduler may do."""
-    memory_mib = want.memory_mib if want.granted_mib is None else want.granted_mib
-    grant = Grant(uuid=card.uuid, vendor=card.vendor, memory_mib=memory_mib, cores=want.cores)
     protocol = stage.cast.shared.protocol
-    container = Container(name=want.name, limits=want.limits(protocol))
-    node, devices = stage.read_node(stage.gpu), {card.uuid: card}
+    grant = Grant(uuid=card.uuid, vendor=card.vendor, memory_mib=granted_mib, cores=want.cores)
+    container = want.container(protocol)
+    node, devices = stage.read_node(GPU_NODE), {card.uuid: card}
     placed = encode_placement(node, (container,), ((grant,),), devices, (protocol,))
     now = str(int(stage.clock.now()))
-    times = {names.POD_TIME: now, names.POD_BIND_TIME: now}
-    phase = {names.POD_BIND_PHASE: names.PHASE_ALLOCATING}
-    write_bound(stage, name, node.name, container, {**placed, **times, **phase})
+    stamps = {
+        names.POD_TIME: now,
+        names.POD_BIND_TIME: now,
+        names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
+    }
+    write_bound(stage, name, GPU_NODE, container, {**placed, **stamps})
 
 
 def write_bound(
@@ -158,19 +148,7 @@ def write_bound(
     stage.api.create("pods", body)
 
 
-# -- the results -----------------------------------------------------------------------------------
-def read(stage: Stage, name: str) -> Pod:
-    """The pod as stored by the API server."""
-    return decode_pod(stage.api.read("pods", name, NAMESPACE))
-
-
-def delete(stage: Stage, name: str) -> None:
-    """The pod ends as kubelet ends it: its containers, its status, then the object."""
-    stage.gpu.kubelet.remove(NAMESPACE, name)
-    stage.api.edit("pods", name, lambda body: body.update(status={"phase": "Succeeded"}), NAMESPACE)
-    stage.api.delete("pods", name, NAMESPACE)
-
-
+# -- kubelet ---------------------------------------------------------------------------------------
 def admit(stage: Stage, name: str) -> Admission:
     """Let the node's kubelet admit the pod and write the outcome into its status.
 
@@ -181,24 +159,30 @@ def admit(stage: Stage, name: str) -> Admission:
         admission = stage.gpu.kubelet.admit(read(stage, name), stage.resource)
     except grpc.RpcError as e:
         raise StepFailed(f"pod {name}: the device plugin does not answer: {e}") from e
-
-    def change(body: Json) -> None:
-        if admission.is_admitted:
-            body["status"] = {"phase": "Running"}
-        else:
-            body["status"] = {
-                "phase": "Failed",
-                "reason": "UnexpectedAdmissionError",
-                "message": f"{admission.refusal}, which is unexpected",
-            }
-
-    stage.api.edit("pods", name, change, NAMESPACE)
+    status = {"phase": "Running"}
+    if not admission.is_admitted:
+        message = f"{admission.refusal}, which is unexpected"
+        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+    stage.api.edit("pods", name, lambda body: body.update(status=status), NAMESPACE)
     return admission
+
+
+def delete(stage: Stage, name: str) -> None:
+    """The pod ends as kubelet ends it: its containers, its status, then the object."""
+    stage.gpu.kubelet.remove(NAMESPACE, name)
+    stage.api.edit("pods", name, lambda body: body.update(status={"phase": "Succeeded"}), NAMESPACE)
+    stage.api.delete("pods", name, NAMESPACE)
 
 
 def sentence(admission: Admission) -> str:
     """Our own message of a refusal, which follows gRPC's code."""
     return admission.refusal.partition("desc = ")[2] or admission.refusal
+
+
+# -- the results, read from the API server ---------------------------------------------------------
+def read(stage: Stage, name: str) -> Pod:
+    """The pod as stored by the API server."""
+    return decode_pod(stage.api.read("pods", name, NAMESPACE))
 
 
 def event_of(stage: Stage, name: str, reason: str) -> str | None:
@@ -209,9 +193,23 @@ def event_of(stage: Stage, name: str, reason: str) -> str | None:
     return None
 
 
-def mount_at(response: api.ContainerAllocateResponse, container_path: str) -> str | None:
-    """The host's path of a mount; None when there is no such mount."""
-    for mount in response.mounts:
-        if mount.container_path == container_path:
-            return str(mount.host_path)
-    return None
+def grants_on(
+    stage: Stage, protocol: VendorProtocol, node: str
+) -> Iterator[tuple[str, tuple[Grant, ...]]]:
+    """The containers of a node that hold something of this vendor's, as `pod/container`."""
+    for pod in map(decode_pod, stage.api.list("pods")):
+        is_refused = pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED
+        if pod.node_name == node and not is_refused:
+            for container, grants in protocol.held_by(pod).by_container.items():
+                yield f"{pod.name}/{container}", grants
+
+
+def shared_grants(stage: Stage, card: Uuid) -> list[tuple[str, Grant]]:
+    """The slices of a shared card, each with who holds it."""
+    held = grants_on(stage, stage.cast.shared.protocol, GPU_NODE)
+    return [(owner, grant) for owner, grants in held for grant in grants if grant.uuid == card]
+
+
+def granted_mib(stage: Stage, card: Uuid) -> int:
+    """The memory that the card's containers hold together."""
+    return sum(grant.memory_mib for _, grant in shared_grants(stage, card))

@@ -6,27 +6,28 @@ own command line. All files are in a temporary folder that is removed afterwards
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from hami_node.demo.cast import Cast
-from hami_node.demo.program import Program, program_env
-from hami_node.errors import ConfigError
-from hami_node.model import Node
+import hami_node
+from hami_node.errors import ConfigError, HamiError
+from hami_node.model import Device, Node, Uuid
 from hami_node.ports import Clock
 from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.kube_scheduler import ExtenderClient
-from hami_node.simulate.kubelet import SimulatedKubelet
+from hami_node.simulate.kubelet import Admission, SimulatedKubelet
 from hami_node.simulate.store import Json
-from hami_node.vendors.demo import StepFailed
+from hami_node.vendors.demo import ForeignDevices, SharedCards, StepFailed
+from hami_node.vendors.spec import AnyVendor
 from hami_node.wire.objects import decode_node
 
 T = TypeVar("T")
@@ -40,13 +41,40 @@ CONFIG: Final = "device-config.yaml"
 LIMIT_S: Final = 10.0
 """How long the demo waits for what usually takes milliseconds; only a failed step takes so long."""
 POLL_S: Final = 0.005
+STOP_S: Final = 6.0
+"""How long a program may take to shut down before it is killed."""
+LOG_LINES: Final = 12
 LONGEST_TMP: Final = 40
 """A Unix socket's path has at most 107 bytes: a longer temporary folder is not used."""
 COMMAND: Final = (sys.executable, "-m", "hami_node")
+_KEPT_ENV: Final = re.compile(r"(PATH|HOME|TMPDIR|LANG|LC_.*|LD_LIBRARY_PATH|PYTHON.*)")
+"""What the programs get of the environment: nothing in it may change what the demo shows."""
 
 
 class StoppedError(BaseException):
     """The demo is to end; everything is shut down on the way out. No step may catch it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """The simulated devices: cards that pods share, and those that other plugins serve."""
+
+    shared: SharedCards
+    foreign: tuple[ForeignDevices, ...]
+
+
+def cast_of(vendors: Iterable[AnyVendor]) -> Cast:
+    """What these vendors provide; of several shared cards the first.
+
+    Raises:
+        HamiError: no vendor provides cards to share.
+    """
+    parts = [vendor.demo() for vendor in vendors if vendor.demo is not None]
+    shared = next((part for part in parts if isinstance(part, SharedCards)), None)
+    if shared is None:
+        raise HamiError("no vendor brings cards that the demo could share")
+    foreign = tuple(part for part in parts if isinstance(part, ForeignDevices))
+    return Cast(shared=shared, foreign=foreign)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +85,63 @@ class SimulatedNode:
     folder: Path
     kubelet: SimulatedKubelet
 
+    @property
+    def card_file(self) -> Path:
+        """The file with the node's simulated cards."""
+        return self.folder / "cards.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A running program; `title` is its name for people: "the extender"."""
+
+    title: str
+    process: subprocess.Popen[bytes]
+    log_file: Path
+    started_s: float
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def log_lines(self) -> list[str]:
+        """All lines so far."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def logged(self, event: str) -> str | None:
+        """The last line of an event; None before it happened."""
+        return next(
+            (line for line in reversed(self.log_lines()) if f" event={event} " in f"{line} "), None
+        )
+
+    def port_of(self, event: str) -> int:
+        """The port that an event names. Raises StepFailed before it happened."""
+        found = re.search(r" port=(\d+)", self.logged(event) or "")
+        if found is None:
+            raise StepFailed(f"{self.title} does not listen yet")
+        return int(found[1])
+
+    def stop(self) -> None:
+        """Terminate it; kill it if it does not end."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_S)
+
 
 class Stage:
-    """Everything around the programs. A context manager that stops and removes all on exit."""
+    """Everything around the programs, and what earlier steps leave for later ones.
+
+    A context manager that stops and removes all on exit.
+
+    Attributes:
+        cards: the shared cards, as reported.
+        home: the card that the first pod got, and that others share.
+        served: what kubelet was answered for each pod that runs.
+    """
 
     def __init__(
         self,
@@ -74,23 +156,24 @@ class Stage:
 
         Args:
             clock: measures time.
-            env: the environment for the programs; what would change their settings is removed.
+            env: the environment.
             cast: the devices that the vendors provide.
             command: how `hami-node` is started.
             limit_s: how long to wait for what usually takes milliseconds.
             stop: ends every wait with `StoppedError`.
         """
-        self.clock = clock
-        self.cast = cast
+        self.clock, self.cast = clock, cast
         self.stop = stop or threading.Event()
-        self._env = env
-        self._command = command
-        self._limit_s = limit_s
+        self._env = {name: text for name, text in env.items() if _KEPT_ENV.fullmatch(name)}
+        self._command, self._limit_s = command, limit_s
         self._exits = ExitStack()
         self.folder = Path()
         self.nodes: dict[str, SimulatedNode] = {}
         self.programs: dict[str, Program] = {}
         self.api = ApiServer()
+        self.cards: tuple[Device, ...] = ()
+        self.home: Device | None = None
+        self.served: dict[str, Admission] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as exits:
@@ -104,13 +187,7 @@ class Stage:
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *error: object) -> None:
         running = tuple(self.programs.values())
         for item in running:
             item.process.terminate()  # all at once; they are awaited below
@@ -118,22 +195,8 @@ class Stage:
             item.stop()
         self._exits.close()
 
-    @property
-    def gpu(self) -> SimulatedNode:
-        """The node with the cards that pods share."""
-        return self.nodes[GPU_NODE]
-
-    @property
-    def resource(self) -> str:
-        """The extended resource that counts shared cards."""
-        return self.cast.shared.protocol.counted[0]
-
     def _add_node(
-        self,
-        name: str,
-        labels: Mapping[str, str],
-        quantities: Mapping[str, str],
-        exits: ExitStack,
+        self, name: str, labels: Mapping[str, str], offered: Mapping[str, str], exits: ExitStack
     ) -> None:
         folder = self.folder / name
         hook = folder / "hook"
@@ -146,19 +209,15 @@ class Stage:
         kubelet = SimulatedKubelet(folder / "dp", folder / "pr" / "kubelet.sock")
         kubelet.start()
         exits.callback(kubelet.stop)
-        self.api.create(
-            "nodes",
-            {
-                "metadata": {"name": name, "labels": dict(labels)},
-                "status": {
-                    "capacity": dict(quantities),
-                    "allocatable": dict(quantities),
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            },
-        )
+        status = {
+            "capacity": dict(offered),
+            "allocatable": dict(offered),
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        metadata = {"name": name, "labels": dict(labels)}
+        self.api.create("nodes", {"metadata": metadata, "status": status})
         self.nodes[name] = SimulatedNode(name=name, folder=folder, kubelet=kubelet)
-        self._write_cards(self.nodes[name], "")
+        self._write_cards(self.nodes[name], self.cast.shared.cards if name == GPU_NODE else ())
 
     def _write_config(self, folder: Path) -> None:
         (folder / CONFIG).write_text(self.cast.shared.config(SPLIT), encoding="utf-8")
@@ -171,16 +230,15 @@ class Stage:
             "--config-file": folder / CONFIG,
             "--node-config-file": folder / "config.json",
             "--backend": "simulated",
-            "--simulated-file": self.card_file(node),
+            "--simulated-file": node.card_file,
             "--plugin-dir": folder / "dp",
             "--pod-resources-socket": folder / "pr" / "kubelet.sock",
             "--hook-path": folder / "hook",
             "--record-dir": folder / "record",
             "--metrics-address": "127.0.0.1:0",
         }
-        given = [str(text) for flag in flags.items() for text in flag]
         title = f"the daemon of {node.name}"
-        self._start(node.name, title, ["run", *given], folder / "daemon.log", NODE_NAME=node.name)
+        self._start(node.name, title, "run", flags, folder / "daemon.log", NODE_NAME=node.name)
 
     def start_extender(self) -> None:
         """Start the extender as a separate process, on a free port."""
@@ -190,20 +248,37 @@ class Stage:
         flags = {
             "--http-bind": "127.0.0.1:0",
             "--metrics-address": "off",  # /metrics is served together with /filter too
-            "--config-file": str(folder / CONFIG),
+            "--config-file": folder / CONFIG,
         }
-        given = [text for flag in flags.items() for text in flag]
-        self._start(EXTENDER, "the extender", ["extender", *given], folder / "extender.log")
+        self._start(EXTENDER, "the extender", "extender", flags, folder / "extender.log")
 
     def _start(
-        self, name: str, title: str, arguments: Sequence[str], log_file: Path, **more: str
+        self,
+        name: str,
+        title: str,
+        command: str,
+        flags: Mapping[str, object],
+        log_file: Path,
+        **more: str,
     ) -> None:
-        env = program_env(self._env, self.cast.blocks) | {
-            "KUBECONFIG": str(self.kubeconfig),
-            **more,
-        }
-        command = [*self._command, *arguments]
-        self.programs[name] = Program.start(title, command, env, log_file, self.clock.monotonic())
+        """Start a process of this same package, installed or not, in the folder of its log."""
+        folders = (str(Path(hami_node.__file__).parent.parent), self._env.get("PYTHONPATH", ""))
+        env = self._env | more | {"KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
+        env["PYTHONPATH"] = ":".join(filter(None, folders))
+        started_s = self.clock.monotonic()
+        with log_file.open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                [*self._command, command, *(str(text) for flag in flags.items() for text in flag)],
+                env=env,
+                cwd=log_file.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the demo, which ends its programs
+            )
+        self.programs[name] = Program(
+            title=title, process=process, log_file=log_file, started_s=started_s
+        )
 
     def program(self, name: str) -> Program:
         """A daemon by its node's name, or the extender. Raises StepFailed before its start."""
@@ -212,28 +287,25 @@ class Stage:
         return self.programs[name]
 
     @property
-    def daemon(self) -> Program:
-        """The daemon of the node with shared cards. Raises StepFailed before its start."""
-        return self.program(GPU_NODE)
-
-    @property
     def extender(self) -> ExtenderClient:
         """A client of the extender. Raises StepFailed while it does not listen."""
-        port = self.program(EXTENDER).port_of("extender_served")
-        if port is None:
-            raise StepFailed("the extender does not listen yet")
-        return ExtenderClient(port=port)
+        return ExtenderClient(port=self.program(EXTENDER).port_of("extender_served"))
+
+    @property
+    def pages(self) -> ExtenderClient:
+        """A client of the GPU node's daemon. Raises StepFailed while it does not listen."""
+        return ExtenderClient(port=self.program(GPU_NODE).port_of("metrics_served"))
 
     def until(
         self, program: str, what: str, look: Callable[[], T | None], every_s: float = POLL_S
     ) -> T:
-        """Call `look` until it returns something, and return that.
+        """Call `look` until it returns something (not None and not False), and return that.
 
         Args:
             program: the program that has to cause it: a node's name, or EXTENDER.
             what: what is awaited, in words.
-            look: returns None or False until then.
-            every_s: how often to call it.
+            look: what to call.
+            every_s: how often.
 
         Raises:
             StepFailed: the program has ended, or it takes too long.
@@ -258,42 +330,76 @@ class Stage:
         if self.stop.is_set():
             raise StoppedError
 
-    # -- the cluster -------------------------------------------------------------------------------
-    def read_node(self, node: SimulatedNode) -> Node:
-        """The node object as stored by the API server."""
-        return decode_node(self.api.read("nodes", node.name))
+    def since(self, began_s: float) -> str:
+        """The time since then, in words."""
+        return f"{(self.clock.monotonic() - began_s) * 1e3:.0f} ms"
 
-    def report_allocatable(self, node: SimulatedNode) -> None:
-        """Update the node's capacity and allocatable, as its kubelet does."""
-        kubelet, resource = node.kubelet, self.resource
-        total, healthy = len(kubelet.devices(resource)), kubelet.allocatable(resource)
+    # -- the cluster -------------------------------------------------------------------------------
+    @property
+    def gpu(self) -> SimulatedNode:
+        """The node with the cards that pods share."""
+        return self.nodes[GPU_NODE]
+
+    @property
+    def resource(self) -> str:
+        """The extended resource that counts shared cards."""
+        return self.cast.shared.protocol.counted[0]
+
+    @property
+    def id_count(self) -> int:
+        """How many device IDs the shared cards have in kubelet."""
+        return SPLIT * len(self.cast.shared.cards)
+
+    def read_node(self, name: str) -> Node:
+        """The node object as stored by the API server."""
+        return decode_node(self.api.read("nodes", name))
+
+    def registered(self) -> tuple[Device, ...] | None:
+        """The shared cards that the node object names; None without any."""
+        return self.cast.shared.protocol.registered_on(self.read_node(GPU_NODE)) or None
+
+    def card(self, uuid: Uuid) -> Device:
+        """The reported card of that UUID. Raises StepFailed when none has it."""
+        found = next((card for card in self.cards if card.uuid == uuid), None)
+        if found is None:
+            raise StepFailed(f"no card of {GPU_NODE} has the UUID {uuid}")
+        return found
+
+    @property
+    def shared_card(self) -> Device:
+        """The card that the first pod got. Raises StepFailed if there is none."""
+        if self.home is None:
+            raise StepFailed("no pod got a card that others could share")
+        return self.home
+
+    def report_allocatable(self) -> None:
+        """Update the GPU node's capacity and allocatable, as its kubelet does."""
+        kubelet, resource = self.gpu.kubelet, self.resource
 
         def change(body: Json) -> None:
-            body["status"]["capacity"][resource] = str(total)
-            body["status"]["allocatable"][resource] = str(healthy)
+            body["status"]["capacity"][resource] = str(len(kubelet.devices(resource)))
+            body["status"]["allocatable"][resource] = str(kubelet.allocatable(resource))
 
-        self.api.edit("nodes", node.name, change)
-
-    # -- the cards ---------------------------------------------------------------------------------
-    @staticmethod
-    def card_file(node: SimulatedNode) -> Path:
-        """The file with the node's simulated cards."""
-        return node.folder / "cards.yaml"
+        self.api.edit("nodes", GPU_NODE, change)
 
     def break_card(self, index: int | None, reason: str = "") -> None:
         """Make a shared card fail, or (None) make all cards healthy."""
-        self._write_cards(self.gpu, reason, index)
+        self._write_cards(self.gpu, self.cast.shared.cards, index, reason)
 
-    def _write_cards(self, node: SimulatedNode, reason: str, broken: int | None = None) -> None:
-        cards = self.cast.shared.cards if node.name == GPU_NODE else ()
+    @staticmethod
+    def _write_cards(
+        node: SimulatedNode,
+        cards: Sequence[tuple[str, int]],
+        broken: int | None = None,
+        reason: str = "",
+    ) -> None:
         lines = ["cards:"] if cards else ["cards: []"]
         for index, (model, memory_mib) in enumerate(cards):
             fault = f", healthy: false, reason: {reason}" if index == broken else ""
             lines.append(f"  - {{model: {model}, memory_mib: {memory_mib}{fault}}}")
-        path = self.card_file(node)
-        fresh = path.with_suffix(".new")
+        fresh = node.card_file.with_suffix(".new")
         fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        fresh.replace(node.card_file)
 
 
 def temporary_folder(usual: str) -> Path:

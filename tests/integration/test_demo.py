@@ -17,11 +17,8 @@ from typing import Any
 import pytest
 
 from hami_node.demo import demo
-from hami_node.demo.cast import cast_of
-from hami_node.demo.scheduling import walk
-from hami_node.demo.stage import EXTENDER
-from hami_node.demo.steps import steps_of
-from hami_node.demo.tour import Seen, Step, Tour
+from hami_node.demo.stage import EXTENDER, Stage, cast_of
+from hami_node.demo.steps import Seen, Step, steps_of, walk
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.processes import processes_of
 from tests.fakes.waiting import eventually
@@ -37,7 +34,7 @@ def env_with(folder: Path, **more: str) -> Mapping[str, str]:
     return {**os.environ, "TMPDIR": str(folder), **more}
 
 
-def title_of(act: Callable[[Tour], Seen]) -> str:
+def title_of(act: Callable[[Stage], Seen]) -> str:
     return next(step.title for step in STEPS if step.act is act)
 
 
@@ -101,9 +98,9 @@ def test_demo_with_a_daemon_that_ends_fails_and_shows_its_words() -> None:
 def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> None:
     folders: list[Path] = []
 
-    def kill(tour: Tour) -> Seen:
-        folders.append(tour.stage.folder)
-        extender = tour.stage.program(EXTENDER).process
+    def kill(stage: Stage) -> Seen:
+        folders.append(stage.folder)
+        extender = stage.program(EXTENDER).process
         extender.kill()
         extender.wait(LIMIT_S)
         return Seen(lines=("killed",))

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from hami_node.demo import demo
-from hami_node.demo.cast import cast_of
 from hami_node.demo.pods import Want
-from hami_node.demo.scheduling import limits_row
-from hami_node.demo.stage import LONGEST_TMP, temporary_folder
-from hami_node.demo.tour import Seen, Step, Tour
+from hami_node.demo.stage import LONGEST_TMP, Stage, cast_of, temporary_folder
+from hami_node.demo.steps import Seen, Step, limits_row
 from hami_node.errors import ConfigError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.model import Device, Uuid
@@ -39,27 +37,24 @@ def admission_of(envs: dict[str, str], ids: tuple[str, ...] = ("GPU-1-0",)) -> A
     return Admission(responses={"main": response}, device_ids={"main": ids})
 
 
-def seen(tour: Tour) -> Seen:
-    del tour
+def seen(stage: Stage) -> Seen:
+    del stage
     return Seen(lines=("seen",))
 
 
-def not_so(tour: Tour) -> Seen:
-    del tour
+def not_so(stage: Stage) -> Seen:
+    del stage
     raise StepFailed("it was not so")
 
 
-def missing(tour: Tour) -> Seen:
-    del tour
+def missing(stage: Stage) -> Seen:
+    del stage
     raise KeyError("adj")
 
 
 def shown_by(*steps: Step) -> tuple[int, str]:
     stream = io.StringIO()
     return demo.run(CAST, keep=False, stream=stream, steps=steps), stream.getvalue()
-
-
-# -- who plays ------------------------------------------------------------------------------------
 
 
 # -- what a step believes --------------------------------------------------------------------------
@@ -101,7 +96,7 @@ def test_run_with_true_steps_ends_with_0() -> None:
     ids=["checked", "missing"],
 )
 def test_run_with_a_false_step_goes_on_and_ends_with_1(
-    act: Callable[[Tour], Seen], why: str
+    act: Callable[[Stage], Seen], why: str
 ) -> None:
     code, text = shown_by(Step(title="one", act=act), Step(title="two", act=seen))
     assert code == 1
@@ -121,8 +116,6 @@ def test_run_without_a_needed_step_leaves_the_rest_out() -> None:
 
 
 # -- the stage -------------------------------------------------------------------------------------
-
-
 def test_temporary_folder_that_cannot_be_made_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="TMPDIR"):
         temporary_folder("/proc/nowhere")
@@ -134,6 +127,3 @@ def test_temporary_folder_below_a_long_path_keeps_sockets_short(tmp_path: Path) 
     folder.rmdir()
     assert len(str(folder)) < LONGEST_TMP
     assert not long.exists()
-
-
-# -- the view --------------------------------------------------------------------------------------
