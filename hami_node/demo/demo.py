@@ -6,22 +6,17 @@ import json
 import shlex
 import shutil
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from hami_node.clock import SystemClock
-from hami_node.config.sources import environment
 from hami_node.demo import pods
 from hami_node.demo.pods import NAMESPACE, Tenant, Want
 from hami_node.demo.stage import (
     COMMAND,
     EXTENDER,
     GPU_NODE,
-    LIMIT_S,
     LOG_LINES,
-    Cast,
     Program,
     Stage,
     StoppedError,
@@ -49,35 +44,28 @@ Command = tuple[str, str]
 
 
 def run(
-    cast: Cast,
+    stage: Stage,
     *,
     keep: bool,
-    command: Sequence[str] = COMMAND,
     stream: TextIO | None = None,
     steps: Sequence[Step] | None = None,
-    limit_s: float = LIMIT_S,
-    stop: threading.Event | None = None,
 ) -> int:
     """Show and check every step; returns the process's exit code: 0 only if all steps passed.
 
-    Nothing is left behind, whenever `stop` is set; it is still set afterwards if it interrupted
-    something: not where it only ended `keep`.
+    Nothing is left behind, whenever `stage.stop` is set; it is still set afterwards if it
+    interrupted something: not where it only ended `keep`.
 
     Args:
-        cast: the devices that the vendors provide.
+        stage: not yet entered.
         keep: leave everything running afterwards, until Ctrl-C.
-        command: how `hami-node` is started.
         stream: where the output goes; standard output by default.
         steps: the steps to show; all by default.
-        limit_s: how long a step waits for what usually takes milliseconds.
-        stop: ends the demo.
     """
     view = View(stream or sys.stdout)
     failed: tuple[str, ...] | None = None
-    is_stopped = stop or threading.Event()
     try:
-        with Stage(SystemClock(), environment(), cast, command, limit_s, is_stopped) as stage:
-            failed = _show(stage, view, steps_of(cast) if steps is None else steps)
+        with stage:
+            failed = _show(stage, view, steps_of(stage.cast) if steps is None else steps)
             if keep:
                 view.kept(commands(stage))
                 failed += _watch(stage, view)
@@ -112,7 +100,7 @@ def _passes(step: Step, stage: Stage, view: View, position: tuple[int, int]) -> 
     began_s = clock.monotonic()
     try:
         with view.running(*position, step.title):
-            seen = step.act(stage)
+            seen = tuple(step.act(stage))
     except Exception as e:  # noqa: BLE001 - whatever a broken program leads to: the step failed
         why = str(e) if isinstance(e, StepFailed) else f"{type(e).__name__}: {e}"
         view.step_failed(number, step.title, why, clock.monotonic() - began_s)
@@ -164,7 +152,7 @@ def commands(stage: Stage) -> tuple[Command, ...]:
         ("", f"curl {stage.api.url}/api/v1/namespaces/{NAMESPACE}/pods/{MINE.name}"),
         (
             "make a card fail: add `healthy: false` to its line",
-            f"${{EDITOR:-vi}} {shlex.quote(str(stage.gpu.card_file))}",
+            f"${{EDITOR:-vi}} {shlex.quote(str(stage.card_file(GPU_NODE)))}",
         ),
     )
 

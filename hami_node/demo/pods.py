@@ -156,7 +156,7 @@ def admit(stage: Stage, name: str) -> Admission:
         StepFailed: the plugin does not answer.
     """
     try:
-        admission = stage.gpu.kubelet.admit(read(stage, name), stage.resource)
+        admission = stage.kubelet.admit(read(stage, name), stage.resource)
     except grpc.RpcError as e:
         raise StepFailed(f"pod {name}: the device plugin does not answer: {e}") from e
     status = {"phase": "Running"}
@@ -169,7 +169,7 @@ def admit(stage: Stage, name: str) -> Admission:
 
 def delete(stage: Stage, name: str) -> None:
     """The pod ends as kubelet ends it: its containers, its status, then the object."""
-    stage.gpu.kubelet.remove(NAMESPACE, name)
+    stage.kubelet.remove(NAMESPACE, name)
     stage.api.edit("pods", name, lambda body: body.update(status={"phase": "Succeeded"}), NAMESPACE)
     stage.api.delete("pods", name, NAMESPACE)
 

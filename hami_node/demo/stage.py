@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import hami_node
+from hami_node.clock import SystemClock
+from hami_node.config.sources import environment
 from hami_node.errors import ConfigError, HamiError
 from hami_node.model import Device, Node, Uuid
-from hami_node.ports import Clock
 from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.kube_scheduler import ExtenderClient
 from hami_node.simulate.kubelet import Admission, SimulatedKubelet
@@ -78,20 +79,6 @@ def cast_of(vendors: Iterable[AnyVendor]) -> Cast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedNode:
-    """A node's folder and its kubelet."""
-
-    name: str
-    folder: Path
-    kubelet: SimulatedKubelet
-
-    @property
-    def card_file(self) -> Path:
-        """The file with the node's simulated cards."""
-        return self.folder / "cards.yaml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A running program; `title` is its name for people: "the extender"."""
 
@@ -145,9 +132,8 @@ class Stage:
 
     def __init__(
         self,
-        clock: Clock,
-        env: Mapping[str, str],
         cast: Cast,
+        *,
         command: Sequence[str] = COMMAND,
         limit_s: float = LIMIT_S,
         stop: threading.Event | None = None,
@@ -155,20 +141,18 @@ class Stage:
         """Prepare; entering starts kubelets and API server, `start_...` the programs.
 
         Args:
-            clock: measures time.
-            env: the environment.
             cast: the devices that the vendors provide.
             command: how `hami-node` is started.
             limit_s: how long to wait for what usually takes milliseconds.
             stop: ends every wait with `StoppedError`.
         """
-        self.clock, self.cast = clock, cast
+        self.clock, self.cast = SystemClock(), cast
         self.stop = stop or threading.Event()
-        self._env = {name: text for name, text in env.items() if _KEPT_ENV.fullmatch(name)}
+        self._env = {key: text for key, text in environment().items() if _KEPT_ENV.fullmatch(key)}
         self._command, self._limit_s = command, limit_s
         self._exits = ExitStack()
         self.folder = Path()
-        self.nodes: dict[str, SimulatedNode] = {}
+        self.kubelets: dict[str, SimulatedKubelet] = {}
         self.programs: dict[str, Program] = {}
         self.api = ApiServer()
         self.cards: tuple[Device, ...] = ()
@@ -216,29 +200,29 @@ class Stage:
         }
         metadata = {"name": name, "labels": dict(labels)}
         self.api.create("nodes", {"metadata": metadata, "status": status})
-        self.nodes[name] = SimulatedNode(name=name, folder=folder, kubelet=kubelet)
-        self._write_cards(self.nodes[name], self.cast.shared.cards if name == GPU_NODE else ())
+        self.kubelets[name] = kubelet
+        self._write_cards(name, self.cast.shared.cards if name == GPU_NODE else ())
 
     def _write_config(self, folder: Path) -> None:
         (folder / CONFIG).write_text(self.cast.shared.config(SPLIT), encoding="utf-8")
 
     # -- the programs ------------------------------------------------------------------------------
-    def start_daemon(self, node: SimulatedNode) -> None:
+    def start_daemon(self, node: str) -> None:
         """Start the node's daemon as a separate process."""
-        folder = node.folder
+        folder = self.folder / node
         flags = {
             "--config-file": folder / CONFIG,
             "--node-config-file": folder / "config.json",
             "--backend": "simulated",
-            "--simulated-file": node.card_file,
+            "--simulated-file": self.card_file(node),
             "--plugin-dir": folder / "dp",
             "--pod-resources-socket": folder / "pr" / "kubelet.sock",
             "--hook-path": folder / "hook",
             "--record-dir": folder / "record",
             "--metrics-address": "127.0.0.1:0",
         }
-        title = f"the daemon of {node.name}"
-        self._start(node.name, title, "run", flags, folder / "daemon.log", NODE_NAME=node.name)
+        title = f"the daemon of {node}"
+        self._start(node, title, "run", flags, folder / "daemon.log", NODE_NAME=node)
 
     def start_extender(self) -> None:
         """Start the extender as a separate process, on a free port."""
@@ -336,9 +320,9 @@ class Stage:
 
     # -- the cluster -------------------------------------------------------------------------------
     @property
-    def gpu(self) -> SimulatedNode:
-        """The node with the cards that pods share."""
-        return self.nodes[GPU_NODE]
+    def kubelet(self) -> SimulatedKubelet:
+        """That of the node with the cards that pods share."""
+        return self.kubelets[GPU_NODE]
 
     @property
     def resource(self) -> str:
@@ -374,7 +358,7 @@ class Stage:
 
     def report_allocatable(self) -> None:
         """Update the GPU node's capacity and allocatable, as its kubelet does."""
-        kubelet, resource = self.gpu.kubelet, self.resource
+        kubelet, resource = self.kubelet, self.resource
 
         def change(body: Json) -> None:
             body["status"]["capacity"][resource] = str(len(kubelet.devices(resource)))
@@ -384,11 +368,15 @@ class Stage:
 
     def break_card(self, index: int | None, reason: str = "") -> None:
         """Make a shared card fail, or (None) make all cards healthy."""
-        self._write_cards(self.gpu, self.cast.shared.cards, index, reason)
+        self._write_cards(GPU_NODE, self.cast.shared.cards, index, reason)
 
-    @staticmethod
+    def card_file(self, node: str) -> Path:
+        """The file with the node's simulated cards."""
+        return self.folder / node / "cards.yaml"
+
     def _write_cards(
-        node: SimulatedNode,
+        self,
+        node: str,
         cards: Sequence[tuple[str, int]],
         broken: int | None = None,
         reason: str = "",
@@ -397,9 +385,10 @@ class Stage:
         for index, (model, memory_mib) in enumerate(cards):
             fault = f", healthy: false, reason: {reason}" if index == broken else ""
             lines.append(f"  - {{model: {model}, memory_mib: {memory_mib}{fault}}}")
-        fresh = node.card_file.with_suffix(".new")
+        path = self.card_file(node)
+        fresh = path.with_suffix(".new")
         fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        fresh.replace(node.card_file)
+        fresh.replace(path)
 
 
 def temporary_folder(usual: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -61,17 +61,15 @@ FORGED: Final = Want(name="main", memory_mib=1000, cores=10)
 FORGED_MIB: Final = 30000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The result of a step that passed, from top to bottom.
+class Quote(str):
+    """A message of the product's, to be shown as such."""
 
-    `rows` is a table with its head, where a column that ends in `#` holds numbers.
-    """
+    __slots__ = ()
 
-    lines: tuple[str, ...]
-    quote: str = ""
-    then: str = ""
-    rows: tuple[tuple[str, ...], ...] = ()
+
+Rows = tuple[tuple[str, ...], ...]
+"""A table with its head, where a column that ends in `#` holds numbers."""
+Shown = str | Quote | Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,58 +77,54 @@ class Step:
     """A step of the demo.
 
     Attributes:
-        act: makes it happen and checks it. Raises StepFailed.
-        programs: whose logs are shown when it fails: a daemon's by its node, the extender's.
+        act: makes it happen, checks it and says what was seen. Raises StepFailed.
+        programs: whose logs are shown when it fails.
         is_needed: the steps after it are skipped when it fails.
     """
 
     title: str
-    act: Callable[[Stage], Seen]
-    programs: tuple[str, ...] = (GPU_NODE,)
+    act: Callable[[Stage], Iterable[Shown]]
+    programs: tuple[str, ...] = (EXTENDER, GPU_NODE)
     is_needed: bool = False
 
 
 # -- the programs are ready ------------------------------------------------------------------------
-def find_cards(stage: Stage) -> Seen:
+def find_cards(stage: Stage) -> Iterator[Shown]:
     """Start the daemon of the node with shared cards; it finds the cards."""
     cards = stage.cast.shared.cards
-    stage.start_daemon(stage.gpu)
+    stage.start_daemon(GPU_NODE)
     daemon = stage.program(GPU_NODE)
     found = stage.until(GPU_NODE, "cards are found", lambda: daemon.logged("cards_found"))
     check(f" cards={len(cards)} " in f"{found} ", f"not {len(cards)} cards, it logged: {found}")
     models = Counter(model for model, _ in cards)
     kinds = ", ".join(f"{count} x {model}" for model, count in models.items())
-    return Seen(lines=(f"process {daemon.process.pid} found {len(cards)} cards: {kinds}",))
+    yield f"process {daemon.process.pid} found {len(cards)} cards: {kinds}"
 
 
-def register(stage: Stage) -> Seen:
+def register(stage: Stage) -> Iterator[Shown]:
     """The daemon registers with kubelet, which then lists every slot."""
-    kubelet, ids = stage.gpu.kubelet, stage.id_count
+    kubelet, ids = stage.kubelet, stage.id_count
     stage.until(GPU_NODE, f"kubelet lists {ids} healthy device IDs", lambda: _all_healthy(stage))
     stage.report_allocatable()
     took_ms = (kubelet.registrations[0][0] - stage.program(GPU_NODE).started_s) * 1e3
     example = min(kubelet.devices(stage.resource))
     stage.start_extender()  # during the next step
     for part in stage.cast.foreign:
-        stage.start_daemon(stage.nodes[part.node])  # likewise; checked later
-    return Seen(
-        lines=(
-            f"{stage.resource}: {ids} device IDs, {SPLIT} for each card, such as {example}",
-            f"registered {took_ms:.0f} ms after the process started",
-        )
-    )
+        stage.start_daemon(part.node)  # likewise; checked later
+    yield f"{stage.resource}: {ids} device IDs, {SPLIT} for each card, such as {example}"
+    yield f"registered {took_ms:.0f} ms after the process started"
 
 
 def _all_healthy(stage: Stage) -> bool:
-    return stage.gpu.kubelet.allocatable(stage.resource) == stage.id_count
+    return stage.kubelet.allocatable(stage.resource) == stage.id_count
 
 
-def publish(stage: Stage) -> Seen:
+def publish(stage: Stage) -> Iterator[Shown]:
     """The register annotation agrees with kubelet's devices, and the handshake is fresh."""
     stage.cards = stage.until(GPU_NODE, "the node object names the cards", stage.registered)
     offered = [(card.model, card.memory_mib) for card in stage.cards]
     check(offered == list(stage.cast.shared.cards), f"the annotation names other cards: {offered}")
-    ids = set(stage.gpu.kubelet.devices(stage.resource))
+    ids = set(stage.kubelet.devices(stage.resource))
     published = {f"{card.uuid}-{slot}" for card in stage.cards for slot in range(card.slots)}
     check(ids == published, "kubelet and the annotation name different cards")
     annotations = stage.read_node(GPU_NODE).annotations
@@ -138,13 +132,9 @@ def publish(stage: Stage) -> Seen:
     handshake = decode_handshake(annotations.get(keys.handshake, ""), keys.handshake)
     check(handshake.kind is HandshakeKind.REPORTED, f"the handshake is {handshake.kind}")
     check(names.NODE_SIMULATED in annotations, f"{names.NODE_SIMULATED} is missing")
-    return Seen(
-        lines=(f"{keys.register} decoded; {keys.handshake}: {handshake.kind}",),
-        rows=(
-            ("card#", "model", "uuid", "slots#", "memory MiB#", "cores %#", "health"),
-            *map(_card_row, stage.cards),
-        ),
-    )
+    yield f"{keys.register} decoded; {keys.handshake}: {handshake.kind}"
+    head = ("card#", "model", "uuid", "slots#", "memory MiB#", "cores %#", "health")
+    yield (head, *map(_card_row, stage.cards))
 
 
 def _card_row(card: Device) -> tuple[str, ...]:
@@ -153,7 +143,7 @@ def _card_row(card: Device) -> tuple[str, ...]:
     return (str(card.index), card.model, f"{card.uuid[:SHOWN_UUID]}...", *numbers, health)
 
 
-def reach_extender(stage: Stage) -> Seen:
+def reach_extender(stage: Stage) -> Iterator[Shown]:
     """The extender reports that it is ready: nodes, pods and quotas are listed."""
     program = stage.program(EXTENDER)
 
@@ -166,11 +156,11 @@ def reach_extender(stage: Stage) -> Seen:
 
     stage.until(EXTENDER, "the extender's /readyz answers 200", ready)
     serves = f"serves /webhook, /filter and /bind on {stage.extender.url}"
-    return Seen(lines=(f"process {program.process.pid} {serves}",))
+    yield f"process {program.process.pid} {serves}"
 
 
 # -- pods that are created unscheduled and go through the extender ---------------------------------
-def walk(stage: Stage) -> Seen:
+def walk(stage: Stage) -> Iterator[Shown]:
     """A pod with nothing but limits: webhook, filter, bind, kubelet, limits in the container."""
     name, cards = FIRST.name, stage.cast.shared
     wish, word = cards.wish
@@ -192,15 +182,13 @@ def walk(stage: Stage) -> Seen:
     envs = ", ".join(f"{key}={value}" for key, value in limits)
     wanted = FIRST.wants[0].limits(cards.protocol)
     requested = ", ".join(f"{key}: {value}" for key, value in wanted.items())
-    return Seen(
-        lines=(f"pod {name} requests {requested}; no scheduler, no node, no number of cards",),
-        rows=(
-            ("step", "result"),
-            ("webhook", f"adds {added}"),
-            ("filter", f"chooses card {card.index} of {node}, {card.model}, as wished"),
-            ("bind", f"binds the pod to {node}, which needs no lock; phase {phase}"),
-            ("daemon", f"answers Allocate: {envs}; phase {names.PHASE_SUCCESS}"),
-        ),
+    yield f"pod {name} requests {requested}; no scheduler, no node, no number of cards"
+    yield (
+        ("step", "result"),
+        ("webhook", f"adds {added}"),
+        ("filter", f"chooses card {card.index} of {node}, {card.model}, as wished"),
+        ("bind", f"binds the pod to {node}, which needs no lock; phase {phase}"),
+        ("daemon", f"answers Allocate: {envs}; phase {names.PHASE_SUCCESS}"),
     )
 
 
@@ -214,7 +202,7 @@ def _added_by_webhook(created: Pod, cards: VendorProtocol) -> str:
     return f"schedulerName {scheduler} and {resource}: 1"
 
 
-def share(stage: Stage) -> Seen:
+def share(stage: Stage) -> Iterator[Shown]:
     """Two pods join the first on its card; kubelet admits them in another order."""
     card, cards = stage.shared_card, stage.cast.shared
     for tenant in JOINING:
@@ -232,26 +220,24 @@ def share(stage: Stage) -> Seen:
     check(len(files) == len(rows) and None not in files, "containers share a cache file")
     held_mib = granted_mib(stage, card.uuid)
     limits = (f"{key}#" for key in cards.limits_env(0, 0))
-    return Seen(
-        lines=(
-            "scheduled one after the other, admitted in another order, no node lock: kubelet's "
-            "pod-resources list identifies the pod",
-            f"card {card.index}: {held_mib} of {card.memory_mib} MiB granted, "
-            f"{card.memory_mib - held_mib} free",
-        ),
-        rows=(("pod / container", "requested", *limits, "card#"), *sorted(rows)),
+    yield (
+        "scheduled one after the other, admitted in another order, no node lock: kubelet's "
+        "pod-resources list identifies the pod"
     )
+    free_mib = card.memory_mib - held_mib
+    yield f"card {card.index}: {held_mib} of {card.memory_mib} MiB granted, {free_mib} free"
+    yield (("pod / container", "requested", *limits, "card#"), *sorted(rows))
 
 
 def _cache_file(stage: Stage, pod: str, container: str) -> str | None:
     """The file on the node that this container writes its use to; None if it has none."""
     name = f"{pods.read(stage, pod).uid}_{container}.cache"
-    inside = str(stage.gpu.folder / "hook" / "vgpu" / name)
+    inside = str(stage.folder / GPU_NODE / "hook" / "vgpu" / name)
     mounts = stage.served[pod].responses[container].mounts
     return next((str(one.host_path) for one in mounts if one.container_path == inside), None)
 
 
-def spread(stage: Stage) -> Seen:
+def spread(stage: Stage) -> Iterator[Shown]:
     """The effect of an annotation: binpack fills a card, spread takes empty cards."""
     home = stage.shared_card
     for tenant in APART:
@@ -272,13 +258,11 @@ def spread(stage: Stage) -> Seen:
         (tenant.name, tenant.wishes[names.POD_GPU_POLICY], str(found[tenant.name]))
         for tenant in (*JOINING, *APART)
     )
-    return Seen(
-        lines=(f"the annotation is {names.POD_GPU_POLICY}",),
-        rows=(("pod", "annotation", "card#"), *rows),
-    )
+    yield f"the annotation is {names.POD_GPU_POLICY}"
+    yield (("pod", "annotation", "card#"), *rows)
 
 
-def wait_for_room(stage: Stage) -> Seen:
+def wait_for_room(stage: Stage) -> Iterator[Shown]:
     """A pod that fits nowhere stays Pending with a reason; it runs once another pod is deleted."""
     name, wanted_mib = PATIENT.name, PATIENT.wants[0].memory_mib
     pods.create_tenant(stage, PATIENT)
@@ -297,6 +281,8 @@ def wait_for_room(stage: Stage) -> Seen:
     grants = stage.cast.shared.protocol.keys.grants.allocated
     has_nothing = not waiting.node_name and grants not in waiting.annotations
     check(has_nothing, f"pod {name} waits, but has a reservation")
+    yield f"pod {name} requests {wanted_mib} MiB and is Pending; kubectl describe pod {name} shows:"
+    yield Quote(message)
     leaver = next(
         tenant.name
         for tenant in APART
@@ -308,15 +294,8 @@ def wait_for_room(stage: Stage) -> Seen:
     pods.place(stage, name)
     took = stage.since(began_s)
     (row,) = admit(stage, PATIENT)
-    return Seen(
-        lines=(
-            f"pod {name} requests {wanted_mib} MiB and is Pending; kubectl describe pod {name} "
-            "shows:",
-        ),
-        quote=message,
-        then=f"pod {leaver} is deleted: {name} is bound {took} later and runs on card {row[-1]} "
-        f"with {row[2]}",
-    )
+    end = f"{name} is bound {took} later and runs on card {row[-1]} with {row[2]}"
+    yield f"pod {leaver} is deleted: {end}"
 
 
 def card_of(stage: Stage, pod: Pod) -> Device:
@@ -359,23 +338,21 @@ def limits_row(
 
 
 # -- pods that bypass the extender, and that the daemon refuses ------------------------------------
-def refuse_greedy(stage: Stage) -> Seen:
+def refuse_greedy(stage: Stage) -> Iterator[Shown]:
     """A reservation beyond the card's free memory is refused, wherever it came from."""
     card = stage.shared_card
     free_mib = card.memory_mib - granted_mib(stage, card.uuid)
     pods.forge(stage, "greedy", GREEDY, card, GREEDY.memory_mib)
     words = (f"free {free_mib} MiB", f"asked {GREEDY.memory_mib} MiB", str(card.uuid))
-    return Seen(
-        lines=(
-            f"a reservation of {GREEDY.memory_mib} MiB was written, bypassing webhook and "
-            f"extender, where {free_mib} are free;",
-            "kubectl describe pod greedy shows:",
-        ),
-        quote=_refusal(stage, "greedy", words),
+    written = (
+        f"a reservation of {GREEDY.memory_mib} MiB was written, bypassing webhook and extender"
     )
+    yield f"{written}, where {free_mib} are free;"
+    yield "kubectl describe pod greedy shows:"
+    yield _refusal(stage, "greedy", words)
 
 
-def refuse_forged(stage: Stage) -> Seen:
+def refuse_forged(stage: Stage) -> Iterator[Shown]:
     """An annotation written by hand gives no more than the container's own limits."""
     card = min(stage.cards, key=lambda card: granted_mib(stage, card.uuid) / card.memory_mib)
     tenant = Tenant(name="forged", wants=(FORGED,), wishes={names.POD_NODE: GPU_NODE})
@@ -388,17 +365,15 @@ def refuse_forged(stage: Stage) -> Seen:
     check(names.POD_NODE in denied, f"the webhook does not name the annotation: {denied}")
     pods.forge(stage, "forged", FORGED, card, FORGED_MIB)
     words = (f"allowed {FORGED.memory_mib} MiB", f"asked {FORGED_MIB} MiB")
-    return Seen(
-        lines=(
-            f'the webhook denies pods with a reservation: "{denied.partition(":")[0]}"',
-            f"written nevertheless, bypassing webhook and extender: its limit is "
-            f"{FORGED.memory_mib} MiB, its annotation claims {FORGED_MIB} on card {card.index}:",
-        ),
-        quote=_refusal(stage, "forged", words),
+    yield f'the webhook denies pods with a reservation: "{denied.partition(":")[0]}"'
+    yield (
+        "written nevertheless, bypassing webhook and extender: its limit is "
+        f"{FORGED.memory_mib} MiB, its annotation claims {FORGED_MIB} on card {card.index}:"
     )
+    yield _refusal(stage, "forged", words)
 
 
-def _refusal(stage: Stage, name: str, words: Sequence[str]) -> str:
+def _refusal(stage: Stage, name: str, words: Sequence[str]) -> Quote:
     """Admit a pod that must be refused: status, Event and annotation have to show it."""
     admission = pods.admit(stage, name)
     check(not admission.is_admitted, f"pod {name} was admitted")
@@ -416,13 +391,13 @@ def _refusal(stage: Stage, name: str, words: Sequence[str]) -> str:
         lambda: pods.event_of(stage, name, "AllocationRefused"),
     )
     check(message in event, f"the Event has another message: {event}")
-    return message
+    return Quote(message)
 
 
 # -- failures --------------------------------------------------------------------------------------
-def restart_kubelet(stage: Stage) -> Seen:
+def restart_kubelet(stage: Stage) -> Iterator[Shown]:
     """A restarted kubelet gets the plugin back at once; served containers keep their response."""
-    kubelet, ids_wanted = stage.gpu.kubelet, stage.id_count
+    kubelet, ids_wanted = stage.kubelet, stage.id_count
     kubelet.stop()
     before, began_s = len(kubelet.registrations), stage.clock.monotonic()
     kubelet.start()
@@ -437,29 +412,23 @@ def restart_kubelet(stage: Stage) -> Seen:
             is_same = again == admission.responses[container]
             check(is_same, f"a repeated Allocate for {name}/{container} got another response")
             containers += 1
-    return Seen(
-        lines=(
-            f"registered {took_ms:.0f} ms after the new kubelet.sock, with all {ids_wanted} IDs",
-            f"a repeated Allocate gets the same response for all {containers} running containers",
-        )
-    )
+    yield f"registered {took_ms:.0f} ms after the new kubelet.sock, with all {ids_wanted} IDs"
+    yield f"a repeated Allocate gets the same response for all {containers} running containers"
 
 
-def break_card(stage: Stage) -> Seen:
+def break_card(stage: Stage) -> Iterator[Shown]:
     """A card fails and recovers: kubelet and annotation follow, the other cards stay."""
-    lines = []
     for is_broken, word in ((True, "failed"), (False, "recovered")):
         began_s = stage.clock.monotonic()
         stage.break_card(BROKEN_CARD if is_broken else None, FAULT)
         at_kubelet, at_node = _await_health(stage, is_broken, began_s)
         cause = f" ({FAULT})" if is_broken else ""
         healthy = stage.id_count - SPLIT * is_broken
-        lines.append(
+        stage.report_allocatable()
+        yield (
             f"card {BROKEN_CARD} {word}{cause}: kubelet offers {healthy} IDs after {at_kubelet}, "
             f"the node object follows after {at_node}"
         )
-        stage.report_allocatable()
-    return Seen(lines=tuple(lines))
 
 
 def _await_health(stage: Stage, is_broken: bool, began_s: float) -> tuple[str, str]:
@@ -467,7 +436,7 @@ def _await_health(stage: Stage, is_broken: bool, began_s: float) -> tuple[str, s
     unhealthy = [stage.cards[BROKEN_CARD].uuid] if is_broken else []
 
     def at_kubelet() -> bool:
-        health = stage.gpu.kubelet.devices(stage.resource)
+        health = stage.kubelet.devices(stage.resource)
         ids = {name for name, word in health.items() if word != "Healthy"}
         return ids == {f"{uuid}-{slot}" for uuid in unhealthy for slot in range(SPLIT)}
 
@@ -482,7 +451,7 @@ def _await_health(stage: Stage, is_broken: bool, began_s: float) -> tuple[str, s
 
 
 # -- nodes whose devices are served by their vendor's own plugin -----------------------------------
-def report(part: ForeignDevices, stage: Stage) -> Seen:
+def report(part: ForeignDevices, stage: Stage) -> Iterator[Shown]:
     """The node is reported; the vendor's own plugin keeps serving kubelet."""
 
     def announced() -> dict[str, str] | None:
@@ -490,14 +459,13 @@ def report(part: ForeignDevices, stage: Stage) -> Seen:
         return found if all(key in found for key in part.announced) else None
 
     annotations = stage.until(part.node, "the node object names them", announced)
-    line = part.reported(annotations)
+    yield part.reported(annotations)
     registered = f"it registered with kubelet, which is the task of {part.plugin}"
-    check(not stage.nodes[part.node].kubelet.registrations, registered)
-    idle = f"nothing registered with kubelet: {part.plugin} serves the devices"
-    return Seen(lines=(line, idle))
+    check(not stage.kubelets[part.node].registrations, registered)
+    yield f"nothing registered with kubelet: {part.plugin} serves the devices"
 
 
-def place(part: ForeignDevices, stage: Stage) -> Seen:
+def place(part: ForeignDevices, stage: Stage) -> Iterator[Shown]:
     """A pod is created unscheduled and gets devices."""
     job = part.job
     container = Container(name="main", limits=job.limits)
@@ -507,10 +475,10 @@ def place(part: ForeignDevices, stage: Stage) -> Seen:
     annotations = pods.read(stage, job.name).annotations
     given = part.placed(annotations, stage.read_node(node).annotations)
     wanted = ", ".join(f"{resource}: {amount}" for resource, amount in job.limits.items())
-    return Seen(lines=(f"pod {job.name} requests {wanted}; it is bound to {node} with {given}",))
+    yield f"pod {job.name} requests {wanted}; it is bound to {node} with {given}"
 
 
-def complain(part: ForeignDevices, stage: Stage) -> Seen:
+def complain(part: ForeignDevices, stage: Stage) -> Iterator[Shown]:
     """Devices that no job could use are reported to the pod's owner."""
     job = part.job.name
     wrong = part.impossible(pods.read(stage, job).annotations)
@@ -524,11 +492,12 @@ def complain(part: ForeignDevices, stage: Stage) -> Seen:
     complaint = pods.event_of(stage, job, part.complaint)
     check(complaint is None, f"the daemon objects to the extender's choice: {complaint}")
     line = f"pod {wrong.name} was given devices {wrong.given}, bypassing webhook and extender; "
-    return Seen(lines=(f"{line}its Event (pod {job} has none):",), quote=event)
+    yield f"{line}its Event (pod {job} has none):"
+    yield Quote(event)
 
 
 # -- metrics ---------------------------------------------------------------------------------------
-def audit(stage: Stage) -> Seen:
+def audit(stage: Stage) -> Iterator[Shown]:
     """The daemon's own metrics agree."""
     card = stage.shared_card
     slices, held_mib = len(pods.shared_grants(stage, card.uuid)), granted_mib(stage, card.uuid)
@@ -554,26 +523,19 @@ def audit(stage: Stage) -> Seen:
         stage.until(GPU_NODE, "/metrics agrees", agrees)
     except StepFailed as e:
         raise StepFailed(f"{e}: the metrics are {found}, granted is {wanted}") from e
-    return Seen(
-        lines=(
-            f"{pages.url}/metrics: {slices} slices and {held_mib} MiB granted on "
-            f"card {card.index}, cards marked as simulated",
-        )
-    )
+    granted = f"{slices} slices and {held_mib} MiB granted on card {card.index}"
+    yield f"{pages.url}/metrics: {granted}, cards marked as simulated"
 
 
-_BOTH: Final = (EXTENDER, GPU_NODE)
 _SHARED: Final = (
     Step(title="The daemon finds the node's cards", act=find_cards, is_needed=True),
     Step(title="It registers with kubelet", act=register, is_needed=True),
     Step(title="It reports to the scheduler", act=publish, is_needed=True),
-    Step(title="The extender is ready", act=reach_extender, programs=(EXTENDER,), is_needed=True),
-    Step(title="A pod with nothing but limits gets its slice", act=walk, programs=_BOTH),
-    Step(title="Three pods share one card, each with its own limits", act=share, programs=_BOTH),
-    Step(title="binpack fills a card, spread takes empty cards", act=spread, programs=_BOTH),
-    Step(
-        title="A pod without room waits, with a reason, and runs", act=wait_for_room, programs=_BOTH
-    ),
+    Step(title="The extender is ready", act=reach_extender, is_needed=True),
+    Step(title="A pod with nothing but limits gets its slice", act=walk),
+    Step(title="Three pods share one card, each with its own limits", act=share),
+    Step(title="binpack fills a card, spread takes empty cards", act=spread),
+    Step(title="A pod without room waits, with a reason, and runs", act=wait_for_room),
     Step(title="An over-commit is refused", act=refuse_greedy),
     Step(title="A forged reservation is refused", act=refuse_forged),
     Step(title="kubelet restarts", act=restart_kubelet),
@@ -582,9 +544,8 @@ _SHARED: Final = (
 
 
 def _steps_on(part: ForeignDevices) -> Iterable[Step]:
-    programs = ((part.node,), (EXTENDER, part.node), (part.node,))
-    for title, act, named in zip(part.titles, (report, place, complain), programs, strict=True):
-        yield Step(title=title, act=partial(act, part), programs=named)
+    for title, act in zip(part.titles, (report, place, complain), strict=True):
+        yield Step(title=title, act=partial(act, part), programs=(EXTENDER, part.node))
 
 
 def steps_of(cast: Cast) -> tuple[Step, ...]:

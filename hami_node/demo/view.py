@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hami_node.demo import pods
 from hami_node.demo.stage import GPU_NODE, Stage
-from hami_node.demo.steps import Seen
+from hami_node.demo.steps import Quote, Rows, Shown
 from hami_node.vendors.demo import ForeignDevices
 
 WIDTH_IN_A_FILE: Final = 110
@@ -53,21 +53,16 @@ class View:
             return nullcontext()
         return self._console.status(f"[{number}/{of}] {title}", spinner="dots")
 
-    def step_passed(self, number: int, title: str, seen: Seen, took_s: float) -> None:
+    def step_passed(self, number: int, title: str, seen: Sequence[Shown], took_s: float) -> None:
         """Show a step that passed."""
         self._step(self._good, "green", number, title, f"{took_s:.2f} s")
-        for line in seen.lines:
-            self._indented(Text(line, style="dim"))
-        if seen.quote:
-            self._indented(Text(f'"{seen.quote}"', style="yellow"), INDENT + 2)
-        if seen.then:
-            self._indented(Text(seen.then, style="dim"))
-        if seen.rows:
-            table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-            _add_columns(table, seen.rows[0])
-            for row in seen.rows[1:]:
-                table.add_row(*map(Text, row))
-            self._indented(table)
+        for part in seen:
+            if isinstance(part, Quote):
+                self._indented(Text(f'"{part}"', style="yellow"), INDENT + 2)
+            elif isinstance(part, str):
+                self._indented(Text(part, style="dim"))
+            else:
+                self._indented(_table(part))
 
     def step_failed(self, number: int, title: str, why: str, took_s: float) -> None:
         """Show a step that failed."""
@@ -186,6 +181,14 @@ def _row(name: str, is_healthy: bool, slots: str, memory: Text, cores: str) -> t
 
 def _holder(owner: str, *cells: str) -> tuple[Text, ...]:
     return tuple(Text(cell, style="cyan") for cell in (f"  {owner}", "", *cells))
+
+
+def _table(rows: Rows) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    _add_columns(table, rows[0])
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _add_columns(table: Table, names: Sequence[str]) -> None:

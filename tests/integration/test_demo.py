@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from hami_node.demo import demo
 from hami_node.demo.stage import EXTENDER, Stage, cast_of
-from hami_node.demo.steps import Seen, Step, steps_of, walk
+from hami_node.demo.steps import Shown, Step, steps_of, walk
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.processes import processes_of
 from tests.fakes.waiting import eventually
@@ -34,7 +34,7 @@ def env_with(folder: Path, **more: str) -> Mapping[str, str]:
     return {**os.environ, "TMPDIR": str(folder), **more}
 
 
-def title_of(act: Callable[[Stage], Seen]) -> str:
+def title_of(act: Callable[[Stage], Iterable[Shown]]) -> str:
     return next(step.title for step in STEPS if step.act is act)
 
 
@@ -55,7 +55,7 @@ def failed_demo(script: str) -> str:
     """What a demo of these programs prints, which fails in the end."""
     shown = io.StringIO()
     command = (sys.executable, "-c", script)
-    assert demo.run(CAST, keep=False, command=command, stream=shown) == 1
+    assert demo.run(Stage(CAST, command=command), keep=False, stream=shown) == 1
     return shown.getvalue()
 
 
@@ -98,16 +98,16 @@ def test_demo_with_a_daemon_that_ends_fails_and_shows_its_words() -> None:
 def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> None:
     folders: list[Path] = []
 
-    def kill(stage: Stage) -> Seen:
+    def kill(stage: Stage) -> Iterable[Shown]:
         folders.append(stage.folder)
         extender = stage.program(EXTENDER).process
         extender.kill()
         extender.wait(LIMIT_S)
-        return Seen(lines=("killed",))
+        return ("killed",)
 
     shown = io.StringIO()
     steps = (*STEPS[:4], Step(title="the extender is killed", act=kill), *STEPS[4:5])
-    assert demo.run(CAST, keep=False, stream=shown, steps=steps) == 1
+    assert demo.run(Stage(CAST), keep=False, stream=shown, steps=steps) == 1
     assert f"failed: {title_of(walk)}" in shown.getvalue()
     assert "Connection refused" in shown.getvalue()
     assert "last log lines of the extender" in shown.getvalue()

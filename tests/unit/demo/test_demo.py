@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from hami_node.demo import demo
 from hami_node.demo.pods import Want
 from hami_node.demo.stage import LONGEST_TMP, Stage, cast_of, temporary_folder
-from hami_node.demo.steps import Seen, Step, limits_row
+from hami_node.demo.steps import Shown, Step, limits_row
 from hami_node.errors import ConfigError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.model import Device, Uuid
@@ -37,24 +37,24 @@ def admission_of(envs: dict[str, str], ids: tuple[str, ...] = ("GPU-1-0",)) -> A
     return Admission(responses={"main": response}, device_ids={"main": ids})
 
 
-def seen(stage: Stage) -> Seen:
+def seen(stage: Stage) -> Iterable[Shown]:
     del stage
-    return Seen(lines=("seen",))
+    return ("seen",)
 
 
-def not_so(stage: Stage) -> Seen:
+def not_so(stage: Stage) -> Iterable[Shown]:
     del stage
     raise StepFailed("it was not so")
 
 
-def missing(stage: Stage) -> Seen:
+def missing(stage: Stage) -> Iterable[Shown]:
     del stage
     raise KeyError("adj")
 
 
 def shown_by(*steps: Step) -> tuple[int, str]:
     stream = io.StringIO()
-    return demo.run(CAST, keep=False, stream=stream, steps=steps), stream.getvalue()
+    return demo.run(Stage(CAST), keep=False, stream=stream, steps=steps), stream.getvalue()
 
 
 # -- what a step believes --------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_run_with_true_steps_ends_with_0() -> None:
     ids=["checked", "missing"],
 )
 def test_run_with_a_false_step_goes_on_and_ends_with_1(
-    act: Callable[[Stage], Seen], why: str
+    act: Callable[[Stage], Iterable[Shown]], why: str
 ) -> None:
     code, text = shown_by(Step(title="one", act=act), Step(title="two", act=seen))
     assert code == 1
