@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,39 +46,28 @@ def check_file(path: Path, blocks: Blocks) -> tuple[CheckedFile, ...]:
     source = str(path)
     try:
         data = read_bounded(path)
-        documents = tuple(_documents(data, source, blocks))
+        content = None if data.lstrip().startswith(b"{") else parse_yaml(data, source)
+        if not isinstance(content, Mapping) or content.get("kind") != "ConfigMap":
+            return (_checked(data, source, blocks),)
+        texts = (content.get("data") or {}).items()
+        return tuple(
+            _checked(str(text).encode(), f"{source}[{key}]", blocks) for key, text in texts
+        )
     except ConfigError as e:
-        broken = FileValues(values={}, errors=(e,))
+        broken = FileValues(source, errors=(e,))
         return (CheckedFile(source=source, kind=DEVICE_CONFIG, data=b"", found=broken),)
-    return documents
 
 
-def _documents(data: bytes, source: str, blocks: Blocks) -> Iterator[CheckedFile]:
-    if data.lstrip().startswith(b"{"):
-        yield _checked(data, source, NODE_CONFIG, blocks)
-        return
-    document = parse_yaml(data, source)
-    if not isinstance(document, Mapping) or document.get("kind") != "ConfigMap":
-        yield _checked(data, source, DEVICE_CONFIG, blocks)
-        return
-    for key, text in (document.get("data") or {}).items():
-        kind = NODE_CONFIG if str(text).lstrip().startswith("{") else DEVICE_CONFIG
-        yield _checked(str(text).encode(), f"{source}[{key}]", kind, blocks)
-
-
-def _checked(data: bytes, source: str, kind: str, blocks: Blocks) -> CheckedFile:
+def _checked(data: bytes, source: str, blocks: Blocks) -> CheckedFile:
+    kind = NODE_CONFIG if data.lstrip().startswith(b"{") else DEVICE_CONFIG
     if kind == NODE_CONFIG:
         found = read_node_config(data, source, None, blocks)
     else:
         found = read_device_config(data, source, blocks)
-        if not found.errors and _holds_cards(data, source):
+        content = None if found.errors else parse_yaml(data, source)
+        if isinstance(content, Mapping) and "cards" in content:
             kind, found = OTHER, NO_VALUES
     return CheckedFile(source=source, kind=kind, data=data, found=found)
-
-
-def _holds_cards(data: bytes, source: str) -> bool:
-    document = parse_yaml(data, source)
-    return isinstance(document, Mapping) and "cards" in document
 
 
 def effective(files: Sequence[CheckedFile], node_name: str, blocks: Blocks) -> Resolved:
@@ -96,7 +85,7 @@ def effective(files: Sequence[CheckedFile], node_name: str, blocks: Blocks) -> R
         blocks,
         device_config=device.found if device else NO_VALUES,
         node_config=of_node,
-        flags=FileValues(values={"node_name": node_name}),
+        flags=FileValues("command line", {"node_name": node_name}),
     )
 
 

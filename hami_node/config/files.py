@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -44,50 +44,41 @@ _SCALAR_ERRORS: Final = (ValueError, TypeError, LookupError, ArithmeticError, At
 """What PyYAML raises besides its own errors for a malformed date or number."""
 DEVICE_CONFIG: Final = "device-config.yaml"
 NODE_CONFIG: Final = "config.json"
+ReadValue = Callable[[Declaration, Any, str, str], object]
 _MAX_GUESSES: Final = 50
 """Further unknown keys of a file are counted: to compare a mebibyte of them would take minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class FileValues:
-    """What a file sets.
+    """What a source sets, and what is wrong with it.
 
     Attributes:
+        source: for messages: the file, or another source.
         values: setting to checked value.
-        ignored: keys without effect here, spelled as in the file, with the file's name.
+        ignored: names without effect here, spelled as there; those of a file are one text.
         warnings: keys without effect that look misspelt, each a sentence with the file's name.
-        errors: everything that is wrong with it.
+        errors: everything that is wrong.
     """
 
-    values: Mapping[str, object]
+    source: str = ""
+    values: dict[str, object] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
+    _unknown: int = 0
+    _more_of_ours: int = 0
 
-
-NO_VALUES: Final = FileValues(values={})
-"""What a missing source sets."""
-
-
-class _Collector:
-    """Collects values, ignored keys and errors of a file."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.values: dict[str, object] = {}
-        self.ignored: list[str] = []
-        self.warnings: list[str] = []
-        self.errors: list[ConfigError] = []
-        self._unknown, self._more_of_ours = 0, 0
-
-    def take(self, setting: Declaration, value: object, label: str) -> None:
+    def take(
+        self, setting: Declaration, value: object, label: str, read: ReadValue = value_from_file
+    ) -> None:
         """Check a value; null sets nothing."""
         if value is None:
             return
         try:
-            self.values[setting.name] = value_from_file(setting, value, self.source, label)
+            self.values[setting.name] = read(setting, value, self.source, label)
         except ConfigError as e:
-            self.errors.append(e)
+            self.errors += (e,)
 
     def unknown(self, key: object, label: str, place: Place) -> None:
         """Note a key that no setting has, below `label`; "" for the document."""
@@ -97,32 +88,40 @@ class _Collector:
             return
         name = str(excerpt(key))
         named = f"{label}.{shown(name)}" if label else f"section {shown(name)}"
-        verdict = judged(name, place)
-        if verdict.is_error:
-            self.wrong(label or "document", key, verdict.why)
-        elif verdict.why:
-            self.warnings.append(f"{Path(self.source).name}: {named}: {verdict.why}")
+        is_error, why = judged(name, place)
+        if is_error:
+            self.wrong(label or "document", key, why)
+        elif why:
+            self.warnings += (f"{Path(self.source).name}: {named}: {why}",)
         else:
-            self.ignored.append(named)
+            self.ignored += (named,)
 
     def wrong(self, label: str, value: object, hint: str) -> None:
         """Note an error in the file's structure."""
-        self.errors.append(ConfigError(self.source, label, excerpt(value), hint))
+        self.errors += (ConfigError(self.source, label, excerpt(value), hint),)
 
     def done(self) -> FileValues:
-        """Everything collected."""
+        """The same with all ignored keys of the file in one text."""
         more = self._unknown - _MAX_GUESSES
         if self._more_of_ours:
             self.wrong("document", f"{more} more", "unknown keys; correct those above first")
         elif more > 0:
-            self.ignored.append(f"{more} more keys")
-        ignored = f"{Path(self.source).name}: " + ", ".join(self.ignored)
-        return FileValues(
-            values=self.values,
-            ignored=(ignored,) if self.ignored else (),
-            warnings=tuple(self.warnings),
-            errors=tuple(self.errors),
-        )
+            self.ignored += (f"{more} more keys",)
+        if self.ignored:
+            self.ignored = (f"{Path(self.source).name}: {', '.join(self.ignored)}",)
+        return self
+
+
+def from_file(path: Path, decode: Callable[[bytes, str], FileValues]) -> FileValues:
+    """What a file sets; one that can't be read is an error."""
+    try:
+        return decode(read_bounded(path), str(path))
+    except ConfigError as e:
+        return FileValues(str(path), errors=(e,))
+
+
+NO_VALUES: Final = FileValues()
+"""What a missing source sets. Not to be changed."""
 
 
 def read_bounded(path: Path) -> bytes:
@@ -222,11 +221,13 @@ def read_device_config(data: bytes, source: str, blocks: Blocks) -> FileValues:
 
     Source: HAMi's chart 2.10, ConfigMap of device settings.
     """
-    found = _Collector(source)
+    found = FileValues(source)
     try:
         content = parse_yaml(data, source)
     except ConfigError as e:
-        return FileValues(values={}, errors=(e,))
+        found.errors = (e,)
+        return found
+    every = declarations(blocks).values()
     sections = [block.section for block in blocks if block.section]
     if not isinstance(content, Mapping) or not content:
         named = " or ".join(f"{section}:" for section in sections or [OWN_SECTION])
@@ -235,28 +236,19 @@ def read_device_config(data: bytes, source: str, blocks: Blocks) -> FileValues:
     of_document = document(blocks)
     for section, keys in content.items():
         if section == OWN_SECTION:
-            _read_keys(found, keys, section, _own_keys(blocks), own_section(blocks))
+            known = {one.flag: one for one in every if one.name not in NOT_FROM_FILES}
+            _read_keys(found, keys, section, known, own_section(blocks))
         elif section in sections:
-            known = _keys_of(section, declarations(blocks).values())
+            known = {one.names.yaml: one for one in every if one.section == section}
+            known.pop("", None)
             _read_keys(found, keys, section, known, vendor_section(blocks, known))
         else:
             found.unknown(section, "", of_document)
     return found.done()
 
 
-def _own_keys(blocks: Blocks) -> dict[str, Declaration]:
-    every = declarations(blocks).values()
-    return {known.flag: known for known in every if known.name not in NOT_FROM_FILES}
-
-
-def _keys_of(section: str, settings: Iterable[Declaration]) -> dict[str, Declaration]:
-    """The keys of a vendor's section, each with its setting."""
-    of_section = (known for known in settings if known.section == section)
-    return {known.names.yaml: known for known in of_section if known.names.yaml}
-
-
 def _read_keys(
-    found: _Collector,
+    found: FileValues,
     content: object,
     label: str,
     known: Mapping[str, Declaration],
@@ -283,24 +275,24 @@ def read_node_config(data: bytes, source: str, node_name: str | None, blocks: Bl
     patterns, a later entry over an earlier.
     Source: HAMi's chart 2.10, ConfigMap of node settings.
     """
-    found = _Collector(source)
+    found = FileValues(source)
     try:
-        document = msgspec.json.decode(data)
+        content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         found.wrong("file", str(e), "correct the JSON there")
         return found.done()
-    entries = document.get("nodeconfig") if isinstance(document, dict) else None
+    entries = content.get("nodeconfig") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         found.wrong("nodeconfig", entries, 'needs {"nodeconfig": [...]}')
         return found.done()
-    found.ignored += [f"{excerpt(key)}" for key in document if key != "nodeconfig"]
+    found.ignored = tuple(str(excerpt(key)) for key in content if key != "nodeconfig")
     for label, entry in _entries_for(found, entries, node_name):
         _read_entry(found, entry, label, blocks)
     return found.done()
 
 
 def _entries_for(
-    found: _Collector, entries: list[object], node_name: str | None
+    found: FileValues, entries: list[object], node_name: str | None
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """The entries that apply, weakest first; entries without a valid name are errors."""
     exact = []
@@ -316,26 +308,7 @@ def _entries_for(
     yield from exact
 
 
-def _read_entry(found: _Collector, entry: Mapping[str, object], label: str, blocks: Blocks) -> None:
-    known, objects = _node_keys(blocks)
-    idle = {key: values for block in blocks for key, values in block.idle_node_keys.items()}
-    place = node_entry(blocks, ("name", *known, *objects))
-    for key, value in entry.items():
-        if key == "name" or (key in idle and (value is None or value in idle[key])):
-            continue
-        if key in objects:
-            inner = Place(known={name: name for name in objects[key]}, elsewhere={})
-            _read_keys(found, value, f"{label}.{key}", objects[key], inner, _form_of(objects[key]))
-        elif key in known:
-            found.take(known[key], value, f"{label}.{key}")
-        else:
-            found.unknown(key, label, place)
-
-
-def _node_keys(
-    blocks: Blocks,
-) -> tuple[dict[str, Declaration], dict[str, dict[str, Declaration]]]:
-    """The plain keys of a node's entry, and those whose value is an object, with its keys."""
+def _read_entry(found: FileValues, entry: Mapping[str, object], label: str, blocks: Blocks) -> None:
     known: dict[str, Declaration] = {}
     objects: dict[str, dict[str, Declaration]] = {}
     for setting in declarations(blocks).values():
@@ -344,10 +317,22 @@ def _node_keys(
             objects.setdefault(key, {})[inner] = setting
         elif key:
             known[key] = setting
-    return known, objects
+    idle = {key: values for block in blocks for key, values in block.idle_node_keys.items()}
+    place = node_entry(blocks, ("name", *known, *objects))
+    for key, value in entry.items():
+        if key == "name" or (key in idle and (value is None or value in idle[key])):
+            continue
+        if key in objects:
+            keys = objects[key]
+            example = {name: "[...]" if _is_list(keys[name]) else "..." for name in keys}
+            form = "needs {" + ", ".join(f'"{name}": {it}' for name, it in example.items()) + "}"
+            inner_place = Place(known={name: name for name in keys}, elsewhere={})
+            _read_keys(found, value, f"{label}.{key}", keys, inner_place, form)
+        elif key in known:
+            found.take(known[key], value, f"{label}.{key}")
+        else:
+            found.unknown(key, label, place)
 
 
-def _form_of(keys: Mapping[str, Declaration]) -> str:
-    """An example of an object with these keys, for messages."""
-    shown = {key: "[...]" if isinstance(keys[key].default, tuple) else "..." for key in keys}
-    return "needs {" + ", ".join(f'"{key}": {value}' for key, value in shown.items()) + "}"
+def _is_list(setting: Declaration) -> bool:
+    return isinstance(setting.default, tuple)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from hami_node.config.files import (
     NO_VALUES,
     NODE_CONFIG,
     FileValues,
-    read_bounded,
+    from_file,
     read_device_config,
     read_node_config,
 )
@@ -32,7 +32,7 @@ from hami_node.config.settings import (
 )
 from hami_node.config.unknown_keys import environment as environment_names
 from hami_node.config.unknown_keys import judged
-from hami_node.config.values import excerpt, value_from_text
+from hami_node.config.values import value_from_text
 from hami_node.errors import ConfigError
 from hami_node.setting_types import Blocks, Role
 
@@ -45,7 +45,6 @@ __all__ = [
     "environment",
     "plain",
     "resolve",
-    "resolve_beside",
 ]
 
 ENV_PREFIX: Final = "HAMI_NODE_"
@@ -161,28 +160,26 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def resolve(sources: ConfigSources) -> Resolved:
-    """Read the files and resolve every setting; errors are collected, not raised."""
-    blocks = sources.blocks
-    device_config = _from_file(
-        sources.device_config(), lambda data, source: read_device_config(data, source, blocks)
-    )
-    return resolve_beside(device_config, sources, partial(_from_node_file, sources))
+def resolve(sources: ConfigSources, device_config: FileValues | None = None) -> Resolved:
+    """Read the files and resolve every setting; errors are collected, not raised.
 
-
-def resolve_beside(
-    device_config: FileValues,
-    sources: ConfigSources,
-    node_config: Callable[[str], FileValues] = lambda _node: NO_VALUES,
-) -> Resolved:
-    """The same with files that were read elsewhere; `node_config` gives those of a node's name."""
-    blocks = sources.blocks
+    Where `device_config` was read elsewhere, no file is read here.
+    """
+    blocks, node_config = sources.blocks, NO_VALUES
     flags, env = _from_flags(sources), _from_env(sources.env, blocks)
-    node_name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
+    if device_config is None:
+        path = sources.device_config()
+        device_config = NO_VALUES
+        if path is not None:
+            device_config = from_file(path, partial(read_device_config, blocks=blocks))
+        name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
+        path = sources.node_config()
+        if sources.role is Role.DAEMON and (path != DEFAULT_NODE_CONFIG or path.exists()):
+            node_config = from_file(path, partial(read_node_config, node_name=name, blocks=blocks))
     return combine(
         blocks,
         device_config=device_config,
-        node_config=node_config(node_name),
+        node_config=node_config,
         env=env,
         flags=flags,
         role=sources.role,
@@ -219,41 +216,29 @@ def combine(
 
 
 def _from_flags(sources: ConfigSources) -> FileValues:
-    found: dict[str, object] = {}
-    errors = []
+    found = FileValues("command line", ignored=tuple(f"--{it}" for it in sources.ignored_flags))
     for name, text in sources.flags.items():
         setting = declarations(sources.blocks)[name]
-        try:
-            found[name] = value_from_text(setting, text, "command line", f"--{setting.flag}")
-        except ConfigError as e:
-            errors.append(e)
-    ignored = tuple(f"--{name}" for name in sources.ignored_flags)
-    return FileValues(values=found, ignored=ignored, errors=tuple(errors))
+        found.take(setting, text, f"--{setting.flag}", value_from_text)
+    return found
 
 
 def _from_env(env: Mapping[str, str], blocks: Blocks) -> FileValues:
-    found: dict[str, object] = {}
-    errors = []
+    found = FileValues("environment")
     for name, setting in declarations(blocks).items():
-        for variable in (ENV_PREFIX + name.upper(), *setting.names.env):
-            if env.get(variable, "") == "":
-                continue
-            try:
-                found[name] = value_from_text(setting, env[variable], "environment", variable)
-            except ConfigError as e:
-                errors.append(e)
-            break
-    ignored = [
+        named = (ENV_PREFIX + name.upper(), *setting.names.env)
+        variable = next((variable for variable in named if env.get(variable)), None)
+        if variable is not None:
+            found.take(setting, env[variable], variable, value_from_text)
+    idle = (
         name
         for name in ignored_env(blocks)
         if env.get(name, "").strip().lower() not in _UNSET_WORDS
-    ]
-    unknown = unknown_variables(env, blocks)
-    return FileValues(
-        values=found,
-        ignored=(*ignored, *unknown.ignored),
-        errors=(*errors, *unknown.errors),
     )
+    unknown = unknown_variables(env, blocks)
+    found.ignored = (*idle, *unknown.ignored)
+    found.errors += unknown.errors
+    return found
 
 
 def unknown_variables(env: Mapping[str, str], blocks: Blocks) -> FileValues:
@@ -266,46 +251,20 @@ def unknown_variables(env: Mapping[str, str], blocks: Blocks) -> FileValues:
     strange = sorted(
         name
         for name, text in env.items()
-        if name.startswith(ENV_PREFIX) and name not in known and text and not _is_link(name)
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and text
+        # by which Kubernetes tells a pod of a Service named hami-node...
+        and not _SERVICE_LINK.search(name)
     )
-    place = environment_names(blocks, ENV_PREFIX)
-    verdicts = {
-        name: judged(name.removeprefix(ENV_PREFIX), place) for name in strange[:_MAX_GUESSES]
-    }
-    return FileValues(
-        values={},
-        ignored=tuple(name for name, found in verdicts.items() if not found.is_error),
-        errors=tuple(
-            ConfigError("environment", "variable", str(excerpt(name)), found.why)
-            for name, found in verdicts.items()
-            if found.is_error
-        ),
-    )
-
-
-def _is_link(name: str) -> bool:
-    """True for a variable by which Kubernetes tells a pod of a Service named hami-node..."""
-    return _SERVICE_LINK.search(name) is not None
-
-
-def _from_file(path: Path | None, decode: Callable[[bytes, str], FileValues]) -> FileValues:
-    if path is None:
-        return NO_VALUES
-    try:
-        return decode(read_bounded(path), str(path))
-    except ConfigError as e:
-        return FileValues(values={}, errors=(e,))
-
-
-def _from_node_file(sources: ConfigSources, node_name: str) -> FileValues:
-    path = sources.node_config()
-    if sources.role is not Role.DAEMON:
-        return NO_VALUES
-    if path == DEFAULT_NODE_CONFIG and not path.exists():
-        return NO_VALUES
-    return _from_file(
-        path, lambda data, source: read_node_config(data, source, node_name, sources.blocks)
-    )
+    found, place = FileValues("environment"), environment_names(blocks, ENV_PREFIX)
+    for name in strange[:_MAX_GUESSES]:
+        is_error, why = judged(name.removeprefix(ENV_PREFIX), place)
+        if is_error:
+            found.wrong("variable", name, why)
+        else:
+            found.ignored += (name,)
+    return found
 
 
 def _env_path(env: Mapping[str, str], name: str) -> Path | None:

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from hami_node.config.settings import Declaration, declarations
-from hami_node.config.spelling import did_you_mean, nearest, same
 from hami_node.setting_types import Blocks
 
 OWN_SECTION: Final = "hami-node"
 """Section of device-config.yaml with our own settings, spelled as their flags."""
 NOT_FROM_FILES: Final = frozenset({"node_name", "kubeconfig"})
+_LIKENESS: Final = 0.8
+"""Above it two names are taken for one, misspelt: `difflib`'s ratio of equal letters."""
+_LONGEST: Final = 64
+"""Longer names are not compared: none of ours is, and comparing takes the square of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,34 +41,49 @@ class Place:
     is_own: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What an unknown key is.
-
-    Attributes:
-        is_error: it is ours, and wrong.
-        why: what is wrong with it; "" for a key about which nothing is known.
-    """
-
-    is_error: bool
-    why: str = ""
-
-
-def judged(key: str, place: Place) -> Verdict:
-    """What an unknown key of this place is."""
+def judged(key: str, place: Place) -> tuple[bool, str]:
+    """Whether an unknown key of this place is an error, and what is wrong; "" if unknown."""
     if place.is_own:
         why = same(key, place.elsewhere)
         right = "" if why else same(key, place.known) or nearest(key, place.known)
-        return Verdict(is_error=True, why=why or "there is no such setting" + did_you_mean(right))
+        return True, why or "there is no such setting" + _did_you_mean(right)
     right = same(key, place.known)
     if not right and (where := same(key, place.elsewhere)):
-        return Verdict(is_error="-" in key and key in place.elsewhere, why=where)
+        return "-" in key and key in place.elsewhere, where
     right = right or nearest(key, place.known)
-    if not right:
-        return Verdict(is_error=False)
-    return Verdict(is_error=right in place.own, why="unknown" + did_you_mean(right))
+    return right in place.own, "unknown" + _did_you_mean(right) if right else ""
 
 
+def _did_you_mean(right: str) -> str:
+    return f"; did you mean {right}?" if right else ""
+
+
+def _bare(name: str) -> str:
+    """A name without case and punctuation: `split-count` and `splitCount` are one."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def same(name: str, known: Mapping[str, str]) -> str:
+    """What to write for a name that differs in case and punctuation only; "" for nothing.
+
+    `known` has every known spelling with what is to be written for it.
+    """
+    wanted = _bare(name)
+    return next((right for spelling, right in known.items() if _bare(spelling) == wanted), "")
+
+
+def nearest(name: str, known: Mapping[str, str]) -> str:
+    """What to write for a name that looks like a known one; "" for nothing."""
+    if len(name) > _LONGEST:
+        return ""
+    from difflib import get_close_matches  # seldom needed, and the daemon starts quickly
+
+    by_letters = {_bare(spelling): right for spelling, right in reversed(list(known.items()))}
+    found = get_close_matches(_bare(name), by_letters, n=1, cutoff=_LIKENESS)
+    return by_letters[found[0]] if found else ""
+
+
+# -- the places ------------------------------------------------------------------------------------
 def own_section(blocks: Blocks) -> Place:
     """The section `hami-node:`; HAMi's names of a setting are known there as what was meant."""
     known: dict[str, str] = {}
@@ -76,7 +94,8 @@ def own_section(blocks: Blocks) -> Place:
                 f"no file can set it: use the flag --{setting.flag} or the environment"
             )
             continue
-        for spelling in (setting.flag, *_other_names(setting)):
+        names = setting.names
+        for spelling in (setting.flag, *names.flags, *filter(None, (names.yaml, names.node))):
             known.setdefault(spelling, setting.flag)
     return Place(known=known, elsewhere=elsewhere, is_own=True)
 
@@ -119,8 +138,3 @@ def _in_own_section(blocks: Blocks, where: str) -> dict[str, str]:
         for setting in declarations(blocks).values()
         if setting.name not in NOT_FROM_FILES
     }
-
-
-def _other_names(setting: Declaration) -> tuple[str, ...]:
-    names = setting.names
-    return (*names.flags, *(name for name in (names.yaml, names.node) if name))

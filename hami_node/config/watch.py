@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
-from watchdog.observers import Observer
-from watchdog.observers.api import BaseObserver
-
-from hami_node.logs import kv
 from hami_node.ports import Clock
 
-log = logging.getLogger(__name__)
-
-SETTLE_S: Final = 0.2
-"""Editors and ConfigMap volumes replace files in several steps."""
-CHECK_INTERVAL_S: Final = 10.0
-"""Files are checked even without a notification: a folder that is mounted again sends none."""
+LOOK_S: Final = 1.0
+"""How often the files are read: they are small, and what is mounted may send no notification."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -46,50 +36,28 @@ class ConfigWatch:
         `request`.
         """
         self._paths, self._clock = tuple(paths), clock
-        self._seen = self._digests()
+        self._in_force = self._last = self._digests()
         self._on_change, self._on_request = on_change, on_request
         self._wake, self._requested = threading.Event(), threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Watch until stopped."""
-        observer = self._watch_folders()
-        self._wake.set()  # a file may have changed since it was read for the first time
         while not stop.is_set():
-            if self._clock.wait(self._wake, CHECK_INTERVAL_S):
-                self._wake.clear()
-                if not self._requested.is_set():
-                    self._clock.wait(stop, SETTLE_S)
-            if not stop.is_set():
-                self._compare()
-        if observer is not None:
-            observer.stop()
-            observer.join(1.0)
+            self._compare()
+            self._clock.wait(self._wake, LOOK_S)
+            self._wake.clear()
 
     def _compare(self) -> None:
         is_requested = self._requested.is_set()
         self._requested.clear()
         now = self._digests()  # before the files are read: what changes in between is seen again
-        if now != self._seen or is_requested:
-            self._seen = now
+        is_settled = now == self._last  # editors and ConfigMap volumes replace in several steps
+        self._last = now
+        if is_requested or (is_settled and now != self._in_force):
+            self._in_force = now
             self._on_change()
         if is_requested:
             self._on_request()
-
-    def _watch_folders(self) -> BaseObserver | None:
-        """Subscribe to changes; without inotify the files are only polled."""
-        folders = sorted({path.parent for path in self._paths if path.parent.is_dir()})
-        if not folders:
-            return None
-        observer = Observer()
-        try:
-            for folder in folders:
-                observer.schedule(_Waker(self._wake), str(folder))
-            observer.start()
-        except OSError as e:
-            hint = "raise fs.inotify.max_user_instances; files are polled until then"
-            log.warning("config_not_watched", extra=kv(error=str(e), hint=hint))
-            return None
-        return observer
 
     def request(self) -> None:
         """Read the files again now, whether they changed or not."""
@@ -102,19 +70,6 @@ class ConfigWatch:
 
     def _digests(self) -> tuple[str, ...]:
         return tuple(digest_of(path) for path in self._paths)
-
-
-class _Waker(FileSystemEventHandler):
-    """Sets an event on any change."""
-
-    def __init__(self, wake: threading.Event) -> None:
-        super().__init__()
-        self._event = wake
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        """Wake the watch, but not for reads, which are its own."""
-        if event.event_type not in ("opened", "closed_no_write"):
-            self._event.set()
 
 
 def digest_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from hami_node.config.files import MAX_FILE_BYTES, parse_yaml
-from hami_node.config.spelling import nearest, same
+from hami_node.config.unknown_keys import nearest, same
 from hami_node.errors import ConfigError
 from hami_node.migrate.values.rules import RULES, Rule, rule_for
 

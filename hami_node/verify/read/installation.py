@@ -17,7 +17,7 @@ import msgspec
 from hami_node.cluster.paths import CORE, segment
 from hami_node.config.files import NO_VALUES, read_device_config
 from hami_node.config.settings import Settings, declarations
-from hami_node.config.sources import CONFIG_FILE_ENV, ConfigSources, Resolved, resolve_beside
+from hami_node.config.sources import CONFIG_FILE_ENV, ConfigSources, Resolved, resolve
 from hami_node.model import Node
 from hami_node.setting_types import Blocks, Role
 from hami_node.verify.read.objects import ConfigMap, NodeTaints
@@ -252,7 +252,7 @@ def _settings(
             env={key: text for key, text in env.items() if key != CONFIG_FILE_ENV},
             role=_ROLES[part.runs],
         )
-        found[part.name] = resolve_beside(values, sources)
+        found[part.name] = resolve(sources, values)
     return found
 
 
