@@ -14,15 +14,15 @@ from hami_node.cli.options import access_of
 if TYPE_CHECKING:
     from hami_node.cli.snapshots import Snapshot
     from hami_node.cluster.access import Access
+    from hami_node.cluster.client import KubeClient
     from hami_node.inspection.pod import PodView
-    from hami_node.ports import ListingKube
 
 
 class _InspectParts(Protocol):
     """What the command uses of `cli.Programs`."""
 
     @property
-    def connect(self) -> Callable[[Access], ListingKube]:
+    def connect(self) -> Callable[[Access], KubeClient]:
         """Connects to the API server."""
 
     @property

@@ -15,7 +15,8 @@ from hami_node.cli.commands import HELP, Commands
 
 if TYPE_CHECKING:
     from hami_node.cluster.access import Access
-    from hami_node.ports import Clock, ListingKube
+    from hami_node.cluster.client import KubeClient
+    from hami_node.ports import Clock
 
 COMPLETE: Final = "__complete"
 _PREFIX: Final = "kubectl-"
@@ -37,7 +38,7 @@ def _clock() -> Clock:
     return SystemClock()
 
 
-def _connect(access: Access) -> ListingKube:
+def _connect(access: Access) -> KubeClient:
     from hami_node.cluster.client import connect
 
     return connect(access, component="kubectl", clock=_clock()).with_retries()
@@ -57,7 +58,7 @@ def _env() -> Mapping[str, str]:
 class KubectlParts:
     """What the commands call; tests pass their own as click's `obj`."""
 
-    connect: Callable[[Access], ListingKube] = _connect
+    connect: Callable[[Access], KubeClient] = _connect
     clock: Callable[[], Clock] = _clock
     now: Callable[[], float] = _now
     env: Callable[[], Mapping[str, str]] = _env

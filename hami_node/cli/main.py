@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hami_node.cluster.client import KubeClient
     from hami_node.extender.http.certificate_secret import Api
     from hami_node.migrate.seen.reading import PlainKube
-    from hami_node.ports import ListingKube
     from hami_node.verify.probe import BoundedApi
 
 log: Final = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class Programs:
     run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
     run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
     run_demo: Callable[[bool], int] = _run_demo
-    connect: Callable[[Access], ListingKube] = _connect
+    connect: Callable[[Access], KubeClient] = _connect
     api: Callable[[Path | None], Api] = _connect
     plain: Callable[[Access], PlainKube] = _connect
     bounded: Callable[[Access], BoundedApi] = _connect

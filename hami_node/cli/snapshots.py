@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
@@ -24,10 +24,12 @@ from hami_node.inspection.story import Story, story_of
 from hami_node.inspection.views import ClusterView, Problem
 from hami_node.inspection.waiting import totals_of, waiting_in
 from hami_node.model import Node, Pod
-from hami_node.ports import ListingKube
 from hami_node.setting_types import Role
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire.quotas import decode_resource_quota
+
+if TYPE_CHECKING:
+    from hami_node.cluster.client import KubeClient
 
 Json = Mapping[str, object]
 
@@ -92,20 +94,20 @@ def settings_of(
     return found.settings, problems
 
 
-def listed_of_node(kube: ListingKube, node_name: str, settings: Settings, now_s: float) -> Snapshot:
+def listed_of_node(kube: KubeClient, node_name: str, settings: Settings, now_s: float) -> Snapshot:
     """A node and its pods; quotas don't matter."""
     listed = Listed(nodes=(kube.read_node(node_name),), pods=kube.list_pods(node_name))
     return Snapshot(listed=listed, settings=settings, now_s=now_s)
 
 
-def listed(kube: ListingKube, settings: Settings, now_s: float) -> Snapshot:
+def listed(kube: KubeClient, settings: Settings, now_s: float) -> Snapshot:
     """All nodes and pods, and the quotas if a pod waits."""
     found = Listed(nodes=kube.list_nodes(), pods=kube.list_pods())
     return with_quotas(Snapshot(listed=found, settings=settings, now_s=now_s), kube)
 
 
 def listed_in(
-    kube: ListingKube, namespace: str, settings: Settings, now_s: float, error: Forbidden
+    kube: KubeClient, namespace: str, settings: Settings, now_s: float, error: Forbidden
 ) -> Snapshot:
     """The pods of a namespace, for those who may see no more; `error` is what they were told."""
     pods = kube.list_pods_in(namespace)
@@ -119,7 +121,7 @@ def listed_in(
     )
 
 
-def with_quotas(snapshot: Snapshot, kube: ListingKube) -> Snapshot:
+def with_quotas(snapshot: Snapshot, kube: KubeClient) -> Snapshot:
     """Add the quotas, if a pod waits; if they may not be listed, a problem instead."""
     if not any(not pod.node_name and not pod.is_over for pod in snapshot.listed.pods):
         return snapshot
@@ -205,7 +207,7 @@ def _as_far_as_seen(snapshot: Snapshot, view: ClusterView) -> ClusterView:
     return replace(view, nodes=(), totals=None, problems=snapshot.problems, waiting=tuple(waits))
 
 
-def pod_view(snapshot: Snapshot, key: str, kube: ListingKube | None) -> PodView:
+def pod_view(snapshot: Snapshot, key: str, kube: KubeClient | None) -> PodView:
     """A pod explained, with what was said about it; `kube` is None for files.
 
     Raises:
@@ -226,7 +228,7 @@ def pod_view(snapshot: Snapshot, key: str, kube: ListingKube | None) -> PodView:
 
 
 def _story(
-    snapshot: Snapshot, pod: Pod, kube: ListingKube | None
+    snapshot: Snapshot, pod: Pod, kube: KubeClient | None
 ) -> tuple[Story, tuple[Problem, ...]]:
     if kube is None:
         plain = snapshot.plain_pods.get(pod.key, {})

@@ -7,9 +7,9 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from hami_node import memory
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
+from hami_node.extender import memory
 from hami_node.extender.late_binding import settle_late
 from hami_node.extender.leading.readiness import Readiness
 from hami_node.extender.state.cluster_state import ClusterState

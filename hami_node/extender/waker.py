@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from hami_node.cluster.client import KubeClient
 from hami_node.errors import KubeError, NotFound
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.logs import kv
-from hami_node.ports import Clock, ExtenderKube
+from hami_node.ports import Clock
 from hami_node.wire import names
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Waker:
     """`run` is a thread's body."""
 
     def __init__(
-        self, state: ClusterState, kube: ExtenderKube, clock: Clock, is_leading: Callable[[], bool]
+        self, state: ClusterState, kube: KubeClient, clock: Clock, is_leading: Callable[[], bool]
     ) -> None:
         """Write nodes of `state` that pods have missed, while leading."""
         self._state, self._kube, self._clock = state, kube, clock

@@ -19,12 +19,12 @@ import pytest
 from hami_node.engine.fleet.fleet import Fleet, NoNode
 from hami_node.engine.place import ContainerAsks, PodRequest
 from hami_node.engine.usage import PodGrants
+from hami_node.extender.memory import settle
 from hami_node.extender.placing import PodPlacer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.reservation_writer import ReservationWriter
-from hami_node.memory import settle
 from hami_node.model import Ask, CardWishes, ContainerKind, Grant, Pod, PodWishes
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.registry import VENDORS

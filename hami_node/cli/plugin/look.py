@@ -21,11 +21,11 @@ from hami_node.errors import Forbidden
 if TYPE_CHECKING:
     from hami_node.cli.kubectl import KubectlParts
     from hami_node.cluster.access import Access
-    from hami_node.ports import ListingKube
+    from hami_node.cluster.client import KubeClient
 
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-Shows = Callable[[Snapshot, "ListingKube | None", Screen], object]
+Shows = Callable[[Snapshot, "KubeClient | None", Screen], object]
 """Prints a snapshot; or returns what JSON and YAML have of it, where these are wanted."""
 
 
@@ -125,9 +125,7 @@ class Look:
         if self.is_document:
             click.echo(text_of(document, self.output), nl=False)
 
-    def _listed(
-        self, settings: Settings, kube: ListingKube, *, is_partial_enough: bool
-    ) -> Snapshot:
+    def _listed(self, settings: Settings, kube: KubeClient, *, is_partial_enough: bool) -> Snapshot:
         """Everything; of a cluster whose other namespaces we may not see, what we may."""
         now_s = self.parts.now()
         try:

@@ -23,7 +23,7 @@ from hami_node.inspection.usage import Usage
 from hami_node.inspection.views import ClusterView
 
 if TYPE_CHECKING:
-    from hami_node.ports import ListingKube
+    from hami_node.cluster.client import KubeClient
 
 USE_S: Final = 8.0
 """For all daemons' pages together."""
@@ -35,7 +35,7 @@ def show_nodes_of(look: Look, names: Collection[str]) -> None:
     """Nodes, a line for each; named ones with their cards and holders."""
     selects = selector_of(look.selector)
 
-    def shows(snapshot: Snapshot, _: ListingKube | None, screen: Screen) -> object:
+    def shows(snapshot: Snapshot, _: KubeClient | None, screen: Screen) -> object:
         labels = {node.name: node.labels for node in snapshot.listed.nodes}
         _refuse_absent(names, labels, "node")
         is_selected = bool(names or look.selector)
@@ -59,7 +59,7 @@ def show_pods_of(look: Look, names: Collection[str]) -> None:
     """Who holds what, and who waits and why."""
     selects = selector_of(look.selector)
 
-    def shows(snapshot: Snapshot, _: ListingKube | None, screen: Screen) -> object:
+    def shows(snapshot: Snapshot, _: KubeClient | None, screen: Screen) -> object:
         view = _pods_of(look, snapshot, selects, names)
         if look.is_document:
             document = plain_cluster(view)
@@ -107,7 +107,7 @@ def show_why(look: Look, name: str) -> None:
     namespace = namespace or look.namespace
     at = replace(look, namespace=namespace, is_all=False)
 
-    def shows(snapshot: Snapshot, kube: ListingKube | None, screen: Screen) -> object:
+    def shows(snapshot: Snapshot, kube: KubeClient | None, screen: Screen) -> object:
         key = f"{namespace}/{pod}" if namespace else _only_key(snapshot, pod)
         view = pod_view(snapshot, key, kube)
         if not look.is_document:
@@ -130,7 +130,7 @@ def show_top_of(look: Look, parts: Collection[str]) -> None:
     """Cards and pods, by granted and used."""
     selects = selector_of(look.selector)
 
-    def shows(snapshot: Snapshot, kube: ListingKube | None, screen: Screen) -> object:
+    def shows(snapshot: Snapshot, kube: KubeClient | None, screen: Screen) -> object:
         wanted = frozenset(
             node.name for node in snapshot.listed.nodes if selects(dict(node.labels))
         )
@@ -154,7 +154,7 @@ def _document(top: TopView, parts: Collection[str]) -> dict[str, object]:
 
 
 def _usage_of(
-    look: Look, snapshot: Snapshot, kube: ListingKube | None, nodes: frozenset[str]
+    look: Look, snapshot: Snapshot, kube: KubeClient | None, nodes: frozenset[str]
 ) -> Usage:
     """What containers and cards of these nodes use."""
     if kube is None:

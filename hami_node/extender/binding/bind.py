@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
+from hami_node.cluster.client import KubeClient
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import (
@@ -36,7 +37,7 @@ from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.extender.state.unbound.carried import Carried, can_carry
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
-from hami_node.ports import Clock, EventNote, ExtenderKube, Fence
+from hami_node.ports import Clock, EventNote, Fence
 from hami_node.vendors.request import request_of
 from hami_node.wire import names
 
@@ -70,7 +71,7 @@ class BindParts:
         sending: sends Bindings that carry their reservation.
     """
 
-    kube: ExtenderKube
+    kube: KubeClient
     state: ClusterState
     writer: ReservationWriter
     lock: BindLock

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from hami_node.cluster.client import KubeClient
 from hami_node.errors import KubeError
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.model import Pod
-from hami_node.ports import ExtenderKube
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 
@@ -35,7 +35,7 @@ class Sending:
 
     def bind(
         self,
-        kube: ExtenderKube,
+        kube: KubeClient,
         pod: Pod,
         node: str,
         annotations: Mapping[str, str],

@@ -24,12 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hami_node.cluster.client import KubeClient
 from hami_node.errors import Conflict, KubeError, NotFound, NotLeading, WireError
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.ports import EventNote, ExtenderKube, Fence
+from hami_node.ports import EventNote, Fence
 from hami_node.vendors.resizing import (
     Resizing,
     above_maximum,
@@ -82,7 +83,7 @@ class ResizeOutlets:
 class Resizer:
     """`pod_changed` is told by the watch; `run` is a thread's body."""
 
-    def __init__(self, state: ClusterState, kube: ExtenderKube, outlets: ResizeOutlets) -> None:
+    def __init__(self, state: ClusterState, kube: KubeClient, outlets: ResizeOutlets) -> None:
         """Decide on `state`, write through `kube`."""
         self._state, self._kube, self._out = state, kube, outlets
         self._lock = threading.Lock()

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from hami_node.cluster.client import KubeClient
 from hami_node.errors import Conflict, KubeError, PodTaken
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Reserved
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
-from hami_node.ports import Clock, ExtenderKube, Fence
+from hami_node.ports import Clock, Fence
 from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.protocol import VendorProtocol
@@ -29,7 +30,7 @@ TRIES: Final = 3
 class ReservationWriter:
     """Each method makes one request, unless somebody else writes the pod at that moment."""
 
-    def __init__(self, kube: ExtenderKube, clock: Clock, vendors: Sequence[VendorProtocol]) -> None:
+    def __init__(self, kube: KubeClient, clock: Clock, vendors: Sequence[VendorProtocol]) -> None:
         """Write through this API, in the formats of these vendors."""
         self._kube, self._clock, self._vendors = kube, clock, vendors
         self._keys = reservation_keys(vendors)

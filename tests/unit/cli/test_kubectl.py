@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from hami_node.cli.kubectl import KubectlParts, _command_first, called_as, main
 from hami_node.cluster.access import Access
+from hami_node.cluster.client import KubeClient
 from hami_node.errors import Forbidden, KubeError
-from hami_node.ports import ListingKube
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.fakes.listing import Listing
@@ -63,7 +63,7 @@ def call(
     env: dict[str, str] | None = None,
     accesses: list[Access] | None = None,
 ) -> Result:
-    def connect(access: Access) -> ListingKube:
+    def connect(access: Access) -> KubeClient:
         if accesses is not None:
             accesses.append(access)
         return kube or Listing(*cluster())

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from hami_node.cli.main import Programs, main
 from hami_node.cli.show.tables import span
 from hami_node.cluster.access import Access
+from hami_node.cluster.client import KubeClient
 from hami_node.config.settings import declarations, settings_of
 from hami_node.config.sources import ConfigSources, Settings
 from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
-from hami_node.ports import ListingKube
 from hami_node.setting_types import Role
 from hami_node.vendors.neuron.names import RESOURCE_NEURON, RESOURCE_NEURON_CORE
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -55,7 +55,7 @@ class Recorder:
         self.kept.append(keep)
         return 1
 
-    def connect(self, access: Access) -> ListingKube:
+    def connect(self, access: Access) -> KubeClient:
         self.accesses.append(access)
         raise KubeError("can't list nodes: https://api:6443 can't be reached")
 

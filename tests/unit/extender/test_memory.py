@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from hami_node import memory
+from hami_node.extender import memory
 
 
 def test_collector_looks_seldom_while_much_is_read_and_as_usual_afterwards() -> None:
