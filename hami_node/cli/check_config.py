@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from hami_node.config.sources import plain, unknown_variables
+from hami_node.config.settings import plain
+from hami_node.config.sources import unknown_variables
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 if TYPE_CHECKING:

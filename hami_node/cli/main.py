@@ -23,7 +23,8 @@ from hami_node.cli.migrate import migrate
 from hami_node.cli.options import IGNORED_KEY, SettingsCommand, options_of
 from hami_node.cli.verify import verify
 from hami_node.cli.view import view
-from hami_node.config.sources import ConfigSources, Settings, environment, resolve
+from hami_node.config.settings import Settings
+from hami_node.config.sources import ConfigSources, environment, resolve
 from hami_node.errors import ConfigError, HamiError, KubeError
 from hami_node.setting_types import Role
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS

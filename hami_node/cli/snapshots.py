@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Final
 import click
 
 from hami_node.cli.commands import on_a_line
-from hami_node.config.sources import ConfigSources, Settings, resolve
+from hami_node.config.settings import Settings
+from hami_node.config.sources import ConfigSources, resolve
 from hami_node.errors import Forbidden, HamiError, NotFound
 from hami_node.extender.rules import rules_of
 from hami_node.inspection.cluster import inspect

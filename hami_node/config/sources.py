@@ -25,27 +25,14 @@ from hami_node.config.files import (
 )
 from hami_node.config.settings import (
     Settings,
-    changed_fields,
     declarations,
     make_settings,
-    plain,
 )
 from hami_node.config.unknown_keys import environment as environment_names
 from hami_node.config.unknown_keys import judged
 from hami_node.config.values import value_from_text
 from hami_node.errors import ConfigError
 from hami_node.setting_types import Blocks, Role
-
-__all__ = [
-    "ConfigSources",
-    "Resolved",
-    "Settings",
-    "changed_fields",
-    "combine",
-    "environment",
-    "plain",
-    "resolve",
-]
 
 ENV_PREFIX: Final = "HAMI_NODE_"
 DEFAULT_NODE_CONFIG: Final = Path("/config/config.json")

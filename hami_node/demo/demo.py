@@ -21,7 +21,7 @@ from hami_node.demo.stage import (
     Stage,
     StoppedError,
 )
-from hami_node.demo.steps import Step, steps_of
+from hami_node.demo.steps import Step, steps_of, who_holds_what
 from hami_node.demo.view import View
 from hami_node.simulate.kube_scheduler import (
     CallFailed,
@@ -89,7 +89,7 @@ def _show(stage: Stage, view: View, steps: Sequence[Step]) -> tuple[str, ...]:
         elif not _passes(step, stage, view, (number, len(steps))):
             failed.append(step.title)
             is_aborted = step.is_needed
-    view.cards(stage)
+    view.cards(who_holds_what(stage))
     view.verdict(len(steps), failed, skipped, stage.clock.monotonic() - began_s)
     return tuple(failed)
 

@@ -10,7 +10,7 @@ import grpc
 
 from hami_node.demo.stage import EXTENDER, GPU_NODE, Stage
 from hami_node.model import Container, Device, Grant, Pod, Uuid
-from hami_node.simulate.kube_scheduler import Bound, CallFailed, Outcome, create_pod, schedule_pod
+from hami_node.simulate.kube_scheduler import CallFailed, Unschedulable, create_pod, schedule_pod
 from hami_node.simulate.kubelet import Admission
 from hami_node.simulate.store import Json
 from hami_node.vendors.demo import StepFailed
@@ -88,8 +88,8 @@ def create_tenant(stage: Stage, tenant: Tenant) -> Pod:
     return create(stage, tenant.body(stage.cast.shared.protocol))
 
 
-def try_once(stage: Stage, name: str) -> Outcome:
-    """Let kube-scheduler try the pod once. Raises CallFailed."""
+def try_once(stage: Stage, name: str) -> str:
+    """Let kube-scheduler try the pod once; its node. Raises CallFailed, Unschedulable."""
     return schedule_pod(stage.api, stage.extender, name, NAMESPACE)
 
 
@@ -103,14 +103,10 @@ def place(stage: Stage, name: str) -> str:
 
     def bound() -> str | None:
         try:
-            outcome = try_once(stage, name)
-        except CallFailed as e:
+            return try_once(stage, name)
+        except (CallFailed, Unschedulable) as e:
             reasons.append(str(e))
             return None
-        if isinstance(outcome, Bound):
-            return outcome.node
-        reasons.append(str(outcome))
-        return None
 
     try:
         return stage.until(EXTENDER, f"pod {name} is bound", bound, RETRY_S)

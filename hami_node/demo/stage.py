@@ -24,7 +24,7 @@ from hami_node.config.sources import environment
 from hami_node.errors import ConfigError, HamiError
 from hami_node.model import Device, Node, Uuid
 from hami_node.simulate.apiserver import ApiServer
-from hami_node.simulate.kube_scheduler import ExtenderClient
+from hami_node.simulate.kube_scheduler import HttpClient
 from hami_node.simulate.kubelet import Admission, SimulatedKubelet
 from hami_node.simulate.store import Json
 from hami_node.vendors.demo import ForeignDevices, SharedCards, StepFailed
@@ -271,14 +271,14 @@ class Stage:
         return self.programs[name]
 
     @property
-    def extender(self) -> ExtenderClient:
+    def extender(self) -> HttpClient:
         """A client of the extender. Raises StepFailed while it does not listen."""
-        return ExtenderClient(port=self.program(EXTENDER).port_of("extender_served"))
+        return HttpClient(port=self.program(EXTENDER).port_of("extender_served"))
 
     @property
-    def pages(self) -> ExtenderClient:
+    def pages(self) -> HttpClient:
         """A client of the GPU node's daemon. Raises StepFailed while it does not listen."""
-        return ExtenderClient(port=self.program(GPU_NODE).port_of("metrics_served"))
+        return HttpClient(port=self.program(GPU_NODE).port_of("metrics_served"))
 
     def until(
         self, program: str, what: str, look: Callable[[], T | None], every_s: float = POLL_S

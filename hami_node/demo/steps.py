@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -15,7 +16,7 @@ from hami_node.demo.pods import Tenant, Want, granted_mib
 from hami_node.demo.stage import EXTENDER, GPU_NODE, SPLIT, Cast, Stage
 from hami_node.engine.ranking import BINPACK, SPREAD
 from hami_node.model import Container, Device, Pod
-from hami_node.simulate.kube_scheduler import CallFailed, PodDenied, Waiting
+from hami_node.simulate.kube_scheduler import CallFailed, PodDenied, Unschedulable
 from hami_node.simulate.kubelet import Admission
 from hami_node.vendors.demo import ForeignDevices, SharedCards, StepFailed, check
 from hami_node.vendors.protocol import VendorProtocol
@@ -25,6 +26,9 @@ from hami_node.wire.handshake import HandshakeKind, decode_handshake
 BROKEN_CARD: Final = 3
 FAULT: Final = "XID 79"
 SHOWN_UUID: Final = 12
+FULL: Final = "█"
+EMPTY: Final = "░"
+BAR_CELLS: Final = 8
 
 FIRST: Final = Tenant(
     name="train", wants=(Want(name="main", memory_mib=16000, cores=40, is_counted=False),)
@@ -138,9 +142,9 @@ def publish(stage: Stage) -> Iterator[Shown]:
 
 
 def _card_row(card: Device) -> tuple[str, ...]:
-    health = "healthy" if card.healthy else "UNHEALTHY"
     numbers = (str(card.slots), str(card.memory_mib), str(card.cores))
-    return (str(card.index), card.model, f"{card.uuid[:SHOWN_UUID]}...", *numbers, health)
+    uuid = f"{card.uuid[:SHOWN_UUID]}..."
+    return (str(card.index), card.model, uuid, *numbers, _health(card))
 
 
 def reach_extender(stage: Stage) -> Iterator[Shown]:
@@ -266,8 +270,8 @@ def wait_for_room(stage: Stage) -> Iterator[Shown]:
     """A pod that fits nowhere stays Pending with a reason; it runs once another pod is deleted."""
     name, wanted_mib = PATIENT.name, PATIENT.wants[0].memory_mib
     pods.create_tenant(stage, PATIENT)
-    outcome = pods.try_once(stage, name)
-    check(isinstance(outcome, Waiting), f"pod {name} was given a node where nothing is free")
+    with suppress(Unschedulable):
+        raise StepFailed(f"nothing is free, but pod {name} is on {pods.try_once(stage, name)}")
     message = stage.until(
         EXTENDER,
         f"an Event gives the reason for pod {name}",
@@ -494,6 +498,41 @@ def complain(part: ForeignDevices, stage: Stage) -> Iterator[Shown]:
     line = f"pod {wrong.name} was given devices {wrong.given}, bypassing webhook and extender; "
     yield f"{line}its Event (pod {job} has none):"
     yield Quote(event)
+
+
+# -- what all steps led to -------------------------------------------------------------------------
+def who_holds_what(stage: Stage) -> Rows:
+    """Every card, and below it its holders; nothing of a node that has not reported."""
+    rows = [("card", "health", "slots#", "memory#", "cores#")]
+    for card in stage.registered() or ():
+        held = pods.shared_grants(stage, card.uuid)
+        used_mib = sum(grant.memory_mib for _, grant in held)
+        cells = -(-used_mib * BAR_CELLS // card.memory_mib)
+        bar = FULL * cells + EMPTY * (BAR_CELLS - cells)
+        name = f"{GPU_NODE} {card.index}  {card.model.removeprefix(f'{card.vendor} ')}"
+        slots, cores = f"{len(held)}/{card.slots}", sum(grant.cores for _, grant in held)
+        memory = f"{bar} {used_mib:5}/{card.memory_mib} MiB"
+        rows.append((name, _health(card), slots, memory, f"{cores}/{card.cores} %"))
+        for owner, grant in held:
+            rows.append((f"  {owner}", "", "1", f"{grant.memory_mib} MiB", f"{grant.cores} %"))
+    for part in stage.cast.foreign:  # in a single row; a slot is a core
+        devices = part.protocol.registered_on(stage.read_node(part.node))
+        if not devices:
+            continue
+        used = {
+            owner: sum(grant.cores.bit_count() for grant in grants)
+            for owner, grants in pods.grants_on(stage, part.protocol, part.node)
+        }
+        cores = sum(device.cores.bit_count() for device in devices)
+        name, count = f"{part.node} 0-{len(devices) - 1}  {part.model}", sum(used.values())
+        worst = min(devices, key=lambda device: device.healthy)
+        rows.append((name, _health(worst), f"{count}/{cores}", "-", f"{count}/{cores}"))
+        rows += [(f"  {owner}", "", str(n), "-", str(n)) for owner, n in used.items()]
+    return tuple(rows)
+
+
+def _health(card: Device) -> str:
+    return "healthy" if card.healthy else "UNHEALTHY"
 
 
 # -- metrics ---------------------------------------------------------------------------------------

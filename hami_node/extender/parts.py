@@ -15,8 +15,7 @@ from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.transport.connection import Timeouts
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.cluster.watching.watches import ResourceWatch
-from hami_node.config.settings import Settings
-from hami_node.config.sources import plain
+from hami_node.config.settings import Settings, plain
 from hami_node.extender.binding.bind import BindParts, PodBinder
 from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
 from hami_node.extender.binding.sending import Sending

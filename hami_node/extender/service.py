@@ -10,8 +10,8 @@ from typing import Final
 
 from hami_node import __version__
 from hami_node.clock import SystemClock
-from hami_node.config.settings import Settings, settings_of
-from hami_node.config.sources import ConfigSources, changed_fields, resolve
+from hami_node.config.settings import Settings, changed_fields, settings_of
+from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.extender.parts import Parts
 from hami_node.extender.restart import restart_program

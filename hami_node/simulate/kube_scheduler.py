@@ -27,42 +27,23 @@ from hami_node.simulate.store import Json
 CALL_TIMEOUT_S: Final = 30.0
 """kube-scheduler's limit for a call, `httpTimeout`."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-_JSON: Final = "application/json"
 
 
 class CallFailed(HamiError):
-    """The extender can't be reached, or kube-scheduler would not accept its response."""
+    """The program can't be reached, or kube-scheduler would not accept its response."""
 
 
 class PodDenied(HamiError):
     """The webhook denies the pod; the text is what kubectl shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The pod is bound to a node."""
-
-    node: str
+class Unschedulable(HamiError):
+    """No node fits for now; the text has the reasons by node, or the failure that was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """No node fits for now: the reasons by node; `error` when a call reported a failure itself."""
-
-    reasons: Mapping[str, str]
-    error: str = ""
-
-    def __str__(self) -> str:
-        """Everything in a single line."""
-        return self.error or "; ".join(f"{node}: {why}" for node, why in self.reasons.items())
-
-
-Outcome = Bound | Waiting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtenderClient:
-    """Calls an extender by plain HTTP on this machine."""
+class HttpClient:
+    """Calls a program by plain HTTP on this machine."""
 
     port: int
 
@@ -71,18 +52,25 @@ class ExtenderClient:
         """`http://127.0.0.1:<port>`."""
         return f"http://127.0.0.1:{self.port}"
 
-    def call(self, path: str, arguments: Mapping[str, Any]) -> Json:
-        """POST and return the response. Raises CallFailed."""
+    def post(self, path: str, arguments: Mapping[str, Any]) -> Json:
+        """Send JSON and return the object that is the response. Raises CallFailed."""
         status, text = self.fetch("POST", path, json.dumps(arguments).encode())
         if status != 200:
             raise CallFailed(f"POST {path} was answered with {status}: {text.strip()}")
-        return _object(path, text)
+        try:
+            answer = json.loads(text)
+        except ValueError as e:
+            raise CallFailed(f"POST {path}: the answer is no JSON: {e}") from e
+        if not isinstance(answer, dict):
+            raise CallFailed(f"POST {path}: the answer is no JSON object")
+        return answer
 
     def fetch(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
         """(status, text) of a request. Raises CallFailed when there is no response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_TIMEOUT_S)
         try:
-            connection.request(method, path, body, {"Content-Type": _JSON} if body else {})
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             return response.status, response.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as e:
@@ -92,7 +80,7 @@ class ExtenderClient:
 
 
 # -- the API server's part -------------------------------------------------------------------------
-def create_pod(api: ApiServer, extender: ExtenderClient, pod: Mapping[str, Any]) -> Json:
+def create_pod(api: ApiServer, extender: HttpClient, pod: Mapping[str, Any]) -> Json:
     """Create a pod as a user does: the webhook sees it first; returns the stored pod.
 
     Raises:
@@ -103,8 +91,18 @@ def create_pod(api: ApiServer, extender: ExtenderClient, pod: Mapping[str, Any])
     given = copy.deepcopy(dict(pod))
     spec = given.setdefault("spec", {})
     spec["schedulerName"] = spec.get("schedulerName") or DEFAULT_SCHEDULER  # the server's default
-    answer = extender.call("/webhook", review_of(given))
-    return api.create("pods", _admitted(given, answer))
+    response = extender.post("/webhook", review_of(given)).get("response")
+    if not isinstance(response, dict):
+        raise CallFailed("POST /webhook: the answer holds no response")
+    if not response.get("allowed"):
+        raise PodDenied(str((response.get("status") or {}).get("message", "no reason was given")))
+    if "patch" in response:
+        try:
+            operations = json.loads(base64.b64decode(response["patch"], validate=True))
+        except (ValueError, TypeError, binascii.Error) as e:
+            raise CallFailed(f"POST /webhook: the patch can't be read: {e}") from e
+        given = json_patch(given, operations)
+    return api.create("pods", given)
 
 
 def review_of(pod: Mapping[str, Any]) -> Json:
@@ -125,36 +123,33 @@ def review_of(pod: Mapping[str, Any]) -> Json:
     }
 
 
-def _admitted(pod: Json, answer: Json) -> Json:
-    response = answer.get("response")
-    if not isinstance(response, dict):
-        raise CallFailed("POST /webhook: the answer holds no response")
-    if not response.get("allowed"):
-        raise PodDenied(str((response.get("status") or {}).get("message", "no reason was given")))
-    if "patch" not in response:
-        return pod
-    try:
-        operations = json.loads(base64.b64decode(response["patch"], validate=True))
-    except (ValueError, TypeError, binascii.Error) as e:
-        raise CallFailed(f"POST /webhook: the patch can't be read: {e}") from e
-    patched: Json = json_patch(pod, operations)
-    return patched
-
-
 # -- kube-scheduler's part -------------------------------------------------------------------------
-def schedule_pod(api: ApiServer, extender: ExtenderClient, name: str, namespace: str) -> Outcome:
-    """Try once to bind the pod; if no node fits, its status gets the reason, as kubectl shows it.
+def schedule_pod(api: ApiServer, extender: HttpClient, name: str, namespace: str) -> str:
+    """Try once to bind the pod; returns its node.
 
     Raises:
+        Unschedulable: no node fits; its status got the reason, as kubectl shows it.
         CallFailed: the extender does not respond as it should.
         ApiRefusal: there is no such pod.
     """
     pod = api.read("pods", name, namespace)
-    answer = extender.call("/filter", filter_arguments(api, pod))
-    outcome = _bound(extender, pod, answer)
-    if isinstance(outcome, Waiting):
-        _report_unschedulable(api, pod, str(outcome))
-    return outcome
+    answer = extender.post("/filter", filter_arguments(api, pod))
+    nodes, why = answer.get("NodeNames") or [], answer.get("Error")
+    if nodes and not why:
+        why = extender.post("/bind", bind_arguments(pod, nodes[0])).get("Error")
+        if not why:
+            return str(nodes[0])
+    if not why:
+        kinds = ("FailedNodes", "FailedAndUnresolvableNodes")
+        failed = (item for kind in kinds for item in (answer.get(kind) or {}).items())
+        why = "; ".join(f"{node}: {reason}" for node, reason in failed)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+    def change(body: Json) -> None:
+        body.setdefault("status", {})["conditions"] = [{**condition, "message": why}]
+
+    api.edit("pods", name, change, namespace)
+    raise Unschedulable(str(why))
 
 
 def filter_arguments(api: ApiServer, pod: Json) -> Json:
@@ -172,40 +167,3 @@ def bind_arguments(pod: Json, node: str) -> Json:
         "PodUID": meta["uid"],
         "Node": node,
     }
-
-
-def _bound(extender: ExtenderClient, pod: Json, answer: Json) -> Outcome:
-    if answer.get("Error"):
-        return Waiting(reasons={}, error=str(answer["Error"]))
-    fitting = answer.get("NodeNames") or []
-    if not fitting:
-        failed = {**(answer.get("FailedNodes") or {})}
-        return Waiting(reasons=failed | (answer.get("FailedAndUnresolvableNodes") or {}))
-    bound = extender.call("/bind", bind_arguments(pod, fitting[0]))
-    if bound.get("Error"):
-        return Waiting(reasons={}, error=str(bound["Error"]))
-    return Bound(node=fitting[0])
-
-
-def _report_unschedulable(api: ApiServer, pod: Json, why: str) -> None:
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": why,
-    }
-
-    def change(body: Json) -> None:
-        body.setdefault("status", {})["conditions"] = [condition]
-
-    api.edit("pods", pod["metadata"]["name"], change, pod["metadata"]["namespace"])
-
-
-def _object(path: str, text: str) -> Json:
-    try:
-        answer = json.loads(text)
-    except ValueError as e:
-        raise CallFailed(f"POST {path}: the answer is no JSON: {e}") from e
-    if not isinstance(answer, dict):
-        raise CallFailed(f"POST {path}: the answer is no JSON object")
-    return answer

@@ -13,8 +13,8 @@ from hami_node.cli.main import Programs, main
 from hami_node.cli.show.tables import span
 from hami_node.cluster.access import Access
 from hami_node.cluster.client import KubeClient
-from hami_node.config.settings import declarations, settings_of
-from hami_node.config.sources import ConfigSources, Settings
+from hami_node.config.settings import Settings, declarations, settings_of
+from hami_node.config.sources import ConfigSources
 from hami_node.errors import BackendError, ConfigError, Forbidden, HamiError, KubeError
 from hami_node.setting_types import Role
 from hami_node.vendors.neuron.names import RESOURCE_NEURON, RESOURCE_NEURON_CORE

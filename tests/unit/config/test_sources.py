@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.config.settings import declarations
-from hami_node.config.sources import ConfigSources, plain, resolve
+from hami_node.config.settings import declarations, plain
+from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.values import allowed
 from hami_node.errors import ConfigError
 from hami_node.logs import LogFormat

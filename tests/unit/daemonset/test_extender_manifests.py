@@ -12,7 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node.cli.main import Programs, main
-from hami_node.config.sources import ConfigSources, Settings
+from hami_node.config.settings import Settings
+from hami_node.config.sources import ConfigSources
 from hami_node.extender.http.certify import service_names
 from hami_node.extender.webhook.admission import OPT_OUT
 from hami_node.vendors.holding import reservation_keys

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from hami_node.cli.main import Programs, main
 from hami_node.config.files import read_device_config, read_node_config
-from hami_node.config.sources import ConfigSources, Settings
+from hami_node.config.settings import Settings
+from hami_node.config.sources import ConfigSources
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.settings import NvidiaSettings

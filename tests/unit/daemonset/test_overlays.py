@@ -13,7 +13,8 @@ import yaml
 from click.testing import CliRunner
 
 from hami_node.cli.main import Programs, main
-from hami_node.config.sources import ConfigSources, Settings
+from hami_node.config.settings import Settings
+from hami_node.config.sources import ConfigSources
 from hami_node.vendors.nvidia.choices import DeviceListStrategy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.e2e.assets import program

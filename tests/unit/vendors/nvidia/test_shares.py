@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.config.sources import ConfigSources, Resolved, plain, resolve
+from hami_node.config.settings import plain
+from hami_node.config.sources import ConfigSources, Resolved, resolve
 from hami_node.errors import WireError
 from hami_node.model import Container, Device, Grant, Uuid
 from hami_node.setting_types import Role
