@@ -28,17 +28,14 @@ from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.holdings.recorded import grant_codec
 from hami_node.node.holdings.room import Room
 from hami_node.node.holdings.settler import Settler, complete_record
-from hami_node.node.holdings.vanished import Vanished
 from hami_node.node.kubelet.pod_resources import KubeletPodResources
 from hami_node.node.loop import Loop, Step
-from hami_node.node.outsiders import Outsiders
 from hami_node.node.part_keeper import PartKeeper
 from hami_node.node.parts import ClusterParts, NodeParts, Service
 from hami_node.node.probes import NodeProbes
 from hami_node.node.report import series
 from hami_node.node.report.clear_word import ClearWord
 from hami_node.node.report.divided import DividedReport
-from hami_node.node.report.drift import Drift
 from hami_node.node.report.hand_overs import HandOvers
 from hami_node.node.report.node_marks import NodeMarks
 from hami_node.node.report.part_errors import PartErrors
@@ -47,7 +44,7 @@ from hami_node.node.report.rounds import Rounds
 from hami_node.node.resize.enforcer import resize_vendors
 from hami_node.node.resize.keeper import ResizeKeeper
 from hami_node.node.resize.words import ResizedWords
-from hami_node.node.rivals import Rivals
+from hami_node.node.strangers import Drift, Strangers
 from hami_node.node.usage.passes import UsagePasses
 from hami_node.ports import EventNote
 from hami_node.record.file import Loaded, RecordFile
@@ -88,7 +85,14 @@ class ClusterServices:
             notify=self._notify,
             wake=self.wake,
         )
-        self._outsiders = Outsiders(parts, self._cluster)
+        self._strangers = Strangers(parts, self._cluster)
+        self._room = Room(
+            parts.vendor_cards,
+            self._served,
+            self.ledger,
+            self.live,
+            on_lost=self._strangers.look_at_lost,
+        )
         self._report()
         self._serve()
         self.metrics.sources.append(self._series)
@@ -131,16 +135,12 @@ class ClusterServices:
             vendors=self._served,
             ledger=self.ledger,
             clock=parts.clock,
-            on_listed=lambda listed: self._outsiders.settled(listed),
+            on_listed=lambda listed: self._strangers.settled(listed),
             cards=parts.cards,
         )
         others = [vendor for vendor in parts.vendors if vendor.served is None]
         self._shown_cards = series.NodeCards(
             node=self.view.node, served=self._served, others=protocols_of(others, settings)
-        )
-        vanished = Vanished(parts.clock, self._notify)
-        self._room = Room(
-            parts.vendor_cards, self._served, self.ledger, self.live, on_lost=vanished.look
         )
 
     def _report(self) -> None:
@@ -164,7 +164,7 @@ class ClusterServices:
             cards=parts.cards,
             drift=Drift(self.ledger, self._served),
             notify=self._notify,
-            steps=(self._close_full, self._part_errors.look, self._outsiders.audit),
+            steps=(self._close_full, self._part_errors.look, self._strangers.audit),
         )
         self._is_unanswered: bool | None = None
         """Whether no scheduler answers our handshake; None before that is known."""
@@ -188,7 +188,7 @@ class ClusterServices:
         self._resizes = ResizeKeeper(
             parts,
             self._cluster,
-            is_loaded=self._outsiders.recorded.is_set,
+            is_loaded=self._strangers.recorded.is_set,
             on_settled=self._reporter.wake,
         )
         self._settler = Settler(
@@ -197,7 +197,6 @@ class ClusterServices:
             resources=self._kubelet,
             on_settled=self._settled,
         )
-        self._rivals = Rivals(parts, self._cluster, self._outsiders.listed)
         self._files = FileKeeper(parts, self._cluster)
         self._card_parts = PartKeeper(parts, self._cluster)
         self.usage = UsagePasses(parts, self._cluster, self._suspect)
@@ -211,7 +210,7 @@ class ClusterServices:
             Step(name="hand-over", look=hand_overs.look, end=hand_overs.end, follows_changes=True),
             Step(name="phases", look=self._phases.look, follows_changes=True, longest_pause_s=2.0),
             Step(name="locks", look=self._locks.watch, follows_changes=True, longest_pause_s=2.0),
-            Step(name="rivals", look=self._rivals.check),
+            Step(name="strangers", look=self._strangers.look),
             Step(name="card-parts", look=parts, follows_changes=True, settle_s=0.2),
             Step(
                 name="resizes", look=self._resizes.look_if_due, follows_changes=True, settle_s=0.05
@@ -224,7 +223,7 @@ class ClusterServices:
 
     def _once_recorded(self, look: Callable[[], float | None]) -> Callable[[], float | None]:
         """Before the record is complete it is not known who holds what."""
-        return lambda: look() if self._outsiders.recorded.is_set() else None
+        return lambda: look() if self._strangers.recorded.is_set() else None
 
     def _build_services(self) -> tuple[Service, ...]:
         """All that runs in a thread of its own until the daemon stops."""
@@ -252,7 +251,7 @@ class ClusterServices:
             hand_over=lambda: self._hand_overs.summary(),
         )
         word = ClearWord([owner.backend.clear_errors for owner in parts.vendor_cards])
-        is_loaded, is_able = self._outsiders.recorded.is_set, bool(resize_vendors(parts))
+        is_loaded, is_able = self._strangers.recorded.is_set, bool(resize_vendors(parts))
         resized = ResizedWords(self.ledger.entries, is_loaded, is_able=is_able)
         return Reporter(
             node_name=settings.node_name,
@@ -268,7 +267,7 @@ class ClusterServices:
         cards = (card for owner in self._parts.vendor_cards for card in owner.cards())
         return {
             **{card.uuid: card.unhealthy_reason for card in cards if card.unhealthy_reason},
-            **self._outsiders.closed(),
+            **self._strangers.closed(),
         }
 
     def _publication(self, vendor: AnyVendor) -> Publication:
@@ -276,7 +275,7 @@ class ClusterServices:
         owners = (owner for owner in self._parts.vendor_cards if owner.vendor is vendor)
         owner = next(owners, None)
         if owner is None:
-            of_others = self._outsiders.sources_of(vendor)
+            of_others = self._strangers.sources_of(vendor)
             return vendor.publication(of_others, self._own_settings(vendor))
         sources = CardSources(
             cards=lambda: self._room.left(owner),
@@ -302,7 +301,7 @@ class ClusterServices:
             vendor_cards=parts.vendor_cards,
             view=self.view,
             is_reported=lambda: self._reporter.age_s is not None,
-            why_taken=self._rivals.why_taken,
+            why_taken=self._strangers.why_taken,
             limiter=self._rounds.why_unready,
             hand_over=self._hand_overs.why_unready,
         ).questions()
@@ -379,7 +378,7 @@ class ClusterServices:
         self._room.close_full()
         self._hand_overs.record_read()
         self._rounds.look_at_limiters()
-        self._outsiders.begin()
+        self._strangers.begin()
         for resource in self._parts.resources:
             resource.allocator.put(self._allocators[resource.name])
         self._is_serving = True
@@ -413,7 +412,7 @@ class ClusterServices:
         if self._wait_synced(stop):
             # Not before record and list were read: what they alone show to be held would look free.
             # It also says how containers get their cards.
-            self._outsiders.recorded.wait(FIRST_LIST_S)
+            self._strangers.recorded.wait(FIRST_LIST_S)
             self._reporter.run(stop)
 
     def _wait_synced(self, stop: threading.Event) -> bool:
@@ -437,7 +436,7 @@ class ClusterServices:
 
     def _close_full(self) -> None:
         """Close shares that have no room."""
-        if self._outsiders.recorded.is_set():  # before that, what has ended meanwhile still counts
+        if self._strangers.recorded.is_set():  # before that, what has ended meanwhile still counts
             self._room.close_full()
 
     # -- the scrape --------------------------------------------------------------------------------
@@ -456,8 +455,8 @@ class ClusterServices:
         )
         yield from usage_series(self.usage.usage, shown)
         yield from self._divided.series(metrics)
-        yield from series.registrations(metrics, owners, self._rivals.taken)
-        drifted = self._rounds.drifted + self._outsiders.drifted()
+        yield from series.registrations(metrics, owners, self._strangers.taken)
+        drifted = self._rounds.drifted + self._strangers.drifted()
         yield from series.recorded(metrics, entries, drifted)
         yield from series.limiters(metrics, self._rounds.limiters)
         yield from self._sums()
@@ -465,7 +464,7 @@ class ClusterServices:
     def _sums(self) -> Iterator[Metric]:
         """Numbers of the whole node."""
         metrics, reloads = self.metrics, self._parts.reloads
-        yield metrics.value("foreign_pods", self._outsiders.pods_holding())
+        yield metrics.value("foreign_pods", self._strangers.pods_holding())
         yield metrics.value("init_reruns", self._rounds.reruns)
         yield metrics.value("config_generation", reloads["applied"])
         yield metrics.kept("config_reload_failures", [((), reloads["refused"])])

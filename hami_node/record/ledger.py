@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from hami_node.clock import Deadline
 from hami_node.errors import PodTooLarge, RecordError, WireError
 from hami_node.logs import kv
-from hami_node.model import ContainerGrants, ContainerKind
+from hami_node.model import ContainerGrants, ContainerKind, Pod
 from hami_node.record.file import Loaded, RecordFile, State
 from hami_node.record.writer import RecordWriter
 
@@ -107,6 +107,35 @@ class Entry:
     time_s: float = 0.0
     source: Source = Source.SERVED
     resize: ResizeNote | None = None
+
+    @classmethod
+    def of(
+        cls,
+        pod: Pod,
+        container: str,
+        *,
+        vendor: str,
+        resource: str,
+        device_ids: Iterable[str],
+        grants: ContainerGrants = (),
+        lender: str | None = None,
+        source: Source = Source.SERVED,
+    ) -> Self:
+        """The entry of a container of this pod, which uses its own reservation by default."""
+        kinds = {item.name: item.kind for item in pod.containers}
+        return cls(
+            pod_uid=pod.uid,
+            namespace=pod.namespace,
+            pod=pod.name,
+            container=container,
+            kind=kinds.get(container, ContainerKind.APP),
+            vendor=vendor,
+            resource=resource,
+            device_ids=tuple(sorted(set(device_ids))),
+            grants=grants,
+            lender=container if lender is None else lender,
+            source=source,
+        )
 
     @property
     def key(self) -> Key:

@@ -58,8 +58,8 @@ class NeuronCluster(VendorCluster):
         """The daemon looks at kubelet's list and at all pods now, not in some seconds."""
         assert self.daemon is not None
         assert self.daemon.cluster is not None
-        self.daemon.cluster._rivals.check()
-        self.daemon.cluster._outsiders.audit()
+        self.daemon.cluster._strangers.look()
+        self.daemon.cluster._strangers.audit()
 
     def run_elsewhere(self, name: str, resource: str, *ids: str) -> None:
         """A running pod that another scheduler placed, with the IDs that AWS's plugin gave."""

@@ -180,7 +180,7 @@ def look(rig: Rig) -> None:
     assert rig.daemon is not None
     assert rig.daemon.cluster is not None
     for _ in range(2):
-        rig.daemon.cluster._rivals.check()
+        rig.daemon.cluster._strangers.look()
 
 
 @shows(

@@ -9,7 +9,7 @@ from typing import Final
 from hami_node.logs import kv
 from hami_node.model import Device
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.report.drift import Drift
+from hami_node.node.strangers import Drift
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import EventNote
 from hami_node.vendors.holding import rerun_in_words

@@ -13,9 +13,9 @@ from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Container, Device, Node, Pod, Uuid
 from hami_node.node.holdings.live_use import LiveUse
 from hami_node.node.report import series
-from hami_node.node.report.drift import Drift
 from hami_node.node.report.rounds import Rounds
 from hami_node.node.report.series import NodeCards
+from hami_node.node.strangers import Drift
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
 from hami_node.vendors.neuron.node.devices import devices_of
