@@ -469,7 +469,7 @@ def _ids(entries: Iterable[Entry]) -> frozenset[tuple[str, str]]:
 def _is_of_namesake(pod: Pod, resource: str, ids: Iterable[str], entries: Iterable[Entry]) -> bool:
     """kubelet's list names no uid: IDs that an earlier pod of the name holds are that one's."""
     return any(
-        entry.pod_key == pod.key
+        entry.pod_name == (pod.namespace, pod.name)
         and entry.pod_uid != pod.uid
         and entry.resource == resource
         and not set(entry.device_ids).isdisjoint(ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.errors import WireError
@@ -22,23 +22,23 @@ log = logging.getLogger(__name__)
 
 MAX_UNCLEAR: Final = 256
 """Grants that count where it is unclear whose they are: more than a pod's containers have."""
-Marks = tuple[str, ...]
-ListedIds = Mapping[str, frozenset[tuple[str, str]]]
-"""The resources and device IDs that kubelet lists for a pod, by the container's name."""
+Id = tuple[str, str]
+"""A resource and a device ID of it."""
+ListedIds = Mapping[str, frozenset[Id]]
+"""What kubelet lists for a pod, by the container's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """What a pod holds of one vendor's cards.
+    """What a pod holds of one vendor's cards by its annotations.
 
     Attributes:
         resource: the resource that its containers ask for; the vendor may have renamed it since.
-        held: by its annotations; nothing of fixed shares, which are in none.
     """
 
     vendor: VendorProtocol
     resource: str
-    held: HeldGrants = field(default_factory=HeldGrants)
+    held: HeldGrants
 
     @property
     def word(self) -> str:
@@ -47,31 +47,24 @@ class Claim:
 
 
 class Claims:
-    """Reads a pod only when its annotations changed. Not thread-safe: its owner holds a lock."""
+    """Reads a pod only when it has changed. Not thread-safe: its owner holds a lock."""
 
     def __init__(self, vendors: Sequence[VendorProtocol]) -> None:
         """Read claims on these vendors' cards."""
         self._vendors = tuple(vendors)
-        self._known: dict[str, tuple[Pod, Marks, tuple[Claim, ...]]] = {}
+        self._known: dict[str, tuple[Pod, tuple[Claim, ...]]] = {}
 
     def of(self, pod: Pod) -> tuple[Claim, ...]:
         """The pod's claims, those on nothing left out."""
-        known = self._known.get(pod.uid)
-        if known is not None and known[0] is pod:
-            return known[2]
-        marks = self._marks(pod)
-        claims = known[2] if known is not None and known[1] == marks else tuple(self._read(pod))
-        self._known[pod.uid] = pod, marks, claims
+        seen, claims = self._known.get(pod.uid, (None, ()))
+        if seen is not pod:
+            claims = tuple(self._read(pod))
+            self._known[pod.uid] = pod, claims
         return claims
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget all other pods."""
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
-
-    def _marks(self, pod: Pod) -> Marks:
-        forms = [vendor.keys.grants for vendor in self._vendors]
-        keys = [key for form in forms for key in (*form.records, form.to_allocate) if key]
-        return tuple(pod.annotations.get(key, "") for key in keys)
 
     def _read(self, pod: Pod) -> Iterator[Claim]:
         for vendor in self._vendors:
@@ -87,15 +80,13 @@ class Claims:
     def _claim(self, pod: Pod, vendor: VendorProtocol) -> Claim:
         """By the vendor's own resource, else by a name that it may have had before."""
         resource = vendor.counted_in(pod)
-        claim = Claim(vendor=vendor, resource=resource, held=vendor.held_by(pod))
+        claim = Claim(vendor, resource, vendor.held_by(pod))
         if counts_of(pod, resource):
             return claim
         for name in self._former_names(pod):
-            held = replace(vendor, counted=(name,)).held_by(pod)
-            former = Claim(vendor=vendor, resource=name, held=held)
-            if held.slot_map is not None:
-                return former
-            claim = former
+            claim = Claim(vendor, name, replace(vendor, counted=(name,)).held_by(pod))
+            if claim.held.slot_map is not None:
+                break
         return claim
 
     def _former_names(self, pod: Pod) -> list[str]:
@@ -114,7 +105,7 @@ class Claims:
 
 def entries_of(
     pod: Pod, claim: Claim, listed: ListedIds, known: Collection[str], source: Source
-) -> tuple[Entry, ...]:
+) -> Iterator[Entry]:
     """The entries of containers that hold their cards, by all that can be seen of the pod.
 
     They do where their slot is used up, where the pod runs, and where kubelet lists IDs for them or
@@ -123,11 +114,23 @@ def entries_of(
     """
     held, runs = claim.held, pod.phase not in ("", "Pending")
     ids = {item.name: ids_of(listed, item.name, claim.resource) for item in pod.containers}
+
+    def entry(name: str, grants: ContainerGrants, device_ids: Iterable[str]) -> Entry:
+        return Entry.of(
+            pod,
+            name,
+            vendor=claim.word,
+            resource=claim.resource,
+            device_ids=device_ids,
+            grants=grants,
+            source=source,
+        )
+
     if not held.by_container:
         everything = tuple(grant for slot in held.slots for grant in slot)[:MAX_UNCLEAR]
         if not known and (runs or any(ids.values())):
-            return (_entry(pod, claim, "", everything, _flat(ids.values()), source),)
-        return ()
+            yield entry("", everything, (name for names in ids.values() for name in names))
+        return
     found: list[Entry] = []
     is_later_served = False
     for item in reversed(pod.containers):
@@ -138,18 +141,14 @@ def entries_of(
         was_init = item.kind is ContainerKind.INIT and is_later_served
         is_holder = is_used_up or runs or is_listed or was_init
         if grants and is_holder and item.name not in known:
-            found.append(_entry(pod, claim, item.name, grants, ids[item.name], source))
+            found.append(entry(item.name, grants, ids[item.name]))
         is_later_served = is_later_served or is_listed
-    return tuple(reversed(found))
+    yield from reversed(found)
 
 
 def ids_of(listed: ListedIds, container: str, resource: str) -> tuple[str, ...]:
     """The IDs of a resource that kubelet lists for the container."""
     return tuple(sorted(name for of, name in listed.get(container, ()) if of == resource))
-
-
-def _flat(ids: Collection[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(name for names in ids for name in names)
 
 
 def listed_entries(
@@ -163,38 +162,19 @@ def listed_entries(
     for vendor in vendors:
         for item in pod.containers:
             for resource in item.limits:
-                if not vendor.is_fixed(resource) or not count_of(item, resource):
-                    continue
                 ids = ids_of(listed, item.name, resource)
-                if not ids:
+                if not ids or not vendor.is_fixed(resource) or not count_of(item, resource):
                     continue
                 try:
                     grants = vendor.fixed_grants(resource, ids, cards)
                 except WireError:
                     continue  # a card, or an instance, that is not there: it counts once it is
-                claim = Claim(vendor=vendor, resource=resource)
-                yield _entry(pod, claim, item.name, grants, ids, source)
-
-
-def _entry(
-    pod: Pod,
-    claim: Claim,
-    container: str,
-    grants: ContainerGrants,
-    ids: Collection[str],
-    source: Source,
-) -> Entry:
-    kinds = {item.name: item.kind for item in pod.containers}
-    return Entry(
-        pod_uid=pod.uid,
-        namespace=pod.namespace,
-        pod=pod.name,
-        container=container,
-        kind=kinds.get(container, ContainerKind.APP),
-        vendor=claim.word,
-        resource=claim.resource,
-        device_ids=tuple(sorted(set(ids))),
-        grants=grants,
-        lender=container,
-        source=source,
-    )
+                yield Entry.of(
+                    pod,
+                    item.name,
+                    vendor=vendor.cards.word,
+                    resource=resource,
+                    device_ids=ids,
+                    grants=grants,
+                    source=source,
+                )

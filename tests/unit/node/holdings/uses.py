@@ -40,6 +40,8 @@ def listed(pod: str, *ids: str, container: str = "main", resource: str = GPU) ->
 
 
 def used(live: LiveUse, leave_out: str = "") -> list[int]:
+    """What the cards are used, MiB, once the daemon has looked at the pods as they are now."""
+    live.refresh()
     return [card.memory_used_mib for card in live.cards(CARDS, leave_out).values()]
 
 
