@@ -57,6 +57,11 @@ def test_pages_of_large_objects_have_fewer_and_later_ones_have_as_many_as_before
     assert len(server.limits) < 80
 
 
+def test_single_object_comes_whatever_its_size() -> None:
+    server = Listed([10_000, 2 * PAGE_BYTES, 10_000])
+    assert server.fetched() == (3, 2 * PAGE_BYTES)
+
+
 def test_watch_of_large_objects_lists_them_all(
     server: FaultyApiServer, kube: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
