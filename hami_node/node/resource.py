@@ -61,7 +61,6 @@ class NodeResource:
             make_plugin=self._make_plugin,
             clock=clock,
             stop=stop,
-            on_registered=lambda _: self.allocator.renew(),
         )
 
     @property

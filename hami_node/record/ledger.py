@@ -262,7 +262,7 @@ class Ledger:
 
     def of_pod(self, uid: str) -> tuple[Entry, ...]:
         """Those of one pod."""
-        return tuple(entry for entry in self.entries() if entry.pod_uid == uid)
+        return tuple([entry for entry in self._entries.values() if entry.pod_uid == uid])
 
     def find(self, uid: str, container: str, vendor: str) -> Entry | None:
         """The container's entry for cards of the vendor with that word."""

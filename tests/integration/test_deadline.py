@@ -249,7 +249,7 @@ def test_late_patch_does_not_turn_a_refusal_into_a_success(world: World) -> None
     desk = world.desk()
     world.place("p", [BOX], PART)
     candidate = desk.allocator._identity.find(IDS, desk.deadline())
-    late = desk.allocator._writer._served_patch(candidate)
+    late = desk.allocator._writer._served_patch(candidate, (), "")
     world.api.fail_next("patch", "pods", "reset", 1000)
     world.budget_s = 1.5
     with pytest.raises(AllocationError):

@@ -313,7 +313,6 @@ def test_answer_for_a_kubelet_that_is_gone_does_not_count_as_given(world: World)
     desk = world.desk()
     boxes = [Box(name="i", memory_mib=1000, kind=ContainerKind.INIT), B_BOX]
     world.place("p", boxes, {"i": A["main"], "main": B["main"]}, is_locked=False)
-    world.disk = lambda _: desk.allocator.renew()  # in the middle of the call
     first = desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())[0]
     again = desk.allocator.allocate([[f"{uuid(1)}-1"]], desk.deadline())[0]
     assert limit(first) == limit(again) == "1000m"

@@ -19,6 +19,7 @@ from typing import Final
 
 from hami_node.clock import Deadline
 from hami_node.engine.compat import COMPATS
+from hami_node.engine.ranking import BINPACK
 from hami_node.errors import (
     AllocationError,
     BackendError,
@@ -31,29 +32,36 @@ from hami_node.errors import (
     RecordError,
 )
 from hami_node.logs import kv
-from hami_node.model import Ask
+from hami_node.model import Pod
+from hami_node.node.allocate.commit import PodWriter
 from hami_node.node.allocate.divided import PartMaker, is_about
 from hami_node.node.allocate.lock_keeper import LockKeeper
-from hami_node.node.allocate.pod_writer import REFUSED_EVENT, PodWriter
-from hami_node.node.allocate.shares import ShareTerms
-from hami_node.node.allocate.terms import AllocateRules, CardState, ReservedTerms, Terms
-from hami_node.node.holdings.recorded import answer_text
-from hami_node.node.identity.candidate import Candidate
-from hami_node.node.identity.identity import CHOICE_S, Identity
-from hami_node.node.identity.refusals import RECREATE, sentence
+from hami_node.node.allocate.refusals import RECREATE, sentence
+from hami_node.node.allocate.terms import Candidate, Reserved, Rules, Shares, Terms
+from hami_node.node.allocate.which import CHOICE_S, Identity
+from hami_node.node.cards.preference import choose_ids
+from hami_node.node.holdings.recorded import answer_of, answer_text
+from hami_node.node.holdings.settler import notice_ended
 from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
 from hami_node.node.vendor_cards import VendorCards
+from hami_node.ports import EventNote
 from hami_node.record.bounded import BoundedWork
 from hami_node.record.ledger import Entry
 from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.spec import protocol_of, protocols_of
+from hami_node.wire import names
 
 log = logging.getLogger(__name__)
 
+REFUSED_EVENT: Final = "AllocationRefused"
 UNLIMITED_EVENT: Final = "LimiterDisabled"
 FILES_S: Final = 3.0
 """How long making a container's files may take, of the 10 s that kubelet waits."""
+READ_S: Final = 2.0
+"""How long the API server may need to say who has ended, before a refusal."""
+MAX_REFUSED: Final = 1024
+"""How many refused pods are remembered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +71,11 @@ class _Claim:
     candidate: Candidate | None = None
     entry: Entry | None = None
     result: str = "refused"
+
+    @property
+    def name(self) -> str | None:
+        """Of the container."""
+        return self.candidate.name if self.candidate is not None else None
 
 
 class PodAllocator:
@@ -78,23 +91,19 @@ class PodAllocator:
     ) -> None:
         """Serve a resource of the owner's cards."""
         self._parts, self._cluster, self._owner, self._resource = parts, cluster, owner, resource
-        self._ledger, self._clock = cluster.ledger, parts.clock
+        self._ledger, self._clock, self._locks = cluster.ledger, parts.clock, locks
         settings = parts.settings()
         vendor = protocol_of(resource.vendor, settings)
+        terms = Shares if vendor.is_fixed(resource.name) else Reserved
+        self._terms: Terms = terms(parts, cluster, resource, vendor)
         self._identity = Identity(
             cluster,
-            vendor,
+            self._terms,
             resource.name,
             node_name=settings.node_name,
             lock_owner=locks.owner_now,
         )
-        self._writer = PodWriter(cluster, locks)
-        state = CardState(parts, cluster.live, resource)
-        self._terms: Terms = (
-            ShareTerms(state, vendor, self._writer)
-            if vendor.is_fixed(resource.name)
-            else ReservedTerms(state, self._identity, self._writer)
-        )
+        self._writer = PodWriter(cluster, vendor)
         self._files = BoundedWork(FILES_S, f"the folder with the files for {resource.name}")
         self._maker = PartMaker(owner, resource.name, cluster.live)
 
@@ -115,29 +124,26 @@ class PodAllocator:
         with self._turn(deadline):
             return [self._serve(ids, deadline) for ids in device_ids]
 
-    def renew(self) -> None:
-        """We have registered again: kubelet may be another one than before."""
-        self._identity.renew()
-
     def prefer(
         self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
     ) -> list[str]:
         """The device IDs that kubelet should take.
 
+        Those on the reserved cards come first, so that kubelet, scheduler and container agree. Of
+        fixed shares distinct cards where there are enough, linked; else the fullest first, whatever
+        the node's policy: an empty card can still be cut into shares of another size.
+
         Raises:
             HamiError: the pod under admission is unknown.
         """
         with self._turn(deadline.at_most(CHOICE_S)):
-            return self._terms.prefer(available, must, size, deadline)
-
-    def _rules(self) -> AllocateRules:
-        """As the settings in force have them, all at once."""
-        now = self._parts.settings()
-        return AllocateRules(
-            vendor=protocol_of(self._resource.vendor, now),
-            vendors=protocols_of(self._parts.vendors, now),
-            compat=COMPATS[now.compat.value],
-        )
+            choice = self._resource.choice()
+            if not self._terms.is_reserved:
+                choice = replace(choice, policy=BINPACK)
+                return choose_ids(available, must, size, choice=choice)
+            grants = self._identity.find_next(size, must, deadline).grants
+            reserved = [grant.uuid for grant in grants]
+            return choose_ids(available, must, size, reserved=reserved, choice=choice)
 
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
@@ -153,97 +159,163 @@ class PodAllocator:
         finally:
             self._cluster.one_at_a_time.release()
 
+    def _rules(self) -> Rules:
+        """As the settings in force have them, all at once."""
+        now = self._parts.settings()
+        return Rules(
+            vendor=protocol_of(self._resource.vendor, now),
+            vendors=protocols_of(self._parts.vendors, now),
+            compat=COMPATS[now.compat.value],
+        )
+
+    # -- one call ----------------------------------------------------------------------------------
     def _serve(self, device_ids: Sequence[str], deadline: Deadline) -> ContainerResponse:
         rules = self._rules()
         with self._claim(device_ids) as claim:
-            candidate = claim.candidate = self._identity.find(device_ids, deadline)
-            if candidate.problem:
-                raise NoPendingPod(f"{candidate.name}: {candidate.problem}: {RECREATE}")
-            ask = self._terms.ask(candidate, rules)
-            candidate = claim.candidate = self._terms.granted(candidate, ask, device_ids)
-            if candidate.is_repeat:
-                return self._repeat(claim, candidate, ask, rules, deadline)
-            # A call that was not answered may have left an entry.
-            word = rules.vendor.cards.word
-            self._ledger.remove(candidate.pod.uid, candidate.container.name, word)
-            self._check(candidate, ask, rules, deadline)
+            claim.candidate = self._identity.find(device_ids, deadline)
+            candidate = self._check(claim.candidate, claim, device_ids, rules, deadline)
             granted = self._granted(candidate, deadline)
-            candidate = claim.candidate = replace(candidate, made=granted.made)
             response = self._respond(candidate, granted, deadline)
+            if candidate.is_repeat:
+                response = self._repeated(candidate, granted, response, deadline)
+                claim.result = "repeated"
+                return response
             entry = self._entry(candidate, device_ids, response)
             self._ledger.put(entry, deadline)
             claim.entry = entry
-            self._terms.commit(candidate, deadline, response.limiter_version)
-            self._identity.was_answered(candidate)
+            if self._terms.is_reserved:
+                self._commit(candidate, granted, response, deadline)
             claim.result = "ok"
         return response
 
-    def _repeat(
+    def _check(
         self,
-        claim: _Claim,
         candidate: Candidate,
-        ask: Ask,
-        rules: AllocateRules,
+        claim: _Claim,
+        device_ids: Sequence[str],
+        rules: Rules,
         deadline: Deadline,
-    ) -> ContainerResponse:
-        """What the container was given before, to the byte, unless its files are gone since."""
-        objection = self._terms.repeat_objection(candidate, ask)
+    ) -> Candidate:
+        """The container with all that it gets, which its limits and the cards' live use allow.
+
+        Raises:
+            AllocationError: it must not be given that.
+        """
+        if candidate.problem:
+            raise NoPendingPod(f"{candidate.name}: {candidate.problem}: {RECREATE}")
+        ask = self._terms.ask(candidate, rules)
+        candidate = claim.candidate = self._terms.granted(candidate, ask, device_ids)
+        if not candidate.is_repeat:
+            # A call that was not answered may have left an entry.
+            word = rules.vendor.cards.word
+            self._ledger.remove(candidate.pod.uid, candidate.container.name, word)
+        objection = self._terms.objection(candidate, ask, rules)
+        if objection is not None and not candidate.is_repeat:
+            live, kube = self._cluster.live, self._cluster.kube.within(deadline.at_most(READ_S))
+            if notice_ended(live, kube, live.unlisted()):
+                objection = self._terms.objection(candidate, ask, rules)
         if objection is not None:
             raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
-        granted = self._granted(candidate, deadline)
-        response = self._respond(candidate, granted, deadline)  # its files may have been removed
-        answer = candidate.answer
-        if (
-            answer is not None
-            and answer != response
-            and not (
-                is_about(answer, granted.made)
-                and self._files.do(partial(_has_its_files, answer), deadline)
-            )
-        ):
-            log.warning("answer_outdated", extra=kv(container=candidate.name))
-            answer = None
-        if answer is None:
-            self._note_answer(candidate, rules, response, deadline)
-        self._identity.was_answered(candidate)
-        claim.result = "repeated"
-        return answer or response
+        return candidate
 
-    def _note_answer(
+    def _granted(self, candidate: Candidate, deadline: Deadline) -> Slice:
+        """What the container gets, once the parts of cards that it names exist.
+
+        Raises:
+            AllocationError: one of them can't be made.
+        """
+        granted = Slice(
+            pod_uid=candidate.pod.uid,
+            container=candidate.container,
+            grants=candidate.grants,
+            cards=self._terms.cards(),
+        )
+        return self._maker.with_made(granted, candidate, deadline)
+
+    def _respond(
+        self, candidate: Candidate, granted: Slice, deadline: Deadline
+    ) -> ContainerResponse:
+        """The response, once the container's files are there; they may have been removed since.
+
+        Raises:
+            HamiError: it can't be limited, or the disk does not answer in time.
+        """
+        responder = self._owner.responder
+        response, warning = self._files.do(
+            lambda: (responder.respond(granted), responder.warning(granted)), deadline
+        )
+        if warning and not candidate.is_repeat:
+            self._notify(candidate.pod, UNLIMITED_EVENT, warning)
+        return response
+
+    def _repeated(
         self,
         candidate: Candidate,
-        rules: AllocateRules,
+        granted: Slice,
         response: ContainerResponse,
         deadline: Deadline,
-    ) -> None:
-        """From now on the container has this answer. Raises RecordError."""
-        ledger, word = self._ledger, rules.vendor.cards.word
-        entry = ledger.find(candidate.pod.uid, candidate.container.name, word)
+    ) -> ContainerResponse:
+        """What the container was given before, to the byte, unless its files are gone since.
+
+        From now on it has the answer that it gets now. Raises RecordError.
+        """
+        answer = answer_of(candidate.entry) if candidate.entry is not None else None
+        if answer == response:
+            return response
+        if answer is not None:
+            has_files = partial(_has_its_files, answer)
+            if is_about(answer, granted.made) and self._files.do(has_files, deadline):
+                return answer
+            log.warning("answer_outdated", extra=kv(container=candidate.name))
+        word = self._terms.vendor.cards.word
+        entry = self._ledger.find(candidate.pod.uid, candidate.container.name, word)
         if entry is not None:
-            answer, limiter = answer_text(response), response.limiter_version
-            ledger.put(replace(entry, answer=answer, limiter=limiter), deadline)
+            text, limiter = answer_text(response), response.limiter_version
+            self._ledger.put(replace(entry, answer=text, limiter=limiter), deadline)
+        return response
 
     def _entry(
         self, candidate: Candidate, device_ids: Sequence[str], response: ContainerResponse
     ) -> Entry:
-        pod, vendor = candidate.pod, candidate.vendor
-        return Entry(
-            pod_uid=pod.uid,
-            namespace=pod.namespace,
-            pod=pod.name,
-            container=candidate.container.name,
-            kind=candidate.container.kind,
-            vendor=vendor.cards.word,
+        entry = Entry.of(
+            candidate.pod,
+            candidate.container.name,
+            vendor=self._terms.vendor.cards.word,
             resource=self._resource.name,
-            device_ids=tuple(sorted(device_ids)),
+            device_ids=device_ids,
             grants=candidate.grants,
             lender=candidate.lender,
+        )
+        return replace(
+            entry,
             answer=answer_text(response),
             limiter=response.limiter_version,
             is_aligned=self._resource.is_aligned(),
             time_s=self._clock.now(),
         )
 
+    def _commit(
+        self,
+        candidate: Candidate,
+        granted: Slice,
+        response: ContainerResponse,
+        deadline: Deadline,
+    ) -> None:
+        """Write down for others that it is served; after the last one the lock can go.
+
+        Raises:
+            GrantMismatch: the pod is no longer what it was.
+            KubeError: it can't be written in time.
+        """
+        limiter = response.limiter_version
+        pod = self._writer.commit(candidate, granted.made, limiter, deadline)
+        if pod is None:
+            return
+        self._cluster.live.patched(pod)
+        if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
+            self._locks.release(pod)
+
+    # -- refusals ----------------------------------------------------------------------------------
     @contextmanager
     def _claim(self, device_ids: Sequence[str]) -> Iterator[_Claim]:
         """Mark the pod failed and free its lock on any error; report how it went."""
@@ -259,11 +331,11 @@ class PodAllocator:
                 e, DeviceLost | PodTooLarge
             )
             refusal_of = NodeUnfit if is_nodes else AllocationError
-            raise refusal_of(f"{_name(claim)}{e}: {RECREATE}") from e
+            raise refusal_of(f"{_prefix(claim)}{e}: {RECREATE}") from e
         except Exception as e:  # any bug: kubelet gets a sentence, the pod its phase
             log.exception("allocate_broken")
             refusal = AllocationError(
-                f"{_name(claim)}internal error in hami-node ({type(e).__name__}), see its log: "
+                f"{_prefix(claim)}internal error in hami-node ({type(e).__name__}), see its log: "
                 f"{RECREATE}"
             )
             self._refuse(claim, refusal)
@@ -276,68 +348,39 @@ class PodAllocator:
                 "allocate",
                 extra=kv(
                     result=claim.result,
-                    container=claim.candidate.name if claim.candidate else None,
+                    container=claim.name,
                     devices=len(device_ids),
                     took_ms=round(took_s * 1e3, 1),
                 ),
             )
 
-    # -- check -------------------------------------------------------------------------------------
-    def _check(
-        self, candidate: Candidate, ask: Ask, rules: AllocateRules, deadline: Deadline
-    ) -> None:
-        """Check the reservation against the container's own limits and the cards' live use."""
-        objection = self._terms.objection(candidate, ask, rules)
-        if objection is not None and self._identity.notice_ended(deadline):
-            objection = self._terms.objection(candidate, ask, rules)
-        if objection is not None:
-            raise GrantMismatch(sentence(candidate.name, objection, rules.vendor.meanings))
-
-    def _granted(self, candidate: Candidate, deadline: Deadline) -> Slice:
-        """What the container gets, once the parts of cards that it names exist.
-
-        Raises:
-            AllocationError: one of them can't be made.
-        """
-        granted = Slice(
-            pod_uid=candidate.pod.uid,
-            container=candidate.container,
-            grants=candidate.grants,
-            cards={card.uuid: card for card in self._resource.inventory.cards},
-        )
-        return self._maker.with_made(granted, candidate, deadline)
-
-    def _respond(
-        self, candidate: Candidate, granted: Slice, deadline: Deadline
-    ) -> ContainerResponse:
-        """The response, once the container's files are there.
-
-        Raises:
-            HamiError: it can't be limited, or the disk does not answer in time.
-        """
-        responder = self._owner.responder
-        response, warning = self._files.do(
-            lambda: (responder.respond(granted), responder.warning(granted)), deadline
-        )
-        if candidate.is_repeat:
-            return response
-        if warning:
-            self._writer.notify(candidate.pod, UNLIMITED_EVENT, warning)
-        return response
-
     def _refuse(self, claim: _Claim, error: HamiError) -> None:
-        """Note the refusal for the pod, unless the pod is unknown or was served before."""
-        candidate, entry = claim.candidate, claim.entry
-        name = candidate.name if candidate is not None else None
-        log.warning("allocate_refused", extra=kv(container=name, error=str(error)))
-        if entry is not None:
-            self._ledger.remove(*entry.key)
+        """Note the refusal for the pod, unless the pod is unknown or was served before.
+
+        kubelet fails a refused pod for good, so it is never a candidate again. The loop writes the
+        phase and frees the lock. Never raises or waits.
+        """
+        candidate, why = claim.candidate, str(error)
+        log.warning("allocate_refused", extra=kv(container=claim.name, error=why))
+        if claim.entry is not None:
+            self._ledger.remove(*claim.entry.key)
         if isinstance(error, NoPendingPod):
             for pod in error.candidates:
-                self._writer.notify(pod, REFUSED_EVENT, str(error))
-        if candidate is not None and not candidate.is_repeat:
-            self._identity.was_refused(candidate.pod)
-            self._terms.refuse(candidate.pod, str(error))
+                self._notify(pod, REFUSED_EVENT, why)
+        if candidate is None or candidate.is_repeat:
+            return
+        pod, refused = candidate.pod, self._cluster.refused
+        refused.pop(pod.uid, None)
+        refused[pod.uid] = self._terms.is_reserved
+        if len(refused) > MAX_REFUSED:
+            del refused[next(iter(refused))]
+        self._notify(pod, REFUSED_EVENT, why)
+        if self._terms.is_reserved:
+            self._locks.release(pod)
+            self._cluster.wake("phases")
+
+    def _notify(self, pod: Pod, reason: str, message: str) -> None:
+        self._cluster.notify(EventNote.about(pod, reason, message))
 
 
 def _has_its_files(answer: ContainerResponse) -> bool:
@@ -345,5 +388,5 @@ def _has_its_files(answer: ContainerResponse) -> bool:
     return all(Path(mount.host_path).exists() for mount in answer.mounts)
 
 
-def _name(claim: _Claim) -> str:
-    return f"{claim.candidate.name}: " if claim.candidate is not None else ""
+def _prefix(claim: _Claim) -> str:
+    return f"{claim.name}: " if claim.name else ""

@@ -9,10 +9,10 @@ from typing import Final
 from hami_node.clock import Deadline
 from hami_node.engine.card_rules import rules_of
 from hami_node.errors import AllocationError, RecordError
-from hami_node.model import Container, ContainerGrants, ContainerKind, Device, Uuid
+from hami_node.model import Container, ContainerGrants, ContainerKind, Uuid
+from hami_node.node.allocate.refusals import RECREATE
+from hami_node.node.allocate.terms import Candidate
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.identity.candidate import Candidate
-from hami_node.node.identity.refusals import RECREATE
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.record.bounded import BoundedWork
 from hami_node.vendors.on_node.answer import ContainerResponse, MadePart, Slice
@@ -43,7 +43,9 @@ class PartMaker:
         Raises:
             AllocationError: a part can't be made in time, or not at all.
         """
-        if not _names_parts(granted):
+        cards = [granted.cards.get(grant.uuid) for grant in granted.grants]
+        has_divided = any(card and rules_of(card.vendor).is_divided(card) for card in cards)
+        if not has_divided and all(grant.part is None for grant in granted.grants):
             return granted
         parts = self._owner.parts
         if parts is None:
@@ -65,18 +67,6 @@ class PartMaker:
         except AllocationError as e:
             raise AllocationError(f"{candidate.name}: {e}") from e
         return replace(granted, made=made)
-
-
-def _names_parts(granted: Slice) -> bool:
-    return any(
-        grant.part is not None
-        or ((card := granted.cards.get(grant.uuid)) is not None and _is_divided(card))
-        for grant in granted.grants
-    )
-
-
-def _is_divided(card: Device) -> bool:
-    return rules_of(card.vendor).is_divided(card)
 
 
 def _owner(candidate: Candidate) -> Container:

@@ -1,34 +1,46 @@
-"""On what terms a container is served: what it may ask, what it gets, what is written for it."""
+"""On what terms containers are served: what one may ask, what it gets, what stands against that.
+
+A resource has one of two, as long as the daemon lives. `Reserved`: a scheduler has reserved slices
+in the pod's annotations, and device IDs are only tokens. `Shares`: each device ID is a share of a
+card, so kubelet itself decides, and annotations say nothing.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final
 
-from hami_node.clock import Deadline
-from hami_node.engine.check import check_reservation, is_covered
+from hami_node.engine.card_rules import rules_of
+from hami_node.engine.check import check_fixed, check_reservation, is_covered
 from hami_node.engine.compat import Compat
 from hami_node.engine.objection import Objection
-from hami_node.engine.usage import DeviceUsage
+from hami_node.engine.resize import growth_objection, with_container
+from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.errors import GrantMismatch, WireError
-from hami_node.model import Ask, Device, Pod, Uuid
-from hami_node.node.allocate.approved import approved_grants
-from hami_node.node.allocate.pod_writer import PodWriter
-from hami_node.node.cards.preference import choose_ids
-from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.identity.candidate import Candidate
-from hami_node.node.identity.identity import Identity
-from hami_node.node.identity.init_borrowing import lenders, lent
-from hami_node.node.parts import NodeParts
+from hami_node.model import Ask, Container, ContainerGrants, ContainerKind, Device, Pod, Uuid
+from hami_node.node.allocate.refusals import RECREATE
+from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
+from hami_node.record.ledger import Entry, Source
+from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import asks_of, wishes_of
+from hami_node.wire import names
+from hami_node.wire.reservation import count_of
+from hami_node.wire.resize import decode_approval, decode_slot
+
+NOTHING_HELD: Final = HeldGrants()
+SERVED: Final = ("served",)
+"""In place of device IDs that are not known."""
+REST: Final = "the rest is held by containers that were served under other settings of this node"
+WHOLE_CARD: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateRules:
-    """The settings of an Allocate. They change with the configuration, all at once.
+class Rules:
+    """The settings of one call. They change with the configuration, all at once.
 
     Attributes:
         vendor: whose cards are asked for.
@@ -40,71 +52,194 @@ class AllocateRules:
     compat: Compat
 
 
-@dataclass(frozen=True, slots=True)
-class CardState:
-    """The cards of a resource, and what containers hold of all cards of this node."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A container that a call may be for.
 
-    parts: NodeParts
-    live: LiveUse
-    resource: NodeResource
+    Attributes:
+        held: what the pod's annotations hold of the vendor's cards.
+        lender: the container whose slot is used; its own name, or for an init container without
+            a slot that of an app container, whose reservation stays. "" when there is none;
+            `problem` is the reason then.
+        grants: what it gets.
+        entry: what is on record for it, where that is what it gets again.
+        is_repeat: the container was served before; it gets the same response again.
+        is_spent: it has started, or its slot is empty: a call can be for it only if no other
+            container waits.
+        problem: why this container can't be served, for messages; "" when it can.
+    """
 
-    def by_uuid(self) -> Mapping[Uuid, Device]:
-        """The cards that the resource offers."""
-        return {card.uuid: card for card in self.resource.inventory.cards}
+    pod: Pod
+    container: Container
+    held: HeldGrants
+    lender: str = ""
+    grants: ContainerGrants = ()
+    entry: Entry | None = None
+    is_repeat: bool = False
+    is_spent: bool = False
+    problem: str = ""
 
-    def usage(self, leave_out: str) -> Mapping[Uuid, DeviceUsage]:
-        """Of all cards, by the served containers of all pods but the one with this uid."""
-        return self.live.cards(self.parts.cards(), leave_out=leave_out)
+    @property
+    def name(self) -> str:
+        """`namespace/pod/container`, for messages."""
+        return f"{self.pod.key}/{self.container.name}"
+
+    @property
+    def is_borrowing(self) -> bool:
+        """True when the slot belongs to another container."""
+        return self.lender != self.container.name
 
 
-class Terms(Protocol):
-    """How the containers of one resource are served."""
+def repeat_of(pod: Pod, container: Container, held: HeldGrants, entry: Entry) -> Candidate:
+    """A container on record: whatever its annotations say, it gets the same again."""
+    why = entry.problem
+    return Candidate(
+        pod=pod,
+        container=container,
+        held=held,
+        lender=entry.lender,
+        grants=entry.grants,
+        entry=entry,
+        is_repeat=True,
+        is_spent=pod.has_started,
+        problem=why and f"the record of its grants can't be read ({why})",
+    )
 
-    def ask(self, candidate: Candidate, rules: AllocateRules) -> Ask:
+
+class Terms(ABC):
+    """How the containers of one resource are served.
+
+    Attributes:
+        vendor: whose cards they are, as its protocol was when the daemon started.
+        is_reserved: a reservation is emptied with the answer, and refused pods get the phase; the
+            node lock tells who is meant where kubelet's list can't be read.
+    """
+
+    is_reserved: bool
+
+    def __init__(
+        self,
+        parts: NodeParts,
+        cluster: ClusterParts,
+        resource: NodeResource,
+        vendor: VendorProtocol,
+    ) -> None:
+        """Serve containers that ask for this resource."""
+        self.vendor = vendor
+        self._parts, self._live, self._ledger = parts, cluster.live, cluster.ledger
+        self._resource = resource
+
+    # -- who may be meant --------------------------------------------------------------------------
+    @abstractmethod
+    def held_by(self, pod: Pod) -> HeldGrants:
+        """What the pod's annotations hold for it; never raises."""
+
+    @abstractmethod
+    def candidate(
+        self, pod: Pod, container: Container, held: HeldGrants, *, is_repeat: bool = False
+    ) -> Candidate:
+        """The container as one that a call may be for; `is_repeat`: it was served before."""
+
+    @abstractmethod
+    def is_final(self, entry: Entry, pod: Pod, held: HeldGrants, ids: frozenset[str]) -> bool:
+        """True where a container that kubelet lists without IDs gets again what is on record.
+
+        Args:
+            entry: what is on record for it.
+            pod: its pod.
+            held: what the pod's annotations hold.
+            ids: the device IDs of the call.
+        """
+
+    @abstractmethod
+    def served(self, pod: Pod, held: HeldGrants) -> Mapping[str, tuple[str, ...]]:
+        """Device IDs, or a stand-in, of the containers that were served, without kubelet's list."""
+
+    # -- what it gets ------------------------------------------------------------------------------
+    @abstractmethod
+    def ask(self, candidate: Candidate, rules: Rules) -> Ask:
         """What the container's own limits ask for.
 
         Raises:
             GrantMismatch: a limit has a value that can't be read or served.
         """
 
+    @abstractmethod
     def granted(self, candidate: Candidate, ask: Ask, device_ids: Sequence[str]) -> Candidate:
-        """The container with all that it is to be given.
+        """The container with all that it is to be given, if it was not served before.
 
         Raises:
             GrantMismatch: there is nothing to give it.
         """
 
-    def objection(self, candidate: Candidate, ask: Ask, rules: AllocateRules) -> Objection | None:
-        """Why it must not be given that now; None if it may."""
+    @abstractmethod
+    def objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
+        """Why it must not be given that, now or again; None if it may."""
 
-    def repeat_objection(self, candidate: Candidate, ask: Ask) -> Objection | None:
-        """Why a container that was served before must not be given the same again."""
+    def cards(self) -> Mapping[Uuid, Device]:
+        """The cards that the resource offers."""
+        return {card.uuid: card for card in self._resource.inventory.cards}
 
-    def prefer(
-        self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
-    ) -> list[str]:
-        """The device IDs that kubelet should take. Raises HamiError where that is unknown."""
-
-    def commit(self, candidate: Candidate, deadline: Deadline, limiter: str) -> None:
-        """Write down for others that it is served, and with which limiter; or else it isn't.
-
-        Raises:
-            GrantMismatch: the pod is no longer what it was.
-            KubeError: it can't be written in time.
-        """
-
-    def refuse(self, pod: Pod, why: str) -> None:
-        """Have the pod told about the refusal. Never raises or waits."""
+    def usage(self, pod: Pod) -> Mapping[Uuid, DeviceUsage]:
+        """Of all cards, by the served containers of all pods but this one."""
+        return self._live.cards(self._parts.cards(), leave_out=pod.uid)
 
 
-class ReservedTerms:
-    """A scheduler has reserved a slice in the pod's annotations, which is served as it stands."""
+class Reserved(Terms):
+    """The reservation is served as it stands."""
 
-    def __init__(self, state: CardState, identity: Identity, writer: PodWriter) -> None:
-        """Use these parts."""
-        self._state, self._identity, self._writer = state, identity, writer
+    is_reserved = True
 
-    def ask(self, candidate: Candidate, rules: AllocateRules) -> Ask:
+    def held_by(self, pod: Pod) -> HeldGrants:
+        """The reservation."""
+        return self.vendor.held_by(pod)
+
+    def candidate(
+        self, pod: Pod, container: Container, held: HeldGrants, *, is_repeat: bool = False
+    ) -> Candidate:
+        """With its own slot, or another container's."""
+        slots = held.slot_map
+        lender, problem, is_spent = "", held.problem, pod.has_started
+        if slots is not None and slots.grants_of(container.name) is not None:
+            lender = container.name
+            if not is_repeat and not slots.is_waiting(lender):
+                problem, is_spent = "its reservation was used up before", True
+        elif slots is not None and container.kind is ContainerKind.SIDECAR:
+            problem = (
+                "the scheduler reserved nothing for this sidecar, which runs beside the others: "
+                "move its limits to an app container, or use a scheduler that supports sidecars"
+            )
+        elif slots is not None:
+            count = count_of(container, self._resource.name)
+            lender = next(iter(lenders(held.by_container, pod, count)), "")
+            if not lender:
+                problem = f"no reservation of {count} cards is left for this container"
+        return Candidate(
+            pod=pod,
+            container=container,
+            held=held,
+            lender=lender,
+            grants=held.by_container.get(lender, ()),
+            is_repeat=is_repeat,
+            is_spent=is_spent,
+            problem=problem,
+        )
+
+    def is_final(self, entry: Entry, pod: Pod, held: HeldGrants, ids: frozenset[str]) -> bool:
+        """Once its slot is used up. Of what others served only a pod that runs is believed."""
+        del ids
+        is_sure = entry.source is Source.SERVED or pod.has_started
+        return is_sure and not held.is_waiting(entry.container)
+
+    def served(self, pod: Pod, held: HeldGrants) -> Mapping[str, tuple[str, ...]]:
+        """Those whose slot is used up."""
+        del pod
+        slots = held.slot_map
+        if slots is None:
+            return {}
+        return {name: SERVED for name in slots.granted if not slots.is_waiting(name)}
+
+    def ask(self, candidate: Candidate, rules: Rules) -> Ask:
         """Amounts by the container's limits, and the defaults for what it leaves out."""
         try:
             asks = asks_of(candidate.container, rules.vendors)
@@ -120,50 +255,176 @@ class ReservedTerms:
         del device_ids
         if candidate.is_repeat or not candidate.is_borrowing:
             return candidate
-        held = candidate.held.by_container
-        cards = self._state.by_uuid()
+        held, cards = candidate.held.by_container, self.cards()
         for lender in lenders(held, candidate.pod, ask.count):
             loan = lent(held[lender], ask, cards)
             if loan is not None:
-                return replace(candidate, lender=lender, loan=loan)
+                return replace(candidate, lender=lender, grants=loan)
         raise GrantMismatch(
             f"{candidate.name}: the scheduler reserved nothing for this init container, and no app "
             f"container's reservation covers what it asks for: ask for no more than the app "
             "containers do, then delete and recreate the pod"
         )
 
-    def objection(self, candidate: Candidate, ask: Ask, rules: AllocateRules) -> Objection | None:
-        """The reservation against the container's own limits and the cards' live use."""
-        pod = candidate.pod
-        return check_reservation(
-            self._state.usage(pod.uid),
-            candidate.grants,
-            ask,
-            wishes_of(pod.annotations, rules.vendors),
-            rules.compat,
-            own=self._state.live.of_pod(pod, rules.vendor),
+    def objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
+        """The reservation against the container's own limits and the cards' live use.
+
+        What was served before is no more than its limits ask for, or was approved, whatever the
+        annotations say now.
+        """
+        pod, usage = candidate.pod, self.usage(candidate.pod)
+        own = self._live.of_pod(pod, self.vendor)
+        if candidate.is_repeat:
+            approved = approved_grants(self.vendor, candidate, usage, own)
+            return is_covered(usage, candidate.grants, ask, approved)
+        wishes = wishes_of(pod.annotations, rules.vendors)
+        return check_reservation(usage, candidate.grants, ask, wishes, rules.compat, own=own)
+
+
+class Shares(Terms):
+    """No scheduler has reserved anything, and nothing is written to the pod but Events."""
+
+    is_reserved = False
+
+    def held_by(self, pod: Pod) -> HeldGrants:
+        """Nothing."""
+        del pod
+        return NOTHING_HELD
+
+    def candidate(
+        self, pod: Pod, container: Container, held: HeldGrants, *, is_repeat: bool = False
+    ) -> Candidate:
+        """Its grants follow from the call's IDs."""
+        return Candidate(
+            pod=pod,
+            container=container,
+            held=held,
+            lender=container.name,
+            is_repeat=is_repeat,
+            is_spent=pod.has_started,
         )
 
-    def repeat_objection(self, candidate: Candidate, ask: Ask) -> Objection | None:
-        """No more than its limits ask for, or was approved, whatever the annotations say now."""
-        usage = self._state.usage(candidate.pod.uid)
-        own = self._state.live.of_pod(candidate.pod, candidate.vendor)
-        return is_covered(usage, candidate.grants, ask, approved_grants(candidate, usage, own))
+    def is_final(self, entry: Entry, pod: Pod, held: HeldGrants, ids: frozenset[str]) -> bool:
+        """With the same IDs; with others only where it may run with what it was given.
 
-    def prefer(
-        self, available: Sequence[str], must: Sequence[str], size: int, deadline: Deadline
-    ) -> list[str]:
-        """IDs on the reserved cards first, so that kubelet, scheduler and container agree."""
-        grants = self._identity.find_next(size, must, deadline).grants
-        reserved = [grant.uuid for grant in grants]
-        return choose_ids(
-            available, must, size, reserved=reserved, choice=self._state.resource.choice()
-        )
+        An answer that kubelet never received was for IDs that it may give to others now.
+        """
+        del held
+        return pod.has_started or frozenset(entry.device_ids) == ids
 
-    def commit(self, candidate: Candidate, deadline: Deadline, limiter: str) -> None:
-        """Empty its slot in the annotations."""
-        self._writer.commit(candidate, deadline, limiter)
+    def served(self, pod: Pod, held: HeldGrants) -> Mapping[str, tuple[str, ...]]:
+        """Those on record."""
+        del held
+        return {
+            entry.container: entry.device_ids or SERVED
+            for entry in self._ledger.of_pod(pod.uid)
+            if entry.resource == self._resource.name
+        }
 
-    def refuse(self, pod: Pod, why: str) -> None:
-        """The phase, the lock and an Event."""
-        self._writer.fail(pod, why)
+    def ask(self, candidate: Candidate, rules: Rules) -> Ask:
+        """A number of shares, and nothing of the vendor's beside them."""
+        container, resource = candidate.container, self._resource.name
+        try:
+            self.vendor.refuse_beside(container, resource)
+        except WireError as e:
+            raise GrantMismatch(f"{candidate.name}: {e}") from e
+        return Ask(vendor=rules.vendor.cards, count=count_of(container, resource))
+
+    def granted(self, candidate: Candidate, ask: Ask, device_ids: Sequence[str]) -> Candidate:
+        """The shares that the IDs name; those of one card add up to one grant."""
+        if candidate.entry is not None:
+            return candidate
+        resource, cards = self._resource.name, self.cards()
+        known = {name for card in cards.values() for name in card.device_ids}
+        unknown = sorted(set(device_ids) - known)
+        if unknown or len(set(device_ids)) != ask.count:
+            shown = (
+                f"no shares of this node's cards: {unknown[0]}" if unknown else "too few or many"
+            )
+            raise GrantMismatch(
+                f"{candidate.name}: kubelet names {len(device_ids)} devices of {resource}, "
+                f"{shown} (the container asks for {ask.count}): {RECREATE}"
+            )
+        try:
+            grants = self.vendor.fixed_grants(resource, device_ids, cards)
+        except WireError as e:
+            raise GrantMismatch(f"{candidate.name}: {e}: {RECREATE}") from e
+        return replace(candidate, grants=grants)
+
+    def objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
+        """The cards' health and live use. kubelet has counted the shares, but not other holders.
+
+        What was given before is on record, or follows from the IDs that kubelet lists for it.
+        """
+        if candidate.is_repeat:
+            return None
+        own = self._live.of_pod(candidate.pod, self.vendor)
+        usage = self.usage(candidate.pod)
+        found = check_fixed(usage, candidate.grants, ask, rules.compat, own=own)
+        if found is None or found.amounts is None:
+            return found
+        return replace(found, detail=found.detail or REST)
+
+
+# -- init containers that a scheduler left out (2.4 to 2.8) ----------------------------------------
+def lenders(held: Mapping[str, ContainerGrants], pod: Pod, count: int) -> tuple[str, ...]:
+    """App containers with a reservation of as many cards, in the pod's order.
+
+    An init container runs before them and ends before they start, so the reservation stays for its
+    owner. It gets what its own limits ask for, and no more, but for parts of divided cards.
+    """
+    return tuple(
+        container.name
+        for container in pod.containers
+        if container.kind is ContainerKind.APP and len(held.get(container.name, ())) == count
+    )
+
+
+def lent(grants: ContainerGrants, ask: Ask, cards: Mapping[Uuid, Device]) -> ContainerGrants | None:
+    """What the ask takes of these grants; None if any of them does not cover it.
+
+    A grant of 0 has no limit: it covers everything. A part of a divided card is lent as a whole.
+    """
+    loan = []
+    for grant in grants:
+        card = cards.get(grant.uuid)
+        if card is None:
+            return None
+        memory, cores = ask.memory_mib_on(card.memory_mib), min(ask.cores, WHOLE_CARD)
+        if 0 < grant.memory_mib < memory or 0 < grant.cores < cores:
+            return None
+        is_part = rules_of(card.vendor).is_divided(card)
+        loan.append(grant if is_part else replace(grant, memory_mib=memory, cores=cores))
+    return tuple(loan)
+
+
+# -- containers that were resized ------------------------------------------------------------------
+def approved_grants(
+    vendor: VendorProtocol,
+    candidate: Candidate,
+    cards: Mapping[Uuid, DeviceUsage],
+    own: PodGrants,
+) -> ContainerGrants:
+    """What the container was resized to; () for one that was not.
+
+    The ledger's note is the proof. Where the ledger was lost, the pod's approval is one as far as
+    the cards have room beside what others hold: it may be forged.
+
+    Args:
+        vendor: whose cards it has.
+        candidate: the container.
+        cards: with what the containers of other pods hold.
+        own: what those of its pod hold.
+    """
+    if candidate.entry is not None and candidate.entry.resize is not None:
+        return candidate.grants
+    pod = candidate.pod
+    approval = decode_approval(pod.annotations.get(names.POD_RESIZE_APPROVED, ""), pod.uid)
+    text = "" if approval is None else approval.grants.get(candidate.container.name, "")
+    try:
+        grants = decode_slot(text, names.POD_RESIZE_APPROVED, vendor.cards)
+    except WireError:
+        return ()
+    nothing = PodGrants(containers=((),))
+    held = with_container(own, pod.containers.index(candidate.container), grants)
+    return () if growth_objection(cards, nothing, held) is not None else grants

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hami_node.errors import KubeError, KubeletError, NotFound
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
 MAX_ASKED: Final = 8
-"""Pods that are read from the API server in one pass."""
+"""Pods that are read from the API server at once."""
 
 
 class Settler:
@@ -66,20 +66,22 @@ class Settler:
             log.debug("not_settled", extra=kv(error=str(e)))
             return has_changed
         unsure = [one for one in self._live.unlisted() if one.pod_uid in missing]
-        for one in unsure[:MAX_ASKED]:
-            has_changed = self._ask(one) or has_changed
-        return has_changed
+        return notice_ended(self._live, self._kube, unsure) or has_changed
 
-    def _ask(self, one: Entry) -> bool:
-        """Read the pod of an entry; True if it has ended."""
+
+def notice_ended(live: LiveUse, kube: Kube, holders: Sequence[Entry]) -> bool:
+    """Ask the API server about the pods of these entries; True if any of them has ended."""
+    found = False
+    for one in holders[:MAX_ASKED]:
         try:
-            now = self._kube.read_pod(one.namespace, one.pod)
+            now = kube.read_pod(one.namespace, one.pod)
         except NotFound:
             now = None
         except KubeError as e:
-            log.debug("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
-            return False
-        return self._live.ended_as(one, now)
+            log.warning("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
+            continue
+        found = live.ended_as(one, now) or found
+    return found
 
 
 def complete_record(

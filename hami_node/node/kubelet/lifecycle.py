@@ -103,7 +103,6 @@ class Lifecycle:
         make_plugin: Callable[[], DevicePlugin],
         clock: Clock,
         stop: threading.Event,
-        on_registered: Callable[[float], None] = lambda _: None,
         on_failed: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Wire the parts; nothing starts.
@@ -114,7 +113,6 @@ class Lifecycle:
             make_plugin: a fresh servicer for each registration.
             clock: measures registrations.
             stop: ends `run`.
-            on_registered: called with the seconds that a registration took.
             on_failed: called with the reason why a registration failed.
         """
         self._dir = plugin_dir
@@ -122,7 +120,6 @@ class Lifecycle:
         self._make_plugin = make_plugin
         self._clock = clock
         self._stop = stop
-        self._on_registered = on_registered
         self._on_failed = on_failed
         self._wake = threading.Event()
         self._restart = threading.Event()
@@ -204,7 +201,6 @@ class Lifecycle:
             raise
         took_s = self._clock.monotonic() - began
         self.registrations += 1
-        self._on_registered(took_s)
         log.info(
             "kubelet_registered",
             extra=kv(resource=self._resource, socket=new.path.name, took_ms=round(took_s * 1e3, 1)),

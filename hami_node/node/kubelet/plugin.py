@@ -41,9 +41,6 @@ class Allocator(Protocol):
     ) -> list[str]:
         """The device IDs that kubelet should take. Raises HamiError where that is unknown."""
 
-    def renew(self) -> None:
-        """We have registered again: kubelet may be another one than before."""
-
 
 class AllocatorSlot:
     """Holds the allocator once it is ready, and gives each call its deadline."""
@@ -61,11 +58,6 @@ class AllocatorSlot:
         """From now on calls are answered."""
         self._allocator = allocator
         self._ready.set()
-
-    def renew(self) -> None:
-        """We have registered again."""
-        if self._allocator is not None:
-            self._allocator.renew()
 
     def deadline(self) -> Deadline:
         """The deadline of a call that begins now."""

@@ -7,8 +7,7 @@ import pytest
 from hami_node.engine.check import is_covered
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import Ask, Grant
-from hami_node.node.allocate.approved import approved_grants
-from hami_node.node.identity.candidate import Candidate, repeat_of
+from hami_node.node.allocate.terms import Candidate, approved_grants, repeat_of
 from hami_node.record.ledger import ResizeNote
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
@@ -34,7 +33,7 @@ def candidate(
     pod = decode_pod(pod_body("p", [Box(memory_mib=1000, cores=10)], notes, phase="Running"))
     protocol = nvidia_protocol()
     entry = an_entry("p", grants=held, resize=note)
-    return repeat_of(protocol, pod, pod.containers[0], protocol.held_by(pod), entry)
+    return repeat_of(pod, pod.containers[0], protocol.held_by(pod), entry)
 
 
 def is_refused(asked: Candidate, used_mib: int = 0, beside_mib: int = 0) -> bool:
@@ -42,7 +41,7 @@ def is_refused(asked: Candidate, used_mib: int = 0, beside_mib: int = 0) -> bool
     cards = {uuid(0): DeviceUsage(device=card(0), memory_used_mib=used_mib)}
     beside = Grant(uuid=uuid(0), vendor=NVIDIA, memory_mib=beside_mib, cores=1)
     own = PodGrants(containers=(asked.grants, (beside,) if beside_mib else ()))
-    approved = approved_grants(asked, cards, own)
+    approved = approved_grants(nvidia_protocol(), asked, cards, own)
     return is_covered(cards, asked.grants, ASK, approved) is not None
 
 

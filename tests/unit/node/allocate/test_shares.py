@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hami_node.engine.ranking import BINPACK
 from hami_node.model import Uuid
-from hami_node.node.allocate.shares import fullest_first
 from hami_node.node.cards.preference import CardChoice, choose_ids
 from tests.fakes.cards import card
 
@@ -39,5 +39,5 @@ def test_spread_over_cards_the_fullest_first(
     available: tuple[str, ...], must: tuple[str, ...], size: int, wanted: list[str]
 ) -> None:
     cards = tuple(card(at, uuid=Uuid(uuid), slots=4) for at, uuid in enumerate("abc"))
-    choice = fullest_first(CardChoice(cards=cards, policy="spread"))
+    choice = CardChoice(cards=cards, policy=BINPACK)
     assert choose_ids(available, must, size, choice=choice) == wanted

@@ -29,9 +29,6 @@ class Fails:
     def prefer(self, available: object, must: object, size: int, deadline: Deadline) -> list[str]:
         raise self.error
 
-    def renew(self) -> None:
-        """Nothing is remembered."""
-
 
 @pytest.mark.parametrize(
     "error", [NoPendingPod("who?"), RuntimeError("a bug")], ids=["unknown", "broken"]

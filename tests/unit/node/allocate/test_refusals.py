@@ -6,7 +6,7 @@ import pytest
 
 from hami_node.engine.filters import Reason
 from hami_node.engine.objection import Amounts, Doubt, Objection
-from hami_node.node.identity.refusals import RECREATE, sentence
+from hami_node.node.allocate.refusals import RECREATE, sentence
 from hami_node.vendors.neuron.cards import NeuronDoubt
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia.cards import MigDoubt, MigReason

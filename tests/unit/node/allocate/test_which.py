@@ -3,14 +3,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hami_node.errors import KubeError, KubeletError, NoPendingPod
 from hami_node.model import ContainerKind, Pod
+from hami_node.node.allocate.terms import Reserved
+from hami_node.node.allocate.which import Identity
 from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.identity.identity import Identity
+from hami_node.node.holdings.settler import notice_ended
 from hami_node.ports import HeldContainer
 from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -72,7 +74,9 @@ def identity_of(
     shared: Any = SimpleNamespace(
         live=live, ledger=ledger, kube=cluster, kubelet=resources, refused={}
     )
-    return Identity(shared, VENDOR, GPU, node_name=NODE, lock_owner=lambda _: lock_owner)
+    resource: Any = SimpleNamespace(name=GPU)
+    terms = Reserved(cast(Any, None), shared, resource, VENDOR)
+    return Identity(shared, terms, GPU, node_name=NODE, lock_owner=lambda _: lock_owner)
 
 
 def identity(
@@ -326,8 +330,10 @@ def test_find_new_pod_behind_one_of_the_same_name_that_asks_for_nothing() -> Non
 def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_noticed: bool) -> None:
     holder = served(waiting("old", phase="Running"))
     cluster = FakeCluster(holder, waiting())
-    found = identity(cluster, FakeResources(*held("p", main=NONE)), an_entry("old"))
-    found.find(("x-1",), soon())
+    ledger = a_ledger(an_entry("old"))
+    live = live_use(cluster, ledger=ledger)
+    resources = FakeResources(*held("p", main=NONE))
+    identity_of(cluster, resources, live, ledger).find(("x-1",), soon())
     key = (holder.namespace, holder.name)
     if change == "deleted":
         del cluster.actual[key]
@@ -337,7 +343,7 @@ def test_holder_that_kubelet_does_not_list_is_asked_about(change: str, is_notice
         cluster.actual[key] = replace(holder, uid="uid-of-another")
     elif change == "unreadable":
         cluster.fail_next(KubeError("no answer", 500))
-    assert found.notice_ended(soon()) is is_noticed
+    assert notice_ended(live, cluster, live.unlisted()) is is_noticed
     assert cluster.reads[-1] == "default/old"
 
 
@@ -369,7 +375,6 @@ def calls_for_the_next(served: int) -> int:
         live.of_pod(candidate.pod, VENDOR)
         sys.setprofile(None)
         assert candidate.container.name == f"i{at + 1}"
-        found.was_answered(candidate)
     return calls
 
 

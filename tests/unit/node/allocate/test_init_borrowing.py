@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import ContainerKind
-from hami_node.node.identity.init_borrowing import lenders, lent
+from hami_node.node.allocate.terms import lenders, lent
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Generation, Part, reserved_pod
 from tests.unit.node.holdings.uses import CARDS, VENDOR

@@ -1,1 +1,0 @@
-"""Which container a call of kubelet is for."""
