@@ -7,7 +7,6 @@ card, so kubelet itself decides, and annotations say nothing.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -106,16 +105,12 @@ def repeat_of(pod: Pod, container: Container, held: HeldGrants, entry: Entry) ->
     )
 
 
-class Terms(ABC):
-    """How the containers of one resource are served.
+class _Terms:
+    """What both have in common.
 
     Attributes:
         vendor: whose cards they are, as its protocol was when the daemon started.
-        is_reserved: a reservation is emptied with the answer, and refused pods get the phase; the
-            node lock tells who is meant where kubelet's list can't be read.
     """
-
-    is_reserved: bool
 
     def __init__(
         self,
@@ -129,53 +124,6 @@ class Terms(ABC):
         self._parts, self._live, self._ledger = parts, cluster.live, cluster.ledger
         self._resource = resource
 
-    # -- who may be meant --------------------------------------------------------------------------
-    @abstractmethod
-    def held_by(self, pod: Pod) -> HeldGrants:
-        """What the pod's annotations hold for it; never raises."""
-
-    @abstractmethod
-    def candidate(
-        self, pod: Pod, container: Container, held: HeldGrants, *, is_repeat: bool = False
-    ) -> Candidate:
-        """The container as one that a call may be for; `is_repeat`: it was served before."""
-
-    @abstractmethod
-    def is_final(self, entry: Entry, pod: Pod, held: HeldGrants, ids: frozenset[str]) -> bool:
-        """True where a container that kubelet lists without IDs gets again what is on record.
-
-        Args:
-            entry: what is on record for it.
-            pod: its pod.
-            held: what the pod's annotations hold.
-            ids: the device IDs of the call.
-        """
-
-    @abstractmethod
-    def served(self, pod: Pod, held: HeldGrants) -> Mapping[str, tuple[str, ...]]:
-        """Device IDs, or a stand-in, of the containers that were served, without kubelet's list."""
-
-    # -- what it gets ------------------------------------------------------------------------------
-    @abstractmethod
-    def ask(self, candidate: Candidate, rules: Rules) -> Ask:
-        """What the container's own limits ask for.
-
-        Raises:
-            GrantMismatch: a limit has a value that can't be read or served.
-        """
-
-    @abstractmethod
-    def granted(self, candidate: Candidate, ask: Ask, device_ids: Sequence[str]) -> Candidate:
-        """The container with all that it is to be given, if it was not served before.
-
-        Raises:
-            GrantMismatch: there is nothing to give it.
-        """
-
-    @abstractmethod
-    def objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
-        """Why it must not be given that, now or again; None if it may."""
-
     def cards(self) -> Mapping[Uuid, Device]:
         """The cards that the resource offers."""
         return {card.uuid: card for card in self._resource.inventory.cards}
@@ -185,19 +133,26 @@ class Terms(ABC):
         return self._live.cards(self._parts.cards(), leave_out=pod.uid)
 
 
-class Reserved(Terms):
-    """The reservation is served as it stands."""
+class Reserved(_Terms):
+    """The reservation is served as it stands.
+
+    It is emptied with the answer, and refused pods get the phase; the node lock tells who is meant
+    where kubelet's list can't be read.
+    """
 
     is_reserved = True
 
     def held_by(self, pod: Pod) -> HeldGrants:
-        """The reservation."""
+        """What the pod's annotations hold for it: the reservation. Never raises."""
         return self.vendor.held_by(pod)
 
     def candidate(
         self, pod: Pod, container: Container, held: HeldGrants, *, is_repeat: bool = False
     ) -> Candidate:
-        """With its own slot, or another container's."""
+        """The container as one that a call may be for, with its own slot or another container's.
+
+        `is_repeat`: it was served before.
+        """
         slots = held.slot_map
         lender, problem, is_spent = "", held.problem, pod.has_started
         if slots is not None and slots.grants_of(container.name) is not None:
@@ -226,13 +181,16 @@ class Reserved(Terms):
         )
 
     def is_final(self, entry: Entry, pod: Pod, held: HeldGrants, ids: frozenset[str]) -> bool:
-        """Once its slot is used up. Of what others served only a pod that runs is believed."""
+        """True where a container that kubelet lists without IDs gets again what is on record.
+
+        Once its slot is used up. Of what others served only a pod that runs is believed.
+        """
         del ids
         is_sure = entry.source is Source.SERVED or pod.has_started
         return is_sure and not held.is_waiting(entry.container)
 
     def served(self, pod: Pod, held: HeldGrants) -> Mapping[str, tuple[str, ...]]:
-        """Those whose slot is used up."""
+        """A stand-in for the IDs of served containers, without kubelet's list: by used up slots."""
         del pod
         slots = held.slot_map
         if slots is None:
@@ -240,7 +198,11 @@ class Reserved(Terms):
         return {name: SERVED for name in slots.granted if not slots.is_waiting(name)}
 
     def ask(self, candidate: Candidate, rules: Rules) -> Ask:
-        """Amounts by the container's limits, and the defaults for what it leaves out."""
+        """What the container's own limits ask for, and the defaults for what they leave out.
+
+        Raises:
+            GrantMismatch: a limit has a value that can't be read or served.
+        """
         try:
             asks = asks_of(candidate.container, rules.vendors)
         except WireError as e:
@@ -251,7 +213,11 @@ class Reserved(Terms):
         raise GrantMismatch(f"{candidate.name}: it asks for no {rules.vendor.counted[0]}")
 
     def granted(self, candidate: Candidate, ask: Ask, device_ids: Sequence[str]) -> Candidate:
-        """The reservation; for an init container without one what it borrows of an app's."""
+        """With all that it gets: for an init container without a slot what it borrows of an app's.
+
+        Raises:
+            GrantMismatch: there is nothing to give it.
+        """
         del device_ids
         if candidate.is_repeat or not candidate.is_borrowing:
             return candidate
@@ -267,7 +233,7 @@ class Reserved(Terms):
         )
 
     def objection(self, candidate: Candidate, ask: Ask, rules: Rules) -> Objection | None:
-        """The reservation against the container's own limits and the cards' live use.
+        """Why it must not be given that, now or again: its own limits, and the cards' live use.
 
         What was served before is no more than its limits ask for, or was approved, whatever the
         annotations say now.
@@ -281,7 +247,7 @@ class Reserved(Terms):
         return check_reservation(usage, candidate.grants, ask, wishes, rules.compat, own=own)
 
 
-class Shares(Terms):
+class Shares(_Terms):
     """No scheduler has reserved anything, and nothing is written to the pod but Events."""
 
     is_reserved = False
@@ -364,6 +330,9 @@ class Shares(Terms):
         if found is None or found.amounts is None:
             return found
         return replace(found, detail=found.detail or REST)
+
+
+Terms = Reserved | Shares
 
 
 # -- init containers that a scheduler left out (2.4 to 2.8) ----------------------------------------
