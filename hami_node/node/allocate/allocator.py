@@ -50,7 +50,6 @@ from hami_node.record.bounded import BoundedWork
 from hami_node.record.ledger import Entry
 from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.spec import protocol_of, protocols_of
-from hami_node.wire import names
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +102,7 @@ class PodAllocator:
             node_name=settings.node_name,
             lock_owner=locks.owner_now,
         )
-        self._writer = PodWriter(cluster, vendor)
+        self._writer = PodWriter(cluster, vendor, locks)
         self._files = BoundedWork(FILES_S, f"the folder with the files for {resource.name}")
         self._maker = PartMaker(owner, resource.name, cluster.live)
 
@@ -184,7 +183,8 @@ class PodAllocator:
             self._ledger.put(entry, deadline)
             claim.entry = entry
             if self._terms.is_reserved:
-                self._commit(candidate, granted, response, deadline)
+                limiter = response.limiter_version
+                self._writer.commit(candidate, granted.made, limiter, deadline)
             claim.result = "ok"
         return response
 
@@ -293,27 +293,6 @@ class PodAllocator:
             is_aligned=self._resource.is_aligned(),
             time_s=self._clock.now(),
         )
-
-    def _commit(
-        self,
-        candidate: Candidate,
-        granted: Slice,
-        response: ContainerResponse,
-        deadline: Deadline,
-    ) -> None:
-        """Write down for others that it is served; after the last one the lock can go.
-
-        Raises:
-            GrantMismatch: the pod is no longer what it was.
-            KubeError: it can't be written in time.
-        """
-        limiter = response.limiter_version
-        pod = self._writer.commit(candidate, granted.made, limiter, deadline)
-        if pod is None:
-            return
-        self._cluster.live.patched(pod)
-        if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
-            self._locks.release(pod)
 
     # -- refusals ----------------------------------------------------------------------------------
     @contextmanager

@@ -9,6 +9,7 @@ from typing import Final
 from hami_node.clock import Deadline
 from hami_node.errors import Conflict, GrantMismatch, KubeError
 from hami_node.model import Pod
+from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.phases import phase_set
 from hami_node.node.allocate.refusals import RECREATE
 from hami_node.node.allocate.terms import Candidate
@@ -32,19 +33,17 @@ Made = Sequence[MadePart | None]
 class PodWriter:
     """Empties slots of one vendor's reservations."""
 
-    def __init__(self, cluster: ClusterParts, vendor: VendorProtocol) -> None:
-        """Write through the cluster's client."""
+    def __init__(self, cluster: ClusterParts, vendor: VendorProtocol, locks: LockKeeper) -> None:
+        """Write through the cluster's client; `locks` frees the node's lock."""
         self._cluster, self._kube, self._vendor = cluster, cluster.kube, vendor
-        self._keys = vendor.keys.grants
+        self._keys, self._locks = vendor.keys.grants, locks
 
-    def commit(
-        self, candidate: Candidate, made: Made, limiter: str, deadline: Deadline
-    ) -> Pod | None:
-        """Empty the served slot, and with the last one set the phase; the pod as it is then.
+    def commit(self, candidate: Candidate, made: Made, limiter: str, deadline: Deadline) -> None:
+        """Empty the served slot, and with the last one set the phase; then the lock can go.
 
         The patch checks that the reservation is still the one that was read: without it nothing
         may be served. It also notes the version of what limits the container. Borrowing writes
-        nothing that would fail if the pod had changed, so there the pod is read: None is returned.
+        nothing that would fail if the pod had changed, so there the pod is read.
 
         Raises:
             GrantMismatch: the reservation or the pod is no longer what it was.
@@ -52,7 +51,7 @@ class PodWriter:
         """
         if candidate.is_borrowing:
             self._tried(lambda kube, _: self._confirmed(candidate, kube), deadline)
-            return None
+            return
 
         def patched(kube: DaemonKube, is_unclear: bool) -> Pod:
             now = self._read_again(candidate, kube) if is_unclear else candidate
@@ -65,7 +64,9 @@ class PodWriter:
                 f"{candidate.name}: its pod is {pod.phase} already, so this call is not for "
                 f"it: {RECREATE}"
             )
-        return pod
+        self._cluster.live.patched(pod)
+        if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
+            self._locks.release(pod)
 
     def _tried(self, attempt: Callable[[DaemonKube, bool], Pod], deadline: Deadline) -> Pod:
         """Until it is clear whether it was done; the later attempts are told that it is unclear."""

@@ -402,7 +402,7 @@ def only_candidate(found: Sequence[Candidate], count: int, resource: str) -> Can
     """The candidate that the call is for, distinguished by counts if necessary.
 
     Raises:
-        NoPendingPod: there is none, or several are possible; the text names them.
+        NoPendingPod: several are possible, or none; the text names them.
     """
     if len(found) == 1:
         candidate = found[0]
@@ -419,8 +419,6 @@ def only_candidate(found: Sequence[Candidate], count: int, resource: str) -> Can
     if len(matching) == 1:
         # The others ask for other numbers of devices: the call can't be for them.
         return matching[0]
-    if not found:
-        raise NoPendingPod(f"no pod waits for {count} {resource} here: delete and recreate the pod")
     listed = ", ".join(sorted(candidate.name for candidate in found))
     raise NoPendingPod(
         f"{len(found)} containers could be meant ({listed}) and hami-node does not guess: "

@@ -15,7 +15,6 @@ from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
 from hami_node.model import ContainerKind, Device, Uuid, own_ids
 from hami_node.node.holdings.live_use import LiveUse, held_by
-from hami_node.node.resource import NodeResource
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.record.ledger import Entry, Ledger
 from hami_node.vendors.protocol import VendorProtocol
@@ -37,22 +36,14 @@ class Room:
         `on_lost` is called with what is on record, and with device IDs in it that are offered no
         more, by resource.
         """
-        self._on_lost = on_lost
+        self._on_lost, self._ledger, self._live = on_lost, ledger, live
         self._vendor_cards, self._vendors = tuple(vendor_cards), tuple(vendors)
-        self._ledger, self._live = ledger, live
         self._fixed = tuple(
-            resource
-            for owner in self._vendor_cards
+            (resource, vendor)
+            for owner, vendor in zip(vendor_cards, vendors, strict=True)
             for resource in owner.resources
-            if self._is_fixed(resource)
+            if vendor.is_fixed(resource.name)
         )
-
-    def _is_fixed(self, resource: NodeResource) -> bool:
-        return any(vendor.is_fixed(resource.name) for vendor in self._vendors)
-
-    def _vendor_of(self, resource: NodeResource) -> VendorProtocol:
-        owners = zip(self._vendor_cards, self._vendors, strict=True)
-        return next(vendor for owner, vendor in owners if resource in owner.resources)
 
     def close_full(self) -> None:
         """Let kubelet hand out no fixed share that its card has no room for."""
@@ -60,16 +51,11 @@ class Room:
             return
         entries, usage = self._ledger.entries(), self._usage()
         lost: dict[str, frozenset[str]] = {}
-        for resource in self._fixed:
-            held = frozenset(
-                name
-                for entry in entries
-                if entry.resource == resource.name
-                for name in entry.device_ids
-            )
+        for resource, vendor in self._fixed:
+            own = [entry for entry in entries if entry.resource == resource.name]
+            held = frozenset(name for entry in own for name in entry.device_ids)
             inventory = resource.inventory
             if resource.served.has_own_ids:
-                vendor = self._vendor_of(resource)
                 inventory.close_ids(taken_ids(inventory.cards, usage, held, vendor, resource.name))
                 lost[resource.name] = held.difference(own_ids(inventory.cards))
                 inventory.lose_ids(lost[resource.name])
@@ -81,7 +67,7 @@ class Room:
         """What is taken of cards in fixed shares; their slots are shares that nobody gets now."""
         usage = self._usage()
         found: dict[Uuid, DeviceUsage] = {}
-        for resource in self._fixed:
+        for resource, _ in self._fixed:
             for card in resource.inventory.cards:
                 use = usage.get(card.uuid)
                 if use is not None and not resource.served.has_own_ids:
@@ -100,7 +86,8 @@ class Room:
         Of a divided card the parts that exist say what is left.
         """
         cards = owner.cards()
-        if all(map(self._is_fixed, owner.resources)):
+        fixed = [resource for resource, _ in self._fixed]
+        if all(resource in fixed for resource in owner.resources):
             return cards
         whole = tuple(card for card in cards if not rules_of(card.vendor).is_divided(card))
         return without(cards, fixed_use(self._ledger.entries(), self._vendors, whole))
