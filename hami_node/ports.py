@@ -316,6 +316,11 @@ class HeldContainer:
     container: str
     device_ids: Mapping[str, tuple[str, ...]]
 
+    @property
+    def pod_key(self) -> str:
+        """`namespace/pod`: the list names no uid."""
+        return f"{self.namespace}/{self.pod}"
+
 
 class PodResources(Protocol):
     """kubelet's own record of who holds which device IDs."""

@@ -44,14 +44,12 @@ MAX_PODS: Final = 3
 MAX_NAMED: Final = 5
 MAX_ID_CHARS: Final = 80
 
-_Name = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
     """A device ID that kubelet lists, and the container that has it."""
 
-    pod: _Name
+    pod: str
     container: str
     resource: str
     device_id: str
@@ -59,7 +57,7 @@ class _Listed:
     @property
     def name(self) -> str:
         """`namespace/pod/container`, for people."""
-        return "/".join((*self.pod, self.container))
+        return f"{self.pod}/{self.container}"
 
 
 @dataclass(slots=True)
@@ -114,7 +112,7 @@ class Strangers:
         """Nothing has been looked at yet."""
         self._parts, self._cluster = parts, cluster
         self._lock, self._auditing = threading.Lock(), threading.Lock()
-        self._holders: dict[_Name, _Holder] = {}
+        self._holders: dict[str, _Holder] = {}
         self._reasons: Mapping[Uuid, str] = MappingProxyType({})
         self._offered: dict[str, _Own] = {}
         """All that a resource has offered so far."""
@@ -251,7 +249,7 @@ class Strangers:
         if any(changes):
             self._cluster.wake()
 
-    def _held_from_others(self, ids: Sequence[_Listed]) -> dict[_Name, dict[Uuid, str]]:
+    def _held_from_others(self, ids: Sequence[_Listed]) -> dict[str, dict[Uuid, str]]:
         """The cards of each pod, and by which resource it has them.
 
         An ID of our own resource that names no card is of all of them, for any may be meant.
@@ -271,7 +269,7 @@ class Strangers:
                         held = tuple(card.uuid for card in cards)
                     if held:
                         strange.append((each, has_form, held))
-        found: dict[_Name, dict[Uuid, str]] = {}
+        found: dict[str, dict[Uuid, str]] = {}
         for each, held in self._not_ours(strange):
             found.setdefault(each.pod, {}).update(dict.fromkeys(held, each.resource))
         return found
@@ -289,17 +287,17 @@ class Strangers:
         entries, pods = self._cluster.ledger.entries(), self._cluster.live.pods()
         served = _ids(entry for entry in entries if entry.source is Source.SERVED)
         known = _ids(entries)
-        over = {(pod.namespace, pod.name) for pod in pods if pod.is_over}
+        over = {pod.key for pod in pods if pod.is_over}
         for each, has_form, held in strange:
             key = each.resource, each.device_id
             is_ours = key in served or (has_form and (key in known or each.pod in over))
             if not is_ours:
                 yield each, held
 
-    def _merged(self, found: Mapping[_Name, Mapping[Uuid, str]]) -> dict[_Name, _Holder]:
+    def _merged(self, found: Mapping[str, Mapping[Uuid, str]]) -> dict[str, _Holder]:
         """Those that the list shows, and those that it has left out although they live."""
-        pods = {(pod.namespace, pod.name): pod for pod in self._cluster.live.pods()}
-        merged: dict[_Name, _Holder] = {}
+        pods = {pod.key: pod for pod in self._cluster.live.pods()}
+        merged: dict[str, _Holder] = {}
         for name, cards in found.items():
             pod = pods.get(name)
             merged[name] = _Holder(pod.uid if pod is not None else "", dict(cards))
@@ -371,7 +369,7 @@ class Strangers:
         An entry outlives kubelet's restarts, whose list is empty at first, and ours; it goes with
         its pod, as every entry.
         """
-        shown: dict[tuple[_Name, str, str], list[str]] = {}
+        shown: dict[tuple[str, str, str], list[str]] = {}
         for each in ids:
             if each.resource in self._others:
                 key = each.pod, each.container, each.resource
@@ -380,7 +378,7 @@ class Strangers:
             return
         ledger, now_s = self._cluster.ledger, self._parts.clock.now()
         live = self._cluster.live.pods()
-        pods = {(pod.namespace, pod.name): pod for pod in live if not pod.is_over}
+        pods = {pod.key: pod for pod in live if not pod.is_over}
         entries, found = ledger.entries(), list[Entry]()
         for (name, container, resource), ids_held in shown.items():
             pod = pods.get(name)
@@ -459,7 +457,7 @@ def _flat(listed: Sequence[HeldContainer]) -> Iterator[_Listed]:
     for item in listed:
         for resource, names in item.device_ids.items():
             for name in names:
-                yield _Listed((item.namespace, item.pod), item.container, resource, name)
+                yield _Listed(item.pod_key, item.container, resource, name)
 
 
 def _ids(entries: Iterable[Entry]) -> frozenset[tuple[str, str]]:
@@ -469,7 +467,7 @@ def _ids(entries: Iterable[Entry]) -> frozenset[tuple[str, str]]:
 def _is_of_namesake(pod: Pod, resource: str, ids: Iterable[str], entries: Iterable[Entry]) -> bool:
     """kubelet's list names no uid: IDs that an earlier pod of the name holds are that one's."""
     return any(
-        entry.pod_name == (pod.namespace, pod.name)
+        entry.pod_key == pod.key
         and entry.pod_uid != pod.uid
         and entry.resource == resource
         and not set(entry.device_ids).isdisjoint(ids)
@@ -477,11 +475,11 @@ def _is_of_namesake(pod: Pod, resource: str, ids: Iterable[str], entries: Iterab
     )
 
 
-def _reasons(holders: Mapping[_Name, _Holder]) -> dict[Uuid, str]:
+def _reasons(holders: Mapping[str, _Holder]) -> dict[Uuid, str]:
     by_card: dict[Uuid, list[str]] = {}
-    for (namespace, pod), holder in sorted(holders.items()):
+    for pod, holder in sorted(holders.items()):
         for uuid, resource in holder.cards.items():
-            by_card.setdefault(uuid, []).append(f"{namespace}/{pod} ({resource})")
+            by_card.setdefault(uuid, []).append(f"{pod} ({resource})")
     return {
         uuid: f"held from another device plugin by {_named(pods, MAX_PODS)}, until that has ended"
         for uuid, pods in by_card.items()

@@ -143,11 +143,6 @@ class Entry:
         return self.pod_uid, self.container, self.vendor
 
     @property
-    def pod_name(self) -> tuple[str, str]:
-        """Namespace and name."""
-        return self.namespace, self.pod
-
-    @property
     def pod_key(self) -> str:
         """`namespace/pod`, for people."""
         return f"{self.namespace}/{self.pod}"

@@ -48,8 +48,7 @@ READ_S: Final = 2.0
 PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 
-_Key = tuple[str, str]
-_Pods = Mapping[_Key, Pod]
+_Pods = Mapping[str, Pod]
 Held = Mapping[str, tuple[str, ...]]
 """Device IDs of our resource by container name, of one pod, according to kubelet."""
 
@@ -133,12 +132,12 @@ class Identity:
             return self._without_list(call, limit, unread)
         self._live.settle(listed)
         held = _by_pod(listed, self._resource)
-        pods = {(pod.namespace, pod.name): pod for pod in self._live.pods()}
+        pods = {pod.key: pod for pod in self._live.pods()}
         holder = None if call.is_choice else self._holder(held, pods, call)
         return holder or self._unserved(held, pods, call, limit)
 
     # -- who has the IDs already -------------------------------------------------------------------
-    def _holder(self, held: Mapping[_Key, Held], pods: _Pods, call: Call) -> Candidate | None:
+    def _holder(self, held: Mapping[str, Held], pods: _Pods, call: Call) -> Candidate | None:
         """The container that has these IDs already: kubelet gives them to no other.
 
         Raises:
@@ -155,12 +154,12 @@ class Identity:
             found = None if pod is None else self._repeated(pod, containers, call)
             if found is None:
                 raise NoPendingPod(
-                    f"kubelet's pod-resources list shows these devices with {'/'.join(key)}, which "
+                    f"kubelet's pod-resources list shows these devices with {key}, which "
                     f"has no container that was given exactly these: {RECREATE}",
                     is_passing=True,
                 )
             for other in (pods[name] for name in held if name in pods):
-                waiting = self._waiting(other, held[other.namespace, other.name], call)
+                waiting = self._waiting(other, held[other.key], call)
                 if waiting is not None and other.uid != found.pod.uid:
                     raise NoPendingPod(
                         f"kubelet's pod-resources list shows these devices with {found.name}, "
@@ -202,14 +201,14 @@ class Identity:
 
     # -- whose turn it is --------------------------------------------------------------------------
     def _unserved(
-        self, held: Mapping[_Key, Held], pods: _Pods, call: Call, limit: Deadline
+        self, held: Mapping[str, Held], pods: _Pods, call: Call, limit: Deadline
     ) -> Candidate:
         """The container without IDs that the call is for. Raises NoPendingPod."""
         found = self._candidates(held, pods, call, limit)
         waiting = [candidate for candidate in found if not candidate.is_spent]
         if len(waiting) > 1:
             # The watch may lag behind pods that ended a moment ago.
-            keys = [(it.pod.namespace, it.pod.name) for it in waiting]
+            keys = [it.pod.key for it in waiting]
             again = [self._fresh(key, held[key], call, limit) for key in keys]
             waiting = [it for it in again if it is not None and not it.is_spent]
         if not found and not call.is_choice:
@@ -228,7 +227,7 @@ class Identity:
         return only_candidate(spent, call.count, self._resource)
 
     def _candidates(
-        self, held: Mapping[_Key, Held], pods: _Pods, call: Call, limit: Deadline
+        self, held: Mapping[str, Held], pods: _Pods, call: Call, limit: Deadline
     ) -> list[Candidate]:
         """Every listed container that is not served, as the watch has it.
 
@@ -239,7 +238,7 @@ class Identity:
             NoPendingPod: a pod can't be read.
         """
         found: list[Candidate | None] = []
-        doubtful: list[tuple[bool, _Key]] = []
+        doubtful: list[tuple[bool, str]] = []
         for key, containers in held.items():
             if containers and all(containers.values()):
                 continue  # it is served; if the watch does not show it, it will
@@ -258,7 +257,7 @@ class Identity:
         return [candidate for candidate in found if candidate is not None]
 
     def _behind_leaving(
-        self, held: Mapping[_Key, Held], pods: _Pods, call: Call, limit: Deadline
+        self, held: Mapping[str, Held], pods: _Pods, call: Call, limit: Deadline
     ) -> list[Candidate]:
         """Containers of new pods, where the watch still shows one that asks for none and leaves.
 
@@ -280,7 +279,7 @@ class Identity:
         until = self._ended.get(pod.uid)
         return pod.is_over and until is not None and until.left_s() > 0
 
-    def _fresh(self, key: _Key, held: Held, call: Call, limit: Deadline) -> Candidate | None:
+    def _fresh(self, key: str, held: Held, call: Call, limit: Deadline) -> Candidate | None:
         """The container whose turn it is, in a listed pod as the API server has it.
 
         What was read for a question about IDs serves for the call that follows, too: the patch of
@@ -290,12 +289,12 @@ class Identity:
             NoPendingPod: the pod can't be read, so the call may be for it.
         """
         try:
-            pod = self._kube.within(limit.at_most(READ_S)).read_pod(*key)
+            pod = self._kube.within(limit.at_most(READ_S)).read_pod(*key.split("/"))
         except NotFound:
             return None
         except KubeError as e:
             raise NoPendingPod(
-                f"kubelet lists {'/'.join(key)}, for which this call may be, and it can't be read "
+                f"kubelet lists {key}, for which this call may be, and it can't be read "
                 f"({e}): {RECREATE}",
                 is_passing=not isinstance(e, Forbidden),
             ) from e
@@ -447,9 +446,9 @@ def _is_init_served(
 
 def _by_pod(
     listed: Sequence[HeldContainer], resource: str
-) -> dict[_Key, dict[str, tuple[str, ...]]]:
-    pods: dict[_Key, dict[str, tuple[str, ...]]] = {}
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    pods: dict[str, dict[str, tuple[str, ...]]] = {}
     for item in listed:
         ids = item.device_ids.get(resource, ())
-        pods.setdefault((item.namespace, item.pod), {})[item.container] = ids
+        pods.setdefault(item.pod_key, {})[item.container] = ids
     return pods

@@ -25,9 +25,6 @@ from hami_node.wire.reservation import are_inits_over
 
 log = logging.getLogger(__name__)
 
-Name = tuple[str, str]
-"""(namespace, name) of a pod."""
-
 
 class LiveUse:
     """The ledger decides; annotations count only where it has no entry for a container.
@@ -61,7 +58,7 @@ class LiveUse:
         self._watched = watched
         self._newest, self._claims = NewestPods(watched, clock), Claims(vendors)
         self._ledger, self._clock = ledger, clock
-        self._listed: Mapping[Name, ListedIds] | None = None
+        self._listed: Mapping[str, ListedIds] | None = None
         """kubelet's last list; None where it could not be read."""
         self._pods: dict[str, Pod] = {}
         """By uid, as they were at the last look."""
@@ -146,7 +143,7 @@ class LiveUse:
     def is_listed(self, entry: Entry) -> bool:
         """True where kubelet's last list has device IDs for this very container."""
         with self._lock:
-            listed = self._of_pod(entry.pod_uid, entry.pod_name, self._ledger.entries())
+            listed = self._of_pod(entry.pod_uid, entry.pod_key, self._ledger.entries())
             return bool(ids_of(listed, entry.container, entry.resource))
 
     def pods(self) -> tuple[Pod, ...]:
@@ -262,14 +259,14 @@ class LiveUse:
 
     def _is_listed(self, one: Entry, entries: Sequence[Entry]) -> bool:
         """True when kubelet's last list has device IDs of the very pod of `one`."""
-        there = frozenset[Id]().union(*self._of_pod(one.pod_uid, one.pod_name, entries).values())
+        there = frozenset[Id]().union(*self._of_pod(one.pod_uid, one.pod_key, entries).values())
         own = [entry for entry in entries if entry.pod_uid == one.pod_uid]
         if not all(entry.device_ids for entry in own):
             resources = {entry.resource for entry in own}
             return any(resource in resources for resource, _ in there)
         return bool(there & _ids(own))
 
-    def _of_pod(self, uid: str, name: Name, entries: Iterable[Entry]) -> ListedIds:
+    def _of_pod(self, uid: str, name: str, entries: Iterable[Entry]) -> ListedIds:
         """What kubelet's last list has for the containers of this very pod.
 
         The list names no uid: IDs that are on record for a namesake are the namesake's.
@@ -277,25 +274,24 @@ class LiveUse:
         there = (self._listed or {}).get(name)
         if not there:
             return {}
-        theirs = _ids(it for it in entries if it.pod_name == name and it.pod_uid != uid)
+        theirs = _ids(it for it in entries if it.pod_key == name and it.pod_uid != uid)
         return {item: ids - theirs for item, ids in there.items()}
 
     def _not_on_record(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """What pods that have not ended hold by annotations or fixed shares, without an entry."""
         recorded: dict[tuple[str, str], set[str]] = {}
-        of_name: dict[Name, list[Entry]] = {}
+        of_name: dict[str, list[Entry]] = {}
         for entry in entries:
             recorded.setdefault((entry.pod_uid, entry.vendor), set()).add(entry.container)
-            of_name.setdefault(entry.pod_name, []).append(entry)
+            of_name.setdefault(entry.pod_key, []).append(entry)
         source = Source.REBUILT if self._ledger.was_lost else Source.ADOPTED
         found: list[Entry] = []
         cards = {card.uuid: card for card in self._cards()}
         own = frozenset(own_ids(cards.values()))
         for pod in self._pods.values():
-            name = pod.namespace, pod.name
             if pod.uid in self._has_ended:
                 continue
-            there = self._of_pod(pod.uid, name, of_name.get(name, ()))
+            there = self._of_pod(pod.uid, pod.key, of_name.get(pod.key, ()))
             listed = {item: self._ours(ids, cards, own) for item, ids in there.items()}
             if self._listed is not None and not any(listed.values()):
                 continue
@@ -335,11 +331,11 @@ def held_by(
     )
 
 
-def _by_pod(listed: Sequence[HeldContainer]) -> Mapping[Name, ListedIds]:
-    found: dict[Name, dict[str, frozenset[Id]]] = {}
+def _by_pod(listed: Sequence[HeldContainer]) -> Mapping[str, ListedIds]:
+    found: dict[str, dict[str, frozenset[Id]]] = {}
     for item in listed:
         ids = {(resource, name) for resource, names in item.device_ids.items() for name in names}
-        containers = found.setdefault((item.namespace, item.pod), {})
+        containers = found.setdefault(item.pod_key, {})
         containers[item.container] = containers.get(item.container, frozenset()) | ids
     return found
 

@@ -53,9 +53,9 @@ class NewestPods:
                 self._seen.pop(uid, None)
             else:
                 pods[uid] = patched
-        by_name: dict[tuple[str, str], Pod] = {}
+        by_name: dict[str, Pod] = {}
         for pod in pods.values():
-            known = by_name.get((pod.namespace, pod.name))
+            known = by_name.get(pod.key)
             if known is None or known.version < pod.version:
-                by_name[pod.namespace, pod.name] = pod
+                by_name[pod.key] = pod
         return tuple(by_name.values())
