@@ -110,6 +110,25 @@ def test_socket_fails_and_hangs_each_pod_gets_its_own_slice(rig: Rig, code: str)
     assert inside(answer)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "1000m"
 
 
+@shows(
+    "N1",
+    fault="kubelet's list stays unreadable, and a pod has just ended whose room the next one needs",
+    happens="the node lock tells who is meant, and the room of the ended pod is free",
+)
+def test_list_stays_unreadable_the_room_of_an_ended_pod_is_free(world: World) -> None:
+    desk = world.desk()
+    world.budget_s = 2.0
+    whole = Box(memory_mib=30000)
+    reserved = {"main": [Part(uuid=uuid(1), memory_mib=30000)]}
+    world.place("x", [whole], reserved)
+    world.allocate("x", [f"{uuid(1)}-0"])
+    world.api.edit("pods", "x", lambda body: body["status"].update(phase="Succeeded"), "default")
+    world.place("y", [whole], reserved)
+    desk.wait_seen()
+    world.listed.faults = [KubeletError("gone")] * 1000
+    assert limit(world.allocate("y", [f"{uuid(1)}-1"])) == "30000m"
+
+
 # -- a pod that can't be read ----------------------------------------------------------------------
 def leave_behind(world: World, name: str) -> None:
     """A pod that kubelet refused by itself: listed before 1.34, its phase not written yet."""
@@ -278,6 +297,17 @@ def test_ended_pod_whose_phase_lags_does_not_block_the_next(old_kubelet: Rig) ->
     answer = rig.admit("y")
     assert answer.is_admitted, answer.refusal
     assert inside(answer)[f"{nvidia_names.ENV_MEMORY_LIMIT}_0"] == "3000m"
+
+
+def test_pod_that_was_read_for_the_choice_is_not_read_again_for_the_call(world: World) -> None:
+    desk = world.desk()
+    bind_both(world)
+    world.api.forget_requests()
+    chosen = desk.allocator.prefer([f"{uuid(1)}-0", *B_IDS], [], 1, desk.deadline())
+    assert chosen == B_IDS
+    assert limit(world.allocate("b", chosen)) == "3000m"
+    read = [item.name for item in world.api.requests(verb="get", resource="pods")]
+    assert read == ["b"]
 
 
 def test_call_for_two_containers_at_once_never_gets_one_slice_twice(world: World) -> None:
