@@ -73,13 +73,14 @@ def test_allocate_path(capsys: pytest.CaptureFixture[str]) -> None:
             found = dict(tracer.calls)
     finally:
         rig.close()
+    inner = [name for _, name in found if name.endswith(("comp>", "genexpr>"))]
     files: dict[str, list[tuple[str, int]]] = {}
     for (file, name), calls in found.items():
         files.setdefault(file, []).append((name, calls))
     with capsys.disabled():
         print(
-            f"\n  one Allocate: {len(found)} functions in {len(files)} files, "
-            f"{sum(found.values())} calls"
+            f"\n  one Allocate: {len(found)} functions ({len(inner)} of them comprehensions) in "
+            f"{len(files)} files, {sum(found.values())} calls"
         )
         for file, functions in sorted(files.items()) if LISTS else ():
             print(f"    {file}: {len(functions)}")

@@ -78,7 +78,7 @@ def notice_ended(live: LiveUse, kube: Kube, holders: Sequence[Entry]) -> bool:
         except NotFound:
             now = None
         except KubeError as e:
-            log.warning("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
+            log.info("holder_not_read", extra=kv(pod=one.pod_key, error=str(e)))
             continue
         found = live.ended_as(one, now) or found
     return found
