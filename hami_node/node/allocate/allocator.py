@@ -38,7 +38,7 @@ from hami_node.node.allocate.divided import PartMaker, is_about
 from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.refusals import RECREATE, sentence
 from hami_node.node.allocate.terms import Candidate, Reserved, Rules, Shares, Terms
-from hami_node.node.allocate.which import CHOICE_S, Identity
+from hami_node.node.allocate.which import CHOICE_S, READ_S, Identity
 from hami_node.node.cards.preference import choose_ids
 from hami_node.node.holdings.recorded import answer_of, answer_text
 from hami_node.node.holdings.settler import notice_ended
@@ -57,8 +57,6 @@ REFUSED_EVENT: Final = "AllocationRefused"
 UNLIMITED_EVENT: Final = "LimiterDisabled"
 FILES_S: Final = 3.0
 """How long making a container's files may take, of the 10 s that kubelet waits."""
-READ_S: Final = 2.0
-"""How long the API server may need to say who has ended, before a refusal."""
 MAX_REFUSED: Final = 1024
 """How many refused pods are remembered."""
 

@@ -44,7 +44,7 @@ ENDED_S: Final = 5.0
 """How long a pod that the API server said has ended is not read again: before 1.34 kubelet lists
 ended pods with every call. A new pod of that name could be meant, where the watch lags as long."""
 READ_S: Final = 2.0
-"""The limit of one read, so that another one can follow."""
+"""The limit of one read, so that another one can follow; and of asking who has ended."""
 PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 
