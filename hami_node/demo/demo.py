@@ -187,7 +187,7 @@ def _of_extender(stage: Stage) -> tuple[Command, ...]:
         (
             "filter",
             f"as kube-scheduler: filter the nodes for pod {MINE.name}",
-            filter_arguments(stage.api, pod),
+            filter_arguments(pod, stage.kubelets),
         ),
         ("bind", "... and bind it to the node", bind_arguments(pod, GPU_NODE)),
     )

@@ -15,7 +15,7 @@ import copy
 import http.client
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,7 +133,8 @@ def schedule_pod(api: ApiServer, extender: HttpClient, name: str, namespace: str
         ApiRefusal: there is no such pod.
     """
     pod = api.read("pods", name, namespace)
-    answer = extender.post("/filter", filter_arguments(api, pod))
+    every = [node["metadata"]["name"] for node in api.list("nodes")]
+    answer = extender.post("/filter", filter_arguments(pod, every))
     nodes, why = answer.get("NodeNames") or [], answer.get("Error")
     if nodes and not why:
         why = extender.post("/bind", bind_arguments(pod, nodes[0])).get("Error")
@@ -152,13 +153,12 @@ def schedule_pod(api: ApiServer, extender: HttpClient, name: str, namespace: str
     raise Unschedulable(str(why))
 
 
-def filter_arguments(api: ApiServer, pod: Json) -> Json:
-    """ExtenderArgs with the names of all nodes, as sent to an extender with `nodeCacheCapable`."""
-    names = [node["metadata"]["name"] for node in api.list("nodes")]
-    return {"Pod": pod, "Nodes": None, "NodeNames": names}
+def filter_arguments(pod: Mapping[str, Any], nodes: Iterable[str]) -> Json:
+    """ExtenderArgs with names of nodes, as sent to an extender with `nodeCacheCapable`."""
+    return {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
 
 
-def bind_arguments(pod: Json, node: str) -> Json:
+def bind_arguments(pod: Mapping[str, Any], node: str) -> Json:
     """ExtenderBindingArgs."""
     meta = pod["metadata"]
     return {

@@ -23,6 +23,7 @@ from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.model import ContainerKind, Device, Node, Pod, Uuid
 from hami_node.setting_types import Role
+from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments
 from hami_node.simulate.store import ApiRefusal, Json
 from hami_node.vendors.holding import holding_of
 from hami_node.vendors.nvidia import names as nvidia_names
@@ -134,7 +135,7 @@ class ExtenderRig:
     # -- kube-scheduler ----------------------------------------------------------------------------
     def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
         """The answer to one call; one that nobody leads to answer is an error like others."""
-        body = json.dumps({"Pod": pod, "NodeNames": list(nodes)}).encode()
+        body = json.dumps(filter_arguments(pod, nodes)).encode()
         try:
             answer = self.extender.parts.endpoints.filter(body)
         except NotLeading as e:
@@ -143,12 +144,8 @@ class ExtenderRig:
 
     def bind(self, pod: Json, node: str, uid: str = "") -> str:
         """The error of one call; "" for success."""
-        args = {
-            "PodName": pod["metadata"]["name"],
-            "PodNamespace": "default",
-            "PodUID": uid or pod["metadata"]["uid"],
-            "Node": node,
-        }
+        args = bind_arguments(pod, node)
+        args["PodUID"] = uid or args["PodUID"]
         try:
             answer = self.extender.parts.endpoints.bind(json.dumps(args).encode())
         except NotLeading as e:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_json
@@ -49,16 +50,14 @@ class Deciding(Replica):
 
     def filter(self, pod: Json) -> str:
         """The chosen node; "" for none, "?" where this replica does not decide."""
-        status, answer = self.call("/filter", {"Pod": pod, "NodeNames": ["n0"]})
+        status, answer = self.call("/filter", filter_arguments(pod, ["n0"]))
         if status != 200 or answer["Error"]:
             return "?"
         return "".join(answer["NodeNames"] or ())
 
     def bind(self, pod: Json) -> str:
         """The error; "" for success, "?" where this replica does not decide."""
-        meta = pod["metadata"]
-        asked = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"]}
-        status, answer = self.call("/bind", {**asked, "Node": "n0"})
+        status, answer = self.call("/bind", bind_arguments(pod, "n0"))
         return "?" if status != 200 else str(answer["Error"])
 
 

@@ -22,6 +22,7 @@ from hami_node.inspection.views import ClusterView
 from hami_node.model import Pod
 from hami_node.node.daemon import Daemon
 from hami_node.setting_types import Role
+from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments, review_of
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.spec import AnyVendor, protocols_of
 from hami_node.wire.objects import decode_node, decode_pod
@@ -125,30 +126,22 @@ class VendorCluster:
         """Create a pod through the webhook, unless that denies it; the webhook's answer."""
         body = {"status": {"phase": "Pending"}, **body}
         body["metadata"] = {"namespace": "default", **body["metadata"]}
-        review = {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "u",
-                "kind": {"group": "", "version": "v1", "kind": "Pod"},
-                "operation": "CREATE",
-                "object": body,
-            },
-        }
-        answer: Json = httpx.post(f"{self.url}/webhook", json=review).json()["response"]
+        answer: Json = self._post("webhook", review_of(body))["response"]
         if answer["allowed"]:
             patch = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
             self.api.create("pods", json_patch(body, patch))
         return answer
 
     def filter(self, name: str, *nodes: str) -> Json:
-        call = {"Pod": self.api.read("pods", name, "default"), "NodeNames": list(nodes)}
-        return dict(httpx.post(f"{self.url}/filter", json=call).json())
+        pod = self.api.read("pods", name, "default")
+        return self._post("filter", filter_arguments(pod, nodes))
 
     def bind(self, name: str, node: str) -> str:
-        pod = self.api.read("pods", name, "default")["metadata"]
-        call = {"PodName": name, "PodNamespace": "default", "PodUID": pod["uid"], "Node": node}
-        return str(httpx.post(f"{self.url}/bind", json=call).json()["Error"])
+        pod = self.api.read("pods", name, "default")
+        return str(self._post("bind", bind_arguments(pod, node))["Error"])
+
+    def _post(self, call: str, arguments: Json) -> Json:
+        return dict(httpx.post(f"{self.url}/{call}", json=arguments).json())
 
     def set_phase(self, name: str, phase: str) -> None:
         self.api.edit("pods", name, lambda pod: pod["status"].update(phase=phase), "default")

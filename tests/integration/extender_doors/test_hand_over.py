@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import encode_json
@@ -52,13 +53,11 @@ class Scheduler:
             self._api.delete("pods", pod["metadata"]["name"], "default")
 
     def _schedule(self, pod: Json) -> None:
-        found = self._client.call("/filter", {"Pod": pod, "NodeNames": ["n0"]})
+        found = self._client.call("/filter", filter_arguments(pod, ["n0"]))
         self.calls.append(found)
         if found.is_lost or found.answer["NodeNames"] != ["n0"]:
             return
-        meta = pod["metadata"]
-        asked = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"]}
-        self.calls.append(self._client.call("/bind", {**asked, "Node": "n0"}))
+        self.calls.append(self._client.call("/bind", bind_arguments(pod, "n0")))
 
     def lost(self) -> list[Called]:
         """Calls that got no answer of a leader."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final
 
+from hami_node.simulate.kube_scheduler import bind_arguments
 from hami_node.simulate.store import Json
 from tests.fakes.pods import Box
 from tests.fakes.reviews import review_of
@@ -103,13 +104,7 @@ def preempt_args(pod: Json, *victims: str) -> Json:
 
 
 def bind_args(pod: Json, node: str = "n0") -> Json:
-    metadata = pod["metadata"]
-    return {
-        "PodName": metadata["name"],
-        "PodNamespace": metadata["namespace"],
-        "PodUID": metadata["uid"],
-        "Node": node,
-    }
+    return bind_arguments(pod, node)
 
 
 def bodies(rig: ExtenderRig) -> dict[str, Json]:
