@@ -34,38 +34,43 @@ def json_patch(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:  # 
     Raises:
         PatchRefused: a `test` failed, a path is missing, or an operation is unknown.
     """
-    document = copy.deepcopy(target)
+    holder = {"": copy.deepcopy(target)}  # so that the document too is a value with a key
     for operation in operations:
-        document = _apply(document, operation)
-    return document
+        _apply(holder, operation)
+    return holder[""]
 
 
-def _apply(document: Any, operation: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _apply(holder: Any, operation: Mapping[str, Any]) -> None:  # noqa: ANN401
     name, path = operation.get("op"), _parts(str(operation.get("path", "")))
+    value = operation.get("value")
     if name == "test":
-        _test(document, path, operation.get("value"))
-        return document
-    if name == "add":
-        return _add(document, path, operation.get("value"))
-    if name == "remove":
-        return _remove(document, path)
-    if name == "replace":
-        _find(document, path)
-        return _add(_remove(document, path) if path else document, path, operation.get("value"))
-    if name in ("move", "copy"):
+        found = _step(_find(holder, path[:-1]), path[-1])
+        # a missing value equals null, as in the real API server's library
+        if (None if found is _MISSING else found) != value:
+            raise PatchRefused(f"testing value {'/'.join(path)} failed")
+    elif name == "add":
+        _add(holder, path, value)
+    elif name == "remove":
+        _remove(holder, path)
+    elif name == "replace":
+        if len(path) > 1:
+            _remove(holder, path)
+        _add(holder, path, value)
+    elif name in ("move", "copy"):
         source = _parts(str(operation.get("from", "")))
-        value = copy.deepcopy(_find(document, source))
-        return _add(_remove(document, source) if name == "move" else document, path, value)
-    raise PatchRefused(f"unknown operation {name!r}")
+        value = copy.deepcopy(_find(holder, source))
+        if name == "move":
+            _remove(holder, source)
+        _add(holder, path, value)
+    else:
+        raise PatchRefused(f"unknown operation {name!r}")
 
 
 def _parts(pointer: str) -> list[str]:
-    """The steps of a JSON pointer."""
-    if not pointer:
-        return []
-    if not pointer.startswith("/"):
+    """The steps of a JSON pointer, the first of which leads to the document."""
+    if pointer and not pointer.startswith("/"):
         raise PatchRefused(f"{pointer!r} is no JSON pointer")
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")]
 
 
 def _step(document: Any, step: str) -> Any:  # noqa: ANN401
@@ -80,22 +85,12 @@ def _find(document: Any, path: list[str]) -> Any:  # noqa: ANN401
     for step in path:
         document = _step(document, step)
         if document is _MISSING:
-            raise PatchRefused(f"/{'/'.join(path)} does not exist")
+            raise PatchRefused(f"{'/'.join(path)} does not exist")
     return document
 
 
-def _test(document: Any, path: list[str], expected: object) -> None:  # noqa: ANN401
-    """A missing value equals null, as in the real API server's library."""
-    found = _find(document, path[:-1]) if path else document
-    value = _step(found, path[-1]) if path else found
-    if (None if value is _MISSING else value) != expected:
-        raise PatchRefused(f"testing value /{'/'.join(path)} failed")
-
-
-def _add(document: Any, path: list[str], value: object) -> Any:  # noqa: ANN401
-    if not path:
-        return value
-    parent, last = _find(document, path[:-1]), path[-1]
+def _add(holder: Any, path: list[str], value: object) -> None:  # noqa: ANN401
+    parent, last = _find(holder, path[:-1]), path[-1]
     if isinstance(parent, dict):
         parent[last] = value
     elif isinstance(parent, list) and last == "-":
@@ -103,17 +98,12 @@ def _add(document: Any, path: list[str], value: object) -> Any:  # noqa: ANN401
     elif isinstance(parent, list) and last.isdecimal() and int(last) <= len(parent):
         parent.insert(int(last), value)
     else:
-        raise PatchRefused(f"nothing can be added at /{'/'.join(path)}")
-    return document
+        raise PatchRefused(f"nothing can be added at {'/'.join(path)}")
 
 
-def _remove(document: Any, path: list[str]) -> Any:  # noqa: ANN401
-    if not path:
+def _remove(holder: Any, path: list[str]) -> None:  # noqa: ANN401
+    if len(path) == 1:
         raise PatchRefused("the whole object can't be removed")
-    _find(document, path)
-    parent = _find(document, path[:-1])
-    if isinstance(parent, list):
-        del parent[int(path[-1])]
-    else:
-        del parent[path[-1]]
-    return document
+    _find(holder, path)
+    parent, last = _find(holder, path[:-1]), path[-1]
+    del parent[int(last) if isinstance(parent, list) else last]

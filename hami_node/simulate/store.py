@@ -39,7 +39,6 @@ _IN_NAMESPACES: Final = (
     ("services", "Service", "v1"),
     ("serviceaccounts", "ServiceAccount", "v1"),
     ("configmaps", "ConfigMap", "v1"),
-    ("serviceaccounts", "ServiceAccount", "v1"),
     ("daemonsets", "DaemonSet", "apps/v1"),
     ("deployments", "Deployment", "apps/v1"),
     ("leases", "Lease", "coordination.k8s.io/v1"),
@@ -241,39 +240,39 @@ def selector(namespace: str, labels: str, fields: str) -> Selects:
     return lambda item: all(test(item) for test in tests)
 
 
-_FIELDS: Final = {
-    "metadata.name": ("metadata", "name"),
-    "metadata.namespace": ("metadata", "namespace"),
-    "spec.nodeName": ("spec", "nodeName"),
-    "status.phase": ("status", "phase"),
-    "involvedObject.name": ("involvedObject", "name"),
-    "involvedObject.uid": ("involvedObject", "uid"),
-}
+_FIELDS: Final = (
+    "metadata.name",
+    "metadata.namespace",
+    "spec.nodeName",
+    "status.phase",
+    "involvedObject.name",
+    "involvedObject.uid",
+)
+
+
+def _parts(term: str) -> tuple[str, str, str, bool]:
+    """Name, the sign if there is one, value, and whether it must differ."""
+    name, sign, value = term.replace("==", "=").replace("!=", "=").partition("=")
+    return name, sign, value, "!=" in term
 
 
 def _field_test(term: str) -> Selects:
-    negated = "!=" in term
-    name, _, value = term.replace("==", "=").replace("!=", "=").partition("=")
+    name, _, value, differs = _parts(term)
     if name not in _FIELDS:
         raise ApiRefusal(400, "BadRequest", f"field label not supported: {name}")
-    outer, inner = _FIELDS[name]
-    return lambda item: (
-        ((item.get(outer) or {}).get(inner) or "") != value
-        if negated
-        else (((item.get(outer) or {}).get(inner) or "") == value)
-    )
+    outer, _, inner = name.partition(".")
+    return lambda item: (((item.get(outer) or {}).get(inner) or "") == value) != differs
 
 
 def _label_test(term: str) -> Selects:
     if " " in term.strip() or "(" in term:
         raise ApiRefusal(400, "BadRequest", f"label selector not supported: {term}")
-    negated = "!=" in term
-    name, has_value, value = term.replace("==", "=").replace("!=", "=").partition("=")
+    name, sign, value, differs = _parts(term)
 
     def test(item: Json) -> bool:
         labels = item["metadata"].get("labels") or {}
-        if not has_value:
+        if not sign:
             return (name.lstrip("!") in labels) != name.startswith("!")
-        return bool((labels.get(name) == value) != negated)
+        return bool((labels.get(name) == value) != differs)
 
     return test
