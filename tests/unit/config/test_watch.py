@@ -3,10 +3,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hami_node.clock import Waitable
 from hami_node.config.watch import ConfigWatch
 from tests.fakes.clock import RealClock
 from tests.fakes.waiting import eventually
@@ -95,6 +97,30 @@ def test_same_content_and_other_files_are_no_change(tmp_path: Path) -> None:
         (tmp_path / "other").write_text("x", encoding="utf-8")
         rewrite(path)
         eventually(lambda: changes() == 1)
+
+
+class Steps(RealClock):
+    """Does one step instead of each wait, and ends the watch after the last one."""
+
+    def __init__(self, stop: threading.Event, *steps: Callable[[], object]) -> None:
+        self._stop, self._steps = stop, list(steps)
+
+    def wait(self, event: Waitable, seconds: float | None) -> bool:
+        del event, seconds
+        if self._steps:
+            self._steps.pop(0)()
+        else:
+            self._stop.set()
+        return False
+
+
+def test_file_that_is_written_in_steps_is_read_once_it_stays(tmp_path: Path) -> None:
+    path, stop, read = tmp_path / "config.yaml", threading.Event(), list[str]()
+    path.write_text("old", encoding="utf-8")
+    texts = ("n", "ne", "new", "new", "new")
+    steps = Steps(stop, *(partial(path.write_text, text) for text in texts))
+    ConfigWatch((path,), lambda: read.append(path.read_text()), clock=steps).run(stop)
+    assert read == ["new"]
 
 
 @shows(
