@@ -24,55 +24,43 @@ CARD_LABELS: Final = ("node", "uuid", "index", "type")
 HOLDER_LABELS: Final = ("node", "namespace", "pod", "container", "uuid")
 _FACTS: Final = ("vendor", "mode", "numa", "pci_bus")
 _CARDS: Final[Columns[DeviceUsage]] = (
+    ("healthy", "1 when the card can be used, else 0.", lambda use: use.device.healthy),
+    ("slots", "Containers that may share the card.", lambda use: use.device.slots),
+    ("slots_used", "Containers that share the card now.", lambda use: use.slots_used),
     (
-        PREFIX + "card_healthy",
-        "1 when the card can be used, else 0.",
-        lambda use: use.device.healthy,
-    ),
-    (
-        PREFIX + "card_slots",
-        "Containers that may share the card.",
-        lambda use: use.device.slots,
-    ),
-    (
-        PREFIX + "card_slots_used",
-        "Containers that share the card now.",
-        lambda use: use.slots_used,
-    ),
-    (
-        PREFIX + "card_memory_physical_bytes",
+        "memory_physical_bytes",
         "Real memory of the card.",
         lambda use: _bytes(use.device.physical_memory_mib),
     ),
     (
-        PREFIX + "card_memory_bytes",
+        "memory_bytes",
         "Memory offered on the card, scaling included.",
         lambda use: use.device.memory_mib * MIB,
     ),
     (
-        PREFIX + "card_memory_granted_bytes",
+        "memory_granted_bytes",
         "Memory granted to containers on the card.",
         lambda use: use.memory_used_mib * MIB,
     ),
     (
-        PREFIX + "card_cores_ratio",
+        "cores_ratio",
         "Cores offered on the card, scaling included; 1 is one card.",
         lambda use: cores_ratio(use.device.vendor, use.device.cores, use.device),
     ),
     (
-        PREFIX + "card_cores_granted_ratio",
+        "cores_granted_ratio",
         "Cores granted to containers on the card; 1 is one card.",
         lambda use: cores_ratio(use.device.vendor, use.cores_used, use.device),
     ),
 )
 _SHARES: Final[Columns[Share]] = (
     (
-        PREFIX + "allocation_memory_bytes",
+        "memory_bytes",
         "Memory that a container holds on a card.",
         lambda share: held_mib(share[2], share[3]) * MIB,
     ),
     (
-        PREFIX + "allocation_cores_ratio",
+        "cores_ratio",
         "Cores that a container holds on a card; 1 is one card.",
         lambda share: cores_ratio(share[2].vendor, share[2].cores, share[3]),
     ),
@@ -89,7 +77,7 @@ def card_series(node: str, cards: Iterable[tuple[DeviceUsage, str]]) -> Iterator
     sick = ((labels, use.device) for labels, use in items if not use.device.healthy)
     reasons = (((*labels, _reason(card)), 1) for labels, card in sick)
     yield gauge(PREFIX + "card_unhealthy", doc, (*CARD_LABELS, "reason"), reasons)
-    yield from gauges(_CARDS, CARD_LABELS, items)
+    yield from gauges(_CARDS, CARD_LABELS, items, PREFIX + "card_")
     doc = "1 while this core is granted, else 0; of cards whose cores are numbered."
     cores = (
         ((*labels, str(core)), is_granted)
@@ -102,7 +90,8 @@ def card_series(node: str, cards: Iterable[tuple[DeviceUsage, str]]) -> Iterator
 
 def share_series(node: str, shares: Iterable[Share]) -> Iterator[Metric]:
     """What each container holds of each card."""
-    yield from gauges(_SHARES, HOLDER_LABELS, ((_holder(node, share), share) for share in shares))
+    rows = ((_holder(node, share), share) for share in shares)
+    yield from gauges(_SHARES, HOLDER_LABELS, rows, PREFIX + "allocation_")
 
 
 def card_labels(node: str, card: Device, model: str) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from hami_node.metrics.cluster_use import MAX_LABEL_CHARS
 
@@ -16,6 +16,8 @@ MAX_SETS: Final = 500
 """Different sets of labels of one counter. Counters never forget, so there has to be an end."""
 OTHER: Final = "other"
 """The labels of all that is counted beyond them."""
+BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of histograms. Budgets: Allocate without API time p99 0.005, a filter 0.03."""
 
 T = TypeVar("T")
 Row = tuple[Sequence[str], float | None]
@@ -34,12 +36,16 @@ def gauge(name: str, doc: str, labels: Sequence[str], rows: Iterable[Row]) -> Me
 
 
 def gauges(
-    columns: Columns[T], labels: Sequence[str], items: Iterable[tuple[Sequence[str], T]]
+    columns: Columns[T],
+    labels: Sequence[str],
+    items: Iterable[tuple[Sequence[str], T]],
+    prefix: str = "",
 ) -> Iterator[Metric]:
     """A gauge for each column, with a series for each item that has such a value."""
     rows = tuple(items)
     for name, doc, value_of in columns:
-        yield gauge(name, doc, labels, ((values, value_of(item)) for values, item in rows))
+        values = ((labels_of, value_of(item)) for labels_of, item in rows)
+        yield gauge(prefix + name, doc, labels, values)
 
 
 def counter(
@@ -98,3 +104,30 @@ class BoundedCounter(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family."""
         return self._counter.collect()
+
+
+class Counted(Collector):
+    """What a process counts, as opposed to what a scrape reads of its state. Any thread may count.
+
+    Attributes:
+        node: the first label of every series; "" where they have none.
+    """
+
+    def __init__(self, prefix: str, node: str = "") -> None:
+        """Count nothing yet. All names begin with the prefix."""
+        self._prefix, self.node = prefix, node
+        self.counted: list[Collector] = []
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def counter(self, name: str, doc: str, *labels: str) -> BoundedCounter:
+        """One more counter."""
+        made = BoundedCounter(self._prefix + name, doc, labels, self.node)
+        self.counted.append(made)
+        return made
+
+    def histogram(self, name: str, doc: str, *labels: str) -> Histogram:
+        """One more histogram of times."""
+        made = Histogram(self._prefix + name, doc, labels, buckets=BUCKETS_S, registry=None)
+        self.counted.append(made)
+        return made

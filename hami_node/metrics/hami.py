@@ -21,10 +21,6 @@ PART_DOC: Final = "1 for each part of a divided card that a container holds."
 PartLabels = Callable[[Pod], Iterable[Mapping[str, str]]]
 """The parts of divided cards that a pod holds; each names its card in the spelling's label."""
 
-
-Spelled = tuple[str, str]
-"""A name of HAMi 2.10, and the one from before 2.9."""
-
 _CARD: Final = (
     ("node", "device_uuid", "device_index", "device_type"),
     ("nodeid", "deviceuuid", "deviceidx", "devicetype"),
@@ -35,41 +31,44 @@ _SHARE: Final = (
     ("podnamespace", "nodename", "podname", "containeridx", "deviceuuid"),
 )
 _QUOTA: Final = (("namespace", "quota_name"), ("quotanamespace", "quotaName"))
-_CORES: Final[Spelled] = ("device_cores", "devicecores")
-_MEMORY: Final[Spelled] = ("device_memory_limit", "devicememorylimit")
+_CORES: Final = ("device_cores", "devicecores")
+_MEMORY: Final = ("device_memory_limit", "devicememorylimit")
 """One more label of what is granted of a card."""
 
-_Names = tuple[tuple[Spelled, str], ...]
+_Names = tuple[tuple[str, str, str], ...]
+"""A name of HAMi 2.10, the one from before 2.9, and the meaning."""
 _CARDS: Final[_Names] = (
-    (("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"), "Memory offered on the card."),
+    ("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory offered on the card."),
     (
-        ("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit"),
+        "hami_gpu_core_limit_ratio",
+        "GPUDeviceCoreLimit",
         "Cores offered on the card, percent or bit mask.",
     ),
-    (("hami_gpu_shared_count", "GPUDeviceSharedNum"), "Containers that share the card."),
+    ("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that share the card."),
     (
-        ("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated"),
+        "hami_gpu_core_allocated_ratio",
+        "GPUDeviceCoreAllocated",
         "Cores granted on the card, percent or bit mask.",
     ),
     (
-        ("hami_node_gpu_memory_allocated_ratio", "nodeGPUMemoryPercentage"),
+        "hami_node_gpu_memory_allocated_ratio",
+        "nodeGPUMemoryPercentage",
         "Memory granted, as a share of what is offered.",
     ),
 )
 _GRANTED: Final[_Names] = (
-    (
-        ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated"),
-        "Memory granted on the card.",
-    ),
-    (("hami_node_gpu_overview", "nodeGPUOverview"), "Memory granted on the card."),
+    ("hami_gpu_memory_allocated_bytes", "GPUDeviceMemoryAllocated", "Memory granted on the card."),
+    ("hami_node_gpu_overview", "nodeGPUOverview", "Memory granted on the card."),
 )
 _SHARES: Final[_Names] = (
     (
-        ("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
+        "hami_vgpu_memory_allocated_bytes",
+        "vGPUMemoryAllocated",
         "Memory that a container holds on a card.",
     ),
     (
-        ("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated"),
+        "hami_vgpu_core_allocated_ratio",
+        "vGPUCoreAllocated",
         "Cores that a container holds on a card, percent or bit mask.",
     ),
 )
@@ -79,11 +78,11 @@ _BEFORE_2_8: Final = (
     Family("vGPUCorePercentage", "Cores that a container holds on a card, percent or bit mask."),
 )
 """Of a share, besides those of before 2.9; HAMi itself dropped them in 2.8."""
-_QUOTA_USED: Final[Spelled] = ("hami_resource_quota_used", "QuotaUsed")
+_QUOTA_USED: Final = ("hami_resource_quota_used", "QuotaUsed")
 
 
 def _spelled(names: _Names, *, is_legacy: bool) -> list[Family]:
-    return [Family(name[is_legacy], doc) for name, doc in names]
+    return [Family(name[is_legacy], name[2]) for name in names]
 
 
 def hami_series(

@@ -56,11 +56,6 @@ CardPages = Callable[[Collection[str] | None], Iterator[str]]
 """The series of the cards of these nodes, some lines at a time; None for all nodes."""
 
 
-def _no_cards(nodes: Collection[str] | None) -> Iterator[str]:
-    del nodes
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
     """The checks of /healthz (`live`) and /readyz (`ready`), by their name in the response."""
@@ -104,8 +99,8 @@ class PageServer(ThreadingHTTPServer):
             target=self.serve_forever, name=f"{self._name}-server", daemon=True
         )
         self._lock = threading.Lock()
-        self._asking: dict[socket.socket, None] = {}  # oldest first
-        self._served: set[socket.socket] = set()
+        self._clients: dict[socket.socket, bool] = {}
+        """Oldest first, and whether its request is complete."""
 
     @property
     def port(self) -> int:
@@ -127,19 +122,22 @@ class PageServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
         """Serve in a thread; close the connection at once when all others are being served."""
+        slowest = None
         with self._lock:
-            is_full = len(self._asking) + len(self._served) >= MAX_CONNECTIONS
-            oldest = next(iter(self._asking), None) if is_full else None
-            if oldest is not None:
-                del self._asking[oldest]
-            if oldest is not None or not is_full:
-                self._asking[request] = None
-        if oldest is not None:
-            _hang_up(oldest)
-        elif is_full:
+            if len(self._clients) >= MAX_CONNECTIONS:
+                asking = (client for client, is_served in self._clients.items() if not is_served)
+                slowest = next(asking, None)
+                if slowest is not None:
+                    del self._clients[slowest]
+            is_taken = len(self._clients) < MAX_CONNECTIONS
+            if is_taken:
+                self._clients[request] = False
+        if slowest is not None:
+            _hang_up(slowest)
+        if is_taken:
+            super().process_request(request, client_address)
+        else:
             self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
         """Release the slot, even on error."""
@@ -147,16 +145,14 @@ class PageServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
-                self._asking.pop(request, None)
-                self._served.discard(request)
+                self._clients.pop(request, None)
 
     def begin_service(self, client: socket.socket) -> None:
         """Its request is complete: it no longer makes way. Raises OSError when it has to go."""
         with self._lock:
-            if client not in self._asking:
+            if client not in self._clients:
                 raise ConnectionAbortedError("made way for a newer client")
-            del self._asking[client]
-            self._served.add(client)
+            self._clients[client] = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - http.server's types
         """Log a failure: of a client, such as a closed connection, at debug level only."""
@@ -248,7 +244,7 @@ class MetricsServer(PageServer):
         registry: CollectorRegistry,
         probes: Probes | None,
         config: Callable[[], Mapping[str, object]],
-        cards: CardPages = _no_cards,
+        cards: CardPages = lambda _: iter(()),
     ) -> None:
         """Take over a socket that listens, or bind the address.
 

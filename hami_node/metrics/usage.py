@@ -68,9 +68,9 @@ _OWN_LABELS: Final = (*_WHOSE, "uuid", "index", "part")
 
 def _own(usage: Usage, shown: Shown) -> Iterator[Metric]:
     doc = "Time since the container last launched a kernel; absent before the first."
-    age = (PREFIX + "container_last_kernel_age_seconds", doc, partial(_age_s, now_s=shown.now_s))
+    age = ("last_kernel_age_seconds", doc, partial(_age_s, now_s=shown.now_s))
     uses = ((_own_labels(shown.node, use), use) for use in usage.containers)
-    yield from gauges((*_OWN_USES, age), _OWN_LABELS, uses)
+    yield from gauges((*_OWN_USES, age), _OWN_LABELS, uses, PREFIX + "container_")
     doc = "1 while what the container uses can't be read, with the reason."
     lost = (
         ((shown.node, use.namespace, use.pod, use.container, use.reason), 1) for use in usage.unread
@@ -80,7 +80,7 @@ def _own(usage: Usage, shown: Shown) -> Iterator[Metric]:
         (card_labels(shown.node, card, shown.models.get(card.uuid, card.model)), host)
         for card, host in usage.hosts
     )
-    yield from gauges(_OWN_HOSTS, CARD_LABELS, hosts)
+    yield from gauges(_OWN_HOSTS, CARD_LABELS, hosts, PREFIX + "card_")
 
 
 def _own_labels(node: str, use: ContainerUse) -> tuple[str, ...]:
@@ -157,60 +157,48 @@ def _ratio(percent: int | None) -> float | None:
 
 _OWN_USES: Final[Columns[ContainerUse]] = (
     (
-        PREFIX + "container_memory_used_bytes",
+        "memory_used_bytes",
         "Memory that a container uses of a card, as its limiter counts it; of a part of a divided "
         "card, which the label `part` names then, as the driver says.",
         lambda use: use.memory_bytes,
     ),
+    ("memory_context_bytes", "The part of it that contexts use.", lambda use: use.context_bytes),
+    ("memory_module_bytes", "The part of it that modules use.", lambda use: use.module_bytes),
+    ("memory_data_bytes", "The part of it that buffers use.", lambda use: use.data_bytes),
     (
-        PREFIX + "container_memory_context_bytes",
-        "The part of it that contexts use.",
-        lambda use: use.context_bytes,
-    ),
-    (
-        PREFIX + "container_memory_module_bytes",
-        "The part of it that modules use.",
-        lambda use: use.module_bytes,
-    ),
-    (
-        PREFIX + "container_memory_data_bytes",
-        "The part of it that buffers use.",
-        lambda use: use.data_bytes,
-    ),
-    (
-        PREFIX + "container_memory_limit_bytes",
+        "memory_limit_bytes",
         "The limit of that memory that is in force in the container; absent without one.",
         lambda use: use.limit_bytes,
     ),
     (
-        PREFIX + "container_core_use_ratio",
+        "core_use_ratio",
         "Cores that a container uses of a card; 1 is one card.",
         lambda use: _ratio(use.core_percent),
     ),
     (
-        PREFIX + "container_core_limit_ratio",
+        "core_limit_ratio",
         "The limit of cores that is in force in the container; absent without one.",
         lambda use: _ratio(use.core_limit_percent),
     ),
     (
-        PREFIX + "container_processes",
+        "processes",
         "Processes of a container on a part of a divided card, as the driver says.",
         lambda use: use.processes,
     ),
 )
 _OWN_HOSTS: Final[Columns[HostUse]] = (
     (
-        PREFIX + "card_memory_used_bytes",
+        "memory_used_bytes",
         "Memory of the card that anybody on the node uses, as the driver says.",
         lambda host: host.memory_bytes,
     ),
     (
-        PREFIX + "card_core_use_ratio",
+        "core_use_ratio",
         "Part of the time in which a kernel ran on the card, as the driver says.",
         lambda host: _ratio(host.core_percent),
     ),
     (
-        PREFIX + "card_memory_controller_use_ratio",
+        "memory_controller_use_ratio",
         "Part of the time in which the card's memory was read or written, as the driver says.",
         lambda host: _ratio(host.memory_controller_percent),
     ),

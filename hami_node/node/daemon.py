@@ -10,28 +10,25 @@ import logging
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hami_node import __version__
-from hami_node.clock import SystemClock
 from hami_node.config.settings import Settings, changed_fields, keep_fixed
 from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.errors import ConfigError
 from hami_node.logs import LineQueue, adjust, configure, kv
 from hami_node.metrics.listener import listen
-from hami_node.node.vendor_cards import VendorCards
+from hami_node.node.state import NodeState
 from hami_node.ports import Clock
 from hami_node.record.lock import RecordLock
 from hami_node.signals import END_SIGNALS, SignalThread
-from hami_node.threads import GuardedThreads
 from hami_node.vendors.spec import AnyVendor
 
 if TYPE_CHECKING:
     from hami_node.node.cluster_services import ClusterServices
-    from hami_node.node.resource import NodeResource
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +42,8 @@ Listeners = tuple[socket.socket | None, socket.socket | None]
 """For the pages and for the probes; None where one is switched off."""
 
 
-class Daemon:
-    """One node's daemon. `start`, then `wait`; `stop` from anywhere."""
+class Daemon(NodeState):
+    """One node's daemon. `start`, then `wait`; `stop` is set from anywhere."""
 
     def __init__(
         self,
@@ -62,37 +59,12 @@ class Daemon:
         Raises:
             ConfigError: a setting is wrong.
         """
-        self.settings, self.vendors = settings, tuple(vendors)
+        super().__init__(settings, vendors, clock, stop)
         self._sources = sources
-        self.clock: Clock = clock or SystemClock()
-        self.stop = stop or threading.Event()
-        self.threads = GuardedThreads(self.stop)
-        self._reloads = Counter(applied=1)
-        self.vendor_cards = tuple(
-            VendorCards(
-                vendor,
-                vendor.served,
-                lambda: self.settings,
-                clock=self.clock,
-                stop=self.stop,
-            )
-            for vendor in self.vendors
-            if vendor.served is not None
-        )
         self.config_watch = ConfigWatch(
             sources.files(), self.reload, self._register_again, clock=self.clock
         )
         self.cluster: ClusterServices | None = None
-
-    @property
-    def resources(self) -> tuple[NodeResource, ...]:
-        """The resources of all vendors, once their cards were found."""
-        return tuple(each for owner in self.vendor_cards for each in owner.resources)
-
-    @property
-    def is_simulated(self) -> bool:
-        """True where some cards are not real."""
-        return any(owner.backend.is_simulated for owner in self.vendor_cards)
 
     def start(self, listeners: Listeners | None = None) -> None:
         """Find the cards, register, then load and start the rest.
@@ -104,51 +76,28 @@ class Daemon:
             ConfigError: credentials, an address or the size of a device list are wrong.
         """
         # before kubelet counts on us: a taken port must not be found out after that
-        listeners = listeners or _listeners(self.settings)
+        listeners = listeners or _listeners(self.in_force)
         for owner in self.vendor_cards:
             owner.find_cards()
-            self._settle(owner)
+            before, self.in_force = self.in_force, owner.settled(self.in_force)
+            if changed := changed_fields(before, self.in_force):
+                log.info("settings_settled", extra=kv(by="the cards of this node", changed=changed))
             owner.offer()
         for resource in self.resources:
-            resource.remove_stale_sockets()
+            resource.lifecycle.remove_stale_sockets()
         for resource in self.resources:
             self.threads.start(f"lifecycle {resource.name}", resource.live)
-        self._start_cluster(*listeners)
-        for owner in self.vendor_cards:
-            self.threads.start(f"scanner {owner.names}", owner.scan)
-
-    def _settle(self, owner: VendorCards) -> None:
-        settled = owner.settled(self.settings)
-        changed = changed_fields(self.settings, settled)
-        if changed:
-            log.info("settings_settled", extra=kv(by="the cards of this node", changed=changed))
-        self.settings = settled
-
-    def _start_cluster(
-        self, listener: socket.socket | None, probe_listener: socket.socket | None
-    ) -> None:
         # Imported here: the Kubernetes client and prometheus are slow, kubelet must not wait.
         from hami_node.node.cluster_services import ClusterServices
-        from hami_node.node.parts import NodeParts
 
         for resource in self.resources:
             if resource.is_offering():
                 resource.lifecycle.registered.wait(FIRST_REGISTRATION_S)
-        self.cluster = ClusterServices(
-            NodeParts(
-                settings=lambda: self.settings,
-                vendors=self.vendors,
-                vendor_cards=self.vendor_cards,
-                clock=self.clock,
-                stop=self.stop,
-                threads=self.threads,
-                reloads=self._reloads,
-                config_watch=self.config_watch,
-                listener=listener,
-                probe_listener=probe_listener,
-            )
-        )
+        self.cluster = ClusterServices(self, *listeners)
         self.cluster.start()
+        self.threads.start("config", partial(self.config_watch.run, self.stop))
+        for owner in self.vendor_cards:
+            self.threads.start(f"scanner {owner.names}", owner.keep_scanning)
 
     def reload(self) -> None:
         """Read the configuration again; if it is invalid, the settings in force are kept.
@@ -158,26 +107,27 @@ class Daemon:
         found = resolve(self._sources)
         errors = [str(error) for error in found.errors] or self._misfits(found.settings)
         if errors:
-            self._reloads["refused"] += 1
+            self.reloads["refused"] += 1
             for error in errors:
                 log.error("config_refused", extra=kv(error=error, kept="the settings in force"))
             return
-        wanted, before = found.settings, self.settings
+        wanted, before = found.settings, self.in_force
         for owner in self.vendor_cards:
             wanted = owner.settled(wanted)
         changed = changed_fields(before, wanted)
-        self.settings, kept = keep_fixed(before, wanted)
+        self.in_force, kept = keep_fixed(before, wanted)
+        now = self.in_force
         if kept:
             log.warning("config_needs_restart", extra=kv(settings=kept))
-        if self.settings.ignored != before.ignored:
-            log.warning("settings_without_effect", extra=kv(names=self.settings.ignored))
-        adjust(self.settings.log_format, self.settings.log_level)
+        if now.ignored != before.ignored:
+            log.warning("settings_without_effect", extra=kv(names=now.ignored))
+        adjust(now.log_format, now.log_level)
         for owner in self.vendor_cards:
             owner.apply(before)
-        self._reloads["applied"] += 1
+        self.reloads["applied"] += 1
         log.info("config_applied", extra=kv(changed=changed))
         if self.cluster is not None:
-            self.cluster.wake()
+            self.wake()
 
     def _misfits(self, settings: Settings) -> list[str]:
         """Why the present cards can't be offered under these settings."""
@@ -207,6 +157,7 @@ class Daemon:
                     self.threads.died = self.threads.died or "backend"
         for owner in self.vendor_cards:
             owner.close()
+        self.config_watch.wake()
         if self.cluster is not None:
             self.cluster.close()
         self.threads.join()

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from hami_node.logs import kv
-from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.model import Pod
 from hami_node.node.present import PresentPods
+from hami_node.node.state import NodeState
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import EventNote
 from hami_node.record.ledger import Source
@@ -20,7 +21,7 @@ from hami_node.vendors.on_node.parts import (
     PartsKept,
     PartsSituation,
 )
-from hami_node.vendors.spec import protocol_of
+from hami_node.vendors.protocol import VendorProtocol
 
 log = logging.getLogger(__name__)
 
@@ -31,40 +32,40 @@ UNKNOWN_S: Final = 10.0
 class PartKeeper:
     """A step of the loop. It sleeps while no vendor of this node divides cards."""
 
-    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
-        """Wire the sources."""
-        self._parts, self._cluster = parts, cluster
-        self._present = PresentPods(cluster, parts.vendor_cards)
+    def __init__(self, node: NodeState) -> None:
+        """Of this node."""
+        self._node, self._present = node, PresentPods(node, node.vendor_cards)
 
-    def keep(self) -> float | None:
+    def look(self) -> float | None:
         """One pass over all vendors; seconds until the next one, None for the next change."""
+        owners = zip(self._node.vendor_cards, self._node.served, strict=True)
         dividing = [
-            (owner, parts)
-            for owner in self._parts.vendor_cards
-            if (parts := owner.parts) is not None
+            (owner, vendor, parts) for owner, vendor in owners if (parts := owner.parts) is not None
         ]
         if not dividing:
             return None
         listed = self._present.listed()
-        kept = [self._kept(owner, parts, listed) for owner, parts in dividing]
+        kept = [self._kept(*each, listed) for each in dividing]
         for note in (note for each in kept for note in each.notes):
             self._tell(note)
         waits = [each.next_s for each in kept if each.next_s is not None]
         return min([*waits, UNKNOWN_S] if listed is None else waits, default=None)
 
-    def _kept(self, owner: VendorCards, parts: CardParts, listed: set[str] | None) -> PartsKept:
-        situation = PartsSituation(node=self._cluster.view.node())
+    def _kept(
+        self, owner: VendorCards, vendor: VendorProtocol, parts: CardParts, listed: set[str] | None
+    ) -> PartsKept:
+        situation = PartsSituation(node=self._node.view.node())
         if listed is not None:
             situation = replace(
                 situation,
-                holders=tuple(self._holders(owner)),
+                holders=tuple(self._holders(owner, vendor)),
                 is_held=lambda uid: self._is_held(uid, listed),
             )
         try:
             before = parts.state()
             kept = parts.keep(situation)
             if parts.state() != before:
-                owner.scanner.offer_again()  # the driver's side may be the same as before
+                owner.offer_again()  # the driver's side may be the same as before
         except Exception:  # any bug: the daemon serves on
             log.exception("card_parts_broken")
             return PartsKept()
@@ -79,12 +80,11 @@ class PartKeeper:
         now = self._present.listed()
         return now is None or uid in now
 
-    def _holders(self, owner: VendorCards) -> Iterator[PartHolder]:
+    def _holders(self, owner: VendorCards, vendor: VendorProtocol) -> Iterator[PartHolder]:
         """The containers on record; what one has borrowed is its lender's."""
-        vendor = protocol_of(owner.vendor, self._parts.settings())
-        resources = {each.name for each in owner.resources}
-        pods = {pod.uid: pod for pod in self._cluster.live.pods()}
-        for entry in self._cluster.ledger.entries():
+        live, resources = self._node.live, {each.name for each in owner.resources}
+        pods = {pod.uid: pod for pod in live.pods()}
+        for entry in self._node.ledger.entries():
             is_own = entry.vendor == vendor.cards.word and entry.lender == entry.container
             if not is_own or entry.problem:  # its pod is held all the same: it is on record
                 continue
@@ -98,29 +98,16 @@ class PartKeeper:
                 annotations=pod.annotations if pod is not None else {},
                 is_adopted=entry.source is not Source.SERVED
                 and entry.resource in resources  # what another plugin serves is no proof
-                and self._cluster.live.is_listed(entry),
+                and live.is_listed(entry),
                 answer=entry.answer,
             )
 
     def _tell(self, note: PartNote) -> None:
         """Say it in the log, and in an Event about the pod, or about the node."""
-        log.warning(
-            "card_parts",
-            extra=kv(reason=note.reason, why=note.message, pod=note.pod or None),
-        )
-        kind, name, uid = "Pod", note.pod, note.pod_uid
-        if not note.pod:
-            node = self._cluster.view.node()
-            if node is None:
-                return
-            kind, name, uid = "Node", node.name, node.uid
-        self._cluster.notify(
-            EventNote(
-                kind=kind,
-                namespace=note.namespace,
-                name=name,
-                uid=uid,
-                reason=note.reason,
-                message=note.message,
-            )
-        )
+        fields = kv(reason=note.reason, why=note.message, pod=note.pod or None)
+        log.warning("card_parts", extra=fields)
+        if note.pod:
+            pod = Pod(uid=note.pod_uid, namespace=note.namespace, name=note.pod)
+            self._node.notify(EventNote.about(pod, note.reason, note.message))
+        else:
+            self._node.notify_node(note.reason, note.message)

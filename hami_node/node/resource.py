@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from hami_node.config.settings import Settings
-from hami_node.model import Device, PairScores, own_ids
-from hami_node.node.cards.inventory import Inventory, refuse_oversize
+from hami_node.logs import kv
+from hami_node.model import Device, PairScores, Uuid, own_ids
+from hami_node.node.cards.inventory import Inventory, InventoryChange, refuse_oversize
 from hami_node.node.cards.numa_hints import NumaHints
-from hami_node.node.kubelet.lifecycle import Lifecycle, remove_stale_sockets
+from hami_node.node.kubelet.lifecycle import Lifecycle
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
 from hami_node.ports import Clock
 from hami_node.vendors.spec import AnyVendor, ServedResource
@@ -19,15 +22,12 @@ if TYPE_CHECKING:  # loaded after the registration
     from hami_node.node.cards.preference import CardChoice
     from hami_node.record.ledger import Entry
 
+log = logging.getLogger(__name__)
+
 Served = ServedResource[object]
+Cards = tuple[Device, ...]
 
-
-def has_slots(cards: Iterable[Device]) -> bool:
-    """False where no card has anything to give, if it is only shown to people."""
-    return any(card.slots for card in cards)
-
-
-LONGEST_WAIT_S = 3600.0
+LONGEST_WAIT_S: Final = 3600.0
 """How long a wait for the first card lasts before it is repeated."""
 
 
@@ -52,6 +52,7 @@ class NodeResource:
         self.vendor, self.name = vendor, served.name
         self.served, self._settings = served, settings
         self._stop = stop
+        self._refused: set[Uuid] = set()
         self.inventory = Inventory()
         self.hints = NumaHints(clock, self.inventory.touch)
         self.allocator = AllocatorSlot(clock, stop)
@@ -68,13 +69,37 @@ class NodeResource:
         """The vendor's settings in force."""
         return self._settings().of(self.vendor.settings.kind)
 
-    def offered(self, physical: tuple[Device, ...]) -> tuple[Device, ...]:
-        """Those of the vendor's cards that this resource offers, as the settings have them."""
-        return self.served.offered(physical, self._own)
+    def renew(self, physical: Cards, marked: Callable[[Cards], Cards]) -> InventoryChange:
+        """Offer those of the vendor's cards that are this resource's, as the settings have them.
+
+        `marked`: with what is on record of their parts.
+        """
+        return self.inventory.replace(self._offered(physical, marked))
+
+    def _offered(self, physical: Cards, marked: Callable[[Cards], Cards]) -> Cards:
+        """The cards to offer; a card with values that can't be offered costs itself alone."""
+        try:
+            return self.served.offered(marked(physical), self._own)
+        except Exception:
+            log.debug("offer_failed", exc_info=True)
+        before = {card.uuid: card for card in self.inventory.cards}
+        offered: list[Device] = []
+        for card in physical:
+            try:
+                offered += self.served.offered(marked((card,)), self._own)
+            except Exception as e:  # noqa: BLE001  its card pays
+                reason = f"the card's values can't be offered: {type(e).__name__}"
+                last = before.get(card.uuid)
+                if last is not None:
+                    offered.append(replace(last, healthy=False, unhealthy_reason=reason))
+                elif card.uuid not in self._refused:
+                    self._refused.add(card.uuid)
+                    log.error("card_not_offered", extra=kv(uuid=card.uuid, reason=reason))  # noqa: TRY400
+        return tuple(sorted(offered, key=lambda card: (card.index, card.uuid)))
 
     def is_offering(self) -> bool:
-        """True once there is something for kubelet to count."""
-        return has_slots(self.inventory.cards)
+        """True once there is something for kubelet to count; some cards people see alone."""
+        return any(card.slots for card in self.inventory.cards)
 
     def uuids(self) -> tuple[str, ...]:
         """The cards that it offers now."""
@@ -115,10 +140,6 @@ class NodeResource:
         else:
             self.hints.hide()
 
-    def remove_stale_sockets(self) -> None:
-        """Remove the sockets of a killed daemon; to be called before any resource is served."""
-        remove_stale_sockets(self._settings().plugin_dir, self.name)
-
     def is_aligned(self) -> bool:
         """Whether kubelet knew the NUMA node when it admitted the container that is served now."""
         return self.served.has_own_ids or self.hints.are_sure()
@@ -151,10 +172,9 @@ class NodeResource:
 
     def live(self) -> None:
         """Register once there is a card to offer: an empty list would look like a broken node."""
-        version = -1
         while not self._stop.is_set():
-            version, cards = self.inventory.snapshot()
-            if has_slots(cards):
+            version, _ = self.inventory.snapshot()
+            if self.is_offering():
                 self.lifecycle.run()
                 return
             self.inventory.wait_newer_or(version, self._stop.is_set, LONGEST_WAIT_S)

@@ -125,8 +125,7 @@ class Strangers:
         auditors = ((vendor, self._auditor(vendor)) for vendor in parts.vendors)
         self._auditors = {vendor.settings.kind: it for vendor, it in auditors if it is not None}
         self._missing_since_s: dict[tuple[str, str, str], float] = {}
-        self.recorded = threading.Event()
-        """Set once the record has what kubelet's first list shows of our own containers."""
+        self.recorded = cluster.recorded
 
     def _own(self, vendor: AnyVendor) -> object:
         return self._parts.settings().of(vendor.settings.kind)

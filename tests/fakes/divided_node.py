@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import replace
 from pathlib import Path
 
 from hami_node.config.settings import make_settings
-from hami_node.model import Pod, Uuid
-from hami_node.node.vendor_cards import VendorCards
+from hami_node.model import Pod
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
 from hami_node.vendors.on_node.parts import PartsState
-from hami_node.vendors.spec import AnyVendor
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cards import uuid
-from tests.fakes.clock import FakeClock
+from tests.fakes.live_kube import FakeCluster
 from tests.fakes.mig_cards import divided, instance
+from tests.fakes.nodes import FakeNode, moved
 from tests.fakes.parts import FakeParts
 
 POD = Pod(uid="uid-p", namespace="ml", name="train", node_name="n1")
@@ -40,32 +37,19 @@ def own_part(number: int, start: int, **changes: object) -> PartView:
     return PartView(**(fields | changes))  # type: ignore[arg-type]  # fields by name
 
 
-class DividedNode:
+class DividedNode(FakeNode):
     """A card in MIG mode with the instances 7 (of `POD`) and 8 (somebody else's)."""
 
-    def __init__(self, plugin_dir: Path, *own: PartView) -> None:
+    def __init__(self, plugin_dir: Path, *own: PartView, **settings: object) -> None:
         found = divided(0, instance(7, "1g.5gb", 0), instance(8, "1g.5gb", 1))
-        self.backend, self.parts, self.clock = FakeBackend(found), FakeParts(), FakeClock()
+        self.backend, self.parts = FakeBackend(found), FakeParts()
         self.parts.on_record = PartsState(own=own or (own_part(7, 0),))
-        settings = make_settings({"plugin_dir": plugin_dir}, (NVIDIA_SPEC.settings,))
-        vendor: AnyVendor = NVIDIA_SPEC
-        assert vendor.served is not None
-        self.owner = VendorCards(
-            vendor,
-            replace(
-                vendor.served,
-                make_backend=lambda settings, clock, records: self.backend,
-                make_parts=lambda sources, settings: self.parts,
-            ),
-            lambda: settings,
-            clock=self.clock,
-            stop=threading.Event(),
+        named = {"plugin_dir": plugin_dir, **settings}
+        vendor = moved(NVIDIA_SPEC, self.backend, self.parts)
+        super().__init__(
+            make_settings(named, (NVIDIA_SPEC.settings,)), vendor, cluster=FakeCluster(POD)
         )
+        (self.owner,) = self.vendor_cards
         self.owner.find_cards()
         self.owner.offer()
         assert self.owner.parts is self.parts
-
-    @property
-    def card(self) -> Uuid:
-        """The only card."""
-        return uuid(0)

@@ -73,7 +73,7 @@ class NeuronCluster(VendorCluster):
         """kubelet lists these IDs for the pod, once the daemon has seen it."""
         cluster = self.daemon.cluster if self.daemon is not None else None
         assert cluster is not None
-        eventually(lambda: cluster.view.pod("default", name) is not None, LIMIT_S)
+        eventually(lambda: cluster.node.view.pod("default", name) is not None, LIMIT_S)
         self.kubelet.hold(self.pod(name), resource, *ids)
 
     def used_on(self, node: str) -> dict[int, int]:

@@ -213,7 +213,7 @@ class Rig(Site):
         """The value of a series, or None; `labels` name the ones that must match."""
         cluster = self.daemon.cluster if self.daemon is not None else None
         assert cluster is not None
-        for family in cluster.metrics.registry.collect():
+        for family in cluster.node.metrics.registry.collect():
             for sample in family.samples:
                 is_named = sample.name == f"hami_node_{name}"
                 if is_named and labels.items() <= sample.labels.items():
@@ -267,7 +267,7 @@ class Rig(Site):
         """Wait until the daemon's watch shows the pod as it is now."""
         if self.daemon is None or self.daemon.cluster is None:
             return
-        view = self.daemon.cluster.view
+        view = self.daemon.view
         wanted = self.pod(name).version
 
         def is_seen() -> bool:
@@ -280,7 +280,7 @@ class Rig(Site):
         """Wait until the daemon's watch shows the node's annotations as they are now."""
         cluster = self.daemon.cluster if self.daemon is not None else None
         assert cluster is not None
-        eventually(lambda: (node := cluster.view.node()) and node.annotations == self.notes)
+        eventually(lambda: (node := cluster.node.view.node()) and node.annotations == self.notes)
 
     def admit(self, name: str) -> Admission:
         """Let kubelet admit the pod; a refused one is Failed, as kubelet leaves it."""
@@ -302,7 +302,7 @@ class Rig(Site):
         cluster = self.daemon.cluster if self.daemon is not None else None
         if cluster is None:
             return
-        if cluster._cluster.refused.get(self.pod(name).uid):
+        if cluster.node.refused.get(self.pod(name).uid):
             eventually(lambda: self.bind_phase(name) == names.PHASE_FAILED, LIMIT_S)
         if self.bind_phase(name) in (names.PHASE_FAILED, names.PHASE_SUCCESS):
             eventually(lambda: not self.lock_text.endswith(f",default,{name}"), LIMIT_S)

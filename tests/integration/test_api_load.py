@@ -16,7 +16,7 @@ from tests.reliability import shows
 def test_outage_ends_with_resumed_watches_and_no_list(node: Rig) -> None:
     daemon = node.start()
     assert daemon.cluster is not None
-    view = daemon.cluster.view
+    view = daemon.view
     listed = {request.resource: dict(request.query) for request in node.api.requests(verb="list")}
     assert {name: query["resourceVersion"] for name, query in listed.items()} == {
         "nodes": "0",

@@ -104,7 +104,7 @@ def test_cards_of_pods_from_before_are_closed_until_they_end(node: Rig) -> None:
 def problems(rig: Rig) -> tuple[Problem, ...]:
     """What `inspect` reports of the node."""
     assert rig.daemon is not None
-    vendors = protocols_of(VENDORS, rig.daemon.settings)
+    vendors = protocols_of(VENDORS, rig.daemon.settings())
     return inspect([decode_node(rig.api.read("nodes", NODE))], [], vendors, 0.0).problems
 
 

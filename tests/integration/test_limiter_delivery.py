@@ -97,7 +97,7 @@ def tidy(rig: Rig) -> None:
     """The files are looked at soon."""
     assert rig.daemon is not None
     assert rig.daemon.cluster is not None
-    rig.daemon.cluster.wake("files")
+    rig.daemon.cluster.node.wake("files")
 
 
 def pass_time(rig: Rig, seconds: float) -> None:
@@ -113,7 +113,7 @@ def pass_time(rig: Rig, seconds: float) -> None:
         rig.api.create("pods", {"metadata": {"name": f"t{rig.clock.ahead_s:.0f}", "namespace": "x"},
                                 "spec": {"nodeName": NODE, "containers": []}})  # fmt: skip
         rig.api.annotate("nodes", NODE, {"example.org/time": str(rig.clock.ahead_s)})
-        eventually(lambda: (cluster.view.last_contact_age_s() or 0.0) < 50, LIMIT_S)
+        eventually(lambda: (cluster.node.view.last_contact_age_s() or 0.0) < 50, LIMIT_S)
         tidy(rig)
 
 
@@ -162,7 +162,7 @@ def test_upgrade_under_running_containers(bare: Rig) -> None:
     version = name("v2.10.0").removeprefix("libvgpu.so.")
     cluster = bare.daemon and bare.daemon.cluster
     assert cluster
-    cluster.wake()
+    cluster.node.wake()
     eventually(lambda: bare.notes.get(names.NODE_LIMITER) == version, LIMIT_S)
 
 
@@ -206,12 +206,12 @@ def test_wanted_sha256_that_is_not_there_refuses_new_pods_only(bare: Rig) -> Non
     assert again == first.responses["main"]
     cluster = bare.daemon and bare.daemon.cluster
     assert cluster
-    eventually(lambda: "no limiter with the sha256" in cluster._rounds.why_unready(), LIMIT_S)
+    eventually(lambda: "no limiter with the sha256" in cluster._hand_overs.why_unlimited(), LIMIT_S)
     eventually(lambda: bare.metric("limiter_missing") == 1, LIMIT_S)
     assert install(bare, "v2.8.3", "--sha256", sha256("v2.10.0")).returncode == 1
     assert install(bare, "v2.10.0", "--sha256", sha256("v2.10.0")).returncode == 0
     assert library(bare, admit(bare, "c")) == name("v2.10.0")
-    eventually(lambda: cluster._rounds.why_unready() == "", LIMIT_S)
+    eventually(lambda: cluster._hand_overs.why_unlimited() == "", LIMIT_S)
 
 
 def test_limiter_that_hami_left_serves_with_and_without_being_installed(bare: Rig) -> None:

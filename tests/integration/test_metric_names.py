@@ -128,9 +128,7 @@ def test_series_of_an_extender() -> None:
 def test_scrape_waits_for_no_disk_and_no_allocate(node: Rig) -> None:
     port = free_port()
     daemon = node.start(metrics_address=f"127.0.0.1:{port}")
-    cluster = daemon.cluster
-    assert cluster is not None
-    locks = (cluster._cluster.one_at_a_time, cluster.ledger._lock, cluster.live._settling)
+    locks = (daemon.one_at_a_time, daemon.ledger._lock, daemon.live._settling)
     with ExitStack() as held:
         for lock in locks:
             held.enter_context(lock)

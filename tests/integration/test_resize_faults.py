@@ -86,7 +86,7 @@ class Approved(Cluster):
     def recorded(self, name: str, container: str = "main") -> str:
         assert self.rig.daemon is not None
         assert self.rig.daemon.cluster is not None
-        entry = self.rig.daemon.cluster.ledger.find(f"uid-{name}", container, "NVIDIA")
+        entry = self.rig.daemon.ledger.find(f"uid-{name}", container, "NVIDIA")
         assert entry is not None
         return grants_text(entry)
 

@@ -43,7 +43,7 @@ def entries(rig: ShareRig) -> dict[str, Entry]:
     """The ledger's entries by pod and container."""
     assert rig.daemon is not None
     assert rig.daemon.cluster is not None
-    return {f"{it.pod}/{it.container}": it for it in rig.daemon.cluster.ledger.entries()}
+    return {f"{it.pod}/{it.container}": it for it in rig.daemon.ledger.entries()}
 
 
 def granted_mib(rig: ShareRig) -> int:
@@ -281,8 +281,7 @@ def test_node_of_a_restored_backup_is_reported_again(bare: ShareRig, mode: str) 
     while int(bare.api.read("nodes", NODE)["metadata"]["resourceVersion"]) < 100:
         bare.api.edit("nodes", NODE, lambda body: body["metadata"].update(labels={"x": "y"}))
     assert bare.daemon is not None
-    daemon = bare.daemon.cluster
-    assert daemon is not None
+    daemon = bare.daemon
 
     def shown() -> int:
         node = daemon.view.node()

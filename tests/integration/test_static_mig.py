@@ -117,7 +117,7 @@ def test_daemon_started_before_the_driver_serves_whole_cards_until_it_is_started
     rig.divide(1)
     clock.by_s += 60
     (owner,) = daemon.vendor_cards
-    eventually(lambda: owner.scanner.physical != (), LIMIT_S)
+    eventually(lambda: owner.physical != (), LIMIT_S)
     assert owner.why_restart() == ""
     clock.by_s += 60
     assert GPU in owner.why_restart()

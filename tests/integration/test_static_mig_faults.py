@@ -83,7 +83,7 @@ def test_new_kind_of_instance_is_served_by_the_next_process(rig: InstanceRig) ->
     held = seen(rig.ask("p"))
     large = rig.make("3g.20gb", 0).uuid
     (owner,) = daemon.vendor_cards
-    eventually(lambda: large in str(owner.scanner.physical), LIMIT_S)
+    eventually(lambda: large in str(owner.physical), LIMIT_S)
     assert owner.why_restart() == ""
     clock.by_s += 60
     eventually(lambda: LARGE in owner.why_restart(), LIMIT_S)

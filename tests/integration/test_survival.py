@@ -133,7 +133,7 @@ def test_pod_that_the_watch_has_never_shown_is_asked_for(rig: Rig) -> None:
     assert daemon is not None
     cluster = daemon.cluster
     assert cluster is not None
-    eventually(lambda: [entry.pod for entry in cluster.ledger.entries()] == ["other"], LIMIT_S)
+    eventually(lambda: [entry.pod for entry in cluster.node.ledger.entries()] == ["other"], LIMIT_S)
 
 
 def test_start_without_the_api_server_registers_first_and_serves_later(node: Rig) -> None:

@@ -85,7 +85,7 @@ class Cluster(VendorCluster):
         """Filter, bind, and let kubelet admit it."""
         assert self.filter(name, NODE)["NodeNames"] == [NODE]
         assert self.bind(name, NODE) == ""
-        view = self.daemon.cluster.view  # type: ignore[union-attr]  # it is started
+        view = self.daemon.view  # type: ignore[union-attr]  # it is started
         eventually(lambda: (seen := view.pod("default", name)) and seen.node_name == NODE)
         answer = self.kubelet.admit(self.pod(name), GPU, CARD)
         self.set_phase(name, "Running" if answer.is_admitted else "Failed")

@@ -112,14 +112,14 @@ class VendorCluster:
         """What the daemon shows to Prometheus."""
         assert self.daemon is not None
         assert self.daemon.cluster is not None
-        return generate_latest(self.daemon.cluster.metrics.registry).decode()
+        return generate_latest(self.daemon.metrics.registry).decode()
 
     def view(self) -> ClusterView:
         """What `inspect` makes of all nodes and pods."""
         assert self.daemon is not None
         nodes = [decode_node(body) for body in self.api.list("nodes")]
         pods = [decode_pod(body) for body in self.api.list("pods")]
-        return inspect(nodes, pods, protocols_of(self.vendors, self.daemon.settings), 0.0)
+        return inspect(nodes, pods, protocols_of(self.vendors, self.daemon.settings()), 0.0)
 
     # -- pods --------------------------------------------------------------------------------------
     def review(self, body: Json) -> Json:

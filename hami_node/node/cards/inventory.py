@@ -54,27 +54,22 @@ def refuse_oversize(cards: tuple[Device, ...], count_setting: str) -> None:
     Raises:
         ConfigError: the message or an ID is larger than kubelet accepts.
     """
-    size = kubelet_list(cards).ByteSize()
-    slots = cards[0].slots if cards else 0
+    size, slots = kubelet_list(cards).ByteSize(), cards[0].slots if cards else 0
+    problem = ""
     if size > MAX_MESSAGE_BYTES:
-        allowed = slots * MAX_MESSAGE_BYTES // size
-        raise ConfigError(
-            "device-config.yaml",
-            count_setting,
-            slots,
+        problem = (
             f"{len(cards)} cards of {slots} slots make a list of {size} bytes and kubelet accepts "
-            f"{MAX_MESSAGE_BYTES}; use at most {allowed}",
+            f"{MAX_MESSAGE_BYTES}; use at most {slots * MAX_MESSAGE_BYTES // size}"
         )
     for card in cards:
         longest = max(map(len, card.device_ids), default=0)
-        if longest > MAX_DEVICE_ID_CHARS:
-            raise ConfigError(
-                "device-config.yaml",
-                count_setting,
-                slots,
+        if not problem and longest > MAX_DEVICE_ID_CHARS:
+            problem = (
                 f"device IDs of card {card.index} would have {longest} characters and kubelet "
-                f"accepts {MAX_DEVICE_ID_CHARS}; use a smaller count",
+                f"accepts {MAX_DEVICE_ID_CHARS}; use a smaller count"
             )
+    if problem:
+        raise ConfigError("device-config.yaml", count_setting, slots, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +105,10 @@ class Inventory:
 
     Two sources are put together: what a scan found, and which cards are closed although they are
     healthy. Neither waits for the other: a scan may hang in the driver.
+
+    Attributes:
+        closed_ids: the slots that kubelet must not hand out though their cards are healthy.
+        lost_ids: the IDs that containers hold and that are on no card any more.
     """
 
     def __init__(self) -> None:
@@ -117,8 +116,8 @@ class Inventory:
         self._scanned: tuple[Device, ...] = ()
         self._closed: Mapping[Uuid, str] = MappingProxyType({})
         self._cards: tuple[Device, ...] = ()
-        self._closed_ids: frozenset[str] = frozenset()
-        self._lost_ids: frozenset[str] = frozenset()
+        self.closed_ids: frozenset[str] = frozenset()
+        self.lost_ids: frozenset[str] = frozenset()
         self._version = 0
 
     def replace(self, cards: tuple[Device, ...]) -> InventoryChange:
@@ -143,45 +142,33 @@ class Inventory:
         change = diff(self._cards, cards)
         if change:
             self._cards = cards
-            self._version += 1
-            self._changed.notify_all()
+            self._renew()
         return change
+
+    def _renew(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
 
     def touch(self) -> None:
         """Have the list sent to kubelet again: it is shown otherwise now."""
         with self._changed:
-            self._version += 1
-            self._changed.notify_all()
+            self._renew()
 
     def close_ids(self, closed: frozenset[str]) -> None:
         """Of the slots of healthy cards, offer kubelet all but these from now on."""
         with self._changed:
-            if closed != self._closed_ids:
-                log.info("slots_closed", extra=kv(slots=len(closed), before=len(self._closed_ids)))
-                self._closed_ids = closed
-                self._version += 1
-                self._changed.notify_all()
+            if closed != self.closed_ids:
+                log.info("slots_closed", extra=kv(slots=len(closed), before=len(self.closed_ids)))
+                self.closed_ids = closed
+                self._renew()
 
     def lose_ids(self, lost: frozenset[str]) -> None:
         """Show kubelet these IDs too from now on, unhealthy: containers hold what has vanished."""
         with self._changed:
-            if lost != self._lost_ids:
+            if lost != self.lost_ids:
                 log.warning("held_devices_vanished", extra=kv(devices=sorted(lost)))
-                self._lost_ids = lost
-                self._version += 1
-                self._changed.notify_all()
-
-    @property
-    def lost_ids(self) -> frozenset[str]:
-        """The IDs that containers hold and that are on no card any more."""
-        with self._changed:
-            return self._lost_ids
-
-    @property
-    def closed_ids(self) -> frozenset[str]:
-        """The slots that kubelet must not hand out though their cards are healthy."""
-        with self._changed:
-            return self._closed_ids
+                self.lost_ids = lost
+                self._renew()
 
     def snapshot(self) -> tuple[int, tuple[Device, ...]]:
         """(version, cards sorted by index and uuid)."""

@@ -103,9 +103,8 @@ class Lifecycle:
         make_plugin: Callable[[], DevicePlugin],
         clock: Clock,
         stop: threading.Event,
-        on_failed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Wire the parts; nothing starts.
+        """Nothing starts yet.
 
         Args:
             plugin_dir: kubelet's device-plugins folder.
@@ -113,16 +112,11 @@ class Lifecycle:
             make_plugin: a fresh servicer for each registration.
             clock: measures registrations.
             stop: ends `run`.
-            on_failed: called with the reason why a registration failed.
         """
-        self._dir = plugin_dir
-        self._resource = resource
-        self._make_plugin = make_plugin
-        self._clock = clock
-        self._stop = stop
-        self._on_failed = on_failed
+        self._dir, self._resource, self._make_plugin = plugin_dir, resource, make_plugin
+        self._clock, self._stop = clock, stop
         self._wake = threading.Event()
-        self._restart = threading.Event()
+        self._is_restart_wanted = False
         self._check_s = CHECK_INTERVAL_S
         self._retiring: list[threading.Thread] = []
         self._unheeded = 0
@@ -134,9 +128,14 @@ class Lifecycle:
         self.registrations = 0
         """How often kubelet has accepted a registration."""
 
+    def remove_stale_sockets(self) -> None:
+        """Remove those of a killed daemon; to be called before any resource is served."""
+        for path in own_sockets(self._dir, self._resource):
+            path.unlink(missing_ok=True)
+
     def restart(self) -> None:
         """Register again now (SIGHUP)."""
-        self._restart.set()
+        self._is_restart_wanted = True
         self._wake.set()
 
     def wake(self) -> None:
@@ -157,7 +156,6 @@ class Lifecycle:
                 except (KubeletError, OSError) as e:
                     failures += 1
                     self.problem = str(e)
-                    self._on_failed(str(e))
                     pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
                     log.warning("register_failed", extra=kv(error=str(e), retry_s=pause_s))
                     self._pause(pause_s)
@@ -190,7 +188,7 @@ class Lifecycle:
         kubelet = self._wait_for_kubelet()
         began = self._clock.monotonic()
         self.registered.clear()
-        self._restart.clear()
+        self._is_restart_wanted = False
         new = self._serve(kubelet)
         try:
             self._register(new)
@@ -199,12 +197,10 @@ class Lifecycle:
         except BaseException:
             _retire(new, 0)
             raise
-        took_s = self._clock.monotonic() - began
+        took_ms = round((self._clock.monotonic() - began) * 1e3, 1)
         self.registrations += 1
-        log.info(
-            "kubelet_registered",
-            extra=kv(resource=self._resource, socket=new.path.name, took_ms=round(took_s * 1e3, 1)),
-        )
+        fields = kv(resource=self._resource, socket=new.path.name, took_ms=took_ms)
+        log.info("kubelet_registered", extra=fields)
         if old is not None:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
             thread = threading.Thread(target=self._retire_after, args=(old, new), daemon=True)
@@ -264,7 +260,7 @@ class Lifecycle:
         path = self._dir / f"{_socket_prefix(self._resource)}{secrets.token_hex(4)}.sock"
         path.unlink(missing_ok=True)
         plugin = self._make_plugin()
-        plugin.on_stream_end(self.wake)
+        plugin.on_stream_end = self.wake
         server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="plugin"))
         add_DevicePluginServicer_to_server(plugin, server)
         try:
@@ -337,7 +333,7 @@ class Lifecycle:
         return serving.plugin.has_stream()
 
     def _lost(self, serving: _Serving) -> str:
-        if self._restart.is_set():
+        if self._is_restart_wanted:
             return "a new registration was requested"
         try:
             serving.path.stat()
@@ -374,14 +370,6 @@ def _retire(serving: _Serving, drain_s: float) -> None:
 def own_sockets(plugin_dir: Path, resource: str) -> list[Path]:
     """The sockets of a resource that this product has made."""
     return list(plugin_dir.glob(f"{_socket_prefix(resource)}*.sock"))
-
-
-def remove_stale_sockets(plugin_dir: Path, resource: str) -> int:
-    """Remove sockets that a killed daemon left behind; returns their number."""
-    stale = own_sockets(plugin_dir, resource)
-    for path in stale:
-        path.unlink(missing_ok=True)
-    return len(stale)
 
 
 def _socket_prefix(resource: str) -> str:

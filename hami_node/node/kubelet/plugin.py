@@ -82,77 +82,73 @@ class AllocatorSlot:
 Choose = Callable[[Sequence[str], Sequence[str], int], list[str]]
 """The IDs to take of those that are available, those that must be there included, and how many."""
 
-DEFAULT_OPTIONS: Final = PluginOptions()
-
 
 class DevicePlugin(DevicePluginServicer):
-    """One resource's device plugin. Its only state is which of kubelet's streams and calls run."""
+    """One resource's device plugin. Its only state is which of kubelet's streams and calls run.
+
+    Attributes:
+        calls: how many calls kubelet has made, beside those for the list.
+        listed: set once kubelet has called ListAndWatch.
+        on_stream_end: called whenever a stream of kubelet's has ended.
+    """
 
     def __init__(
         self,
         inventory: Inventory,
         allocator: AllocatorSlot,
-        options: PluginOptions = DEFAULT_OPTIONS,
+        options: PluginOptions,
         *,
-        choose: Choose | None = None,
-        shows_numa: Callable[[], bool] = lambda: True,
+        choose: Choose,
+        shows_numa: Callable[[], bool],
     ) -> None:
         """Offer the cards of `inventory`; `allocator` answers Allocate.
 
         `choose` prefers IDs where no reservation is known; `shows_numa`: whether the cards' NUMA
         nodes may be shown now, where the options show them at all.
         """
-        self._choose, self._shows_numa = choose or _any_of, shows_numa
-        self._inventory = inventory
-        self._allocator = allocator
-        self._options = options
+        self._inventory, self._allocator, self._options = inventory, allocator, options
+        self._choose, self._shows_numa = choose, shows_numa
         self._is_over = False
-        self._lock = threading.Lock()
-        self._open_streams = 0
+        self._ended = threading.Condition()
+        self._open_streams = self._unanswered = 0
         self.calls = 0
-        """How many calls kubelet has made, beside those for the list."""
-        self._unanswered = 0
-        self._call_ended = threading.Condition(self._lock)
-        self._on_stream_end: Callable[[], None] = lambda: None
         self.listed = threading.Event()
-        """Set once kubelet has called ListAndWatch."""
+        self.on_stream_end: Callable[[], None] = lambda: None
 
     def has_stream(self) -> bool:
         """True while kubelet keeps a ListAndWatch stream open."""
-        with self._lock:
-            return self._open_streams > 0
-
-    def on_stream_end(self, call: Callable[[], None]) -> None:
-        """Call this whenever a stream of kubelet's has ended. Set it before the server starts."""
-        self._on_stream_end = call
-
-    def _count_stream(self, change: int) -> None:
-        with self._lock:
-            self._open_streams += change
-
-    def _end_stream(self) -> None:
-        """Called by gRPC, whoever ended the stream and however."""
-        self._count_stream(-1)
-        self._inventory.wake()
-        self._on_stream_end()
+        return self._open_streams > 0
 
     def wait_idle(self, limit_s: float) -> bool:
         """Wait until every call of kubelet's is answered; False if one still is not."""
-        with self._call_ended:
-            return self._call_ended.wait_for(lambda: not self._unanswered, limit_s)
+        with self._ended:
+            return self._ended.wait_for(lambda: not self._unanswered, limit_s)
+
+    def _begin_stream(self, context: grpc.ServicerContext) -> None:
+        with self._ended:
+            self._open_streams += 1
+        if not context.add_callback(self._end_stream):
+            self._end_stream()  # it has ended already
+
+    def _end_stream(self) -> None:
+        """Called by gRPC, whoever ended the stream and however."""
+        with self._ended:
+            self._open_streams -= 1
+        self._inventory.wake()
+        self.on_stream_end()
 
     def _begin_call(self, context: grpc.ServicerContext) -> None:
         """Count a call of kubelet's until its answer is sent."""
-        with self._call_ended:
+        with self._ended:
             self.calls += 1
             self._unanswered += 1
         if not context.add_callback(self._end_call):
             self._end_call()
 
     def _end_call(self) -> None:
-        with self._call_ended:
+        with self._ended:
             self._unanswered -= 1
-            self._call_ended.notify_all()
+            self._ended.notify_all()
 
     def close(self) -> None:
         """End the streams: the server is about to stop."""
@@ -175,9 +171,7 @@ class DevicePlugin(DevicePluginServicer):
     ) -> Iterator[api.ListAndWatchResponse]:
         """Send the list now and after every change, until kubelet or the server ends the stream."""
         del request
-        self._count_stream(+1)
-        if not context.add_callback(self._end_stream):
-            self._end_stream()  # it has ended already
+        self._begin_stream(context)
         sent = -1
 
         def is_over() -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -51,23 +49,11 @@ class KubeletPodResources:
         Raises:
             KubeletError: the socket can't be read.
         """
-        with self._turn(deadline):
-            return self._list(deadline)
-
-    @contextmanager
-    def _turn(self, deadline: Deadline | None) -> Iterator[None]:
-        """Hold the channel, as soon as the other calls are done with it."""
-        wait_s = -1 if deadline is None else deadline.left_s()
-        if not self._one_at_a_time.acquire(timeout=wait_s):
+        if not self._one_at_a_time.acquire(timeout=-1 if deadline is None else deadline.left_s()):
             raise KubeletError(f"pod-resources socket {self._socket}: other calls take too long")
         try:
-            yield
-        finally:
-            self._one_at_a_time.release()
-
-    def _list(self, deadline: Deadline | None) -> tuple[HeldContainer, ...]:
-        try:
             answer = self._answer(deadline)
+            self._answered = self._inode
         except FileNotFoundError as e:
             self._drop()
             raise KubeletError(f"{self._socket} is not there: {MOVED_HINT}") from e
@@ -75,7 +61,8 @@ class KubeletPodResources:
             self._drop()
             code = e.code().name if isinstance(e, grpc.Call) else str(e)
             raise KubeletError(f"pod-resources socket {self._socket}: {code}") from e
-        self._answered = self._inode
+        finally:
+            self._one_at_a_time.release()
         return tuple(
             HeldContainer(
                 namespace=pod.namespace,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from prometheus_client.metrics_core import Metric
 
-from hami_node.config.settings import MetricNames, Settings
+from hami_node.config.settings import MetricNames
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.metrics.families import Row, gauge, short
 from hami_node.metrics.usage import ZONE
-from hami_node.model import Pod
 from hami_node.node.holdings.pod_names import NOBODY, PodName, PodNames
 from hami_node.node.report.part_errors import PartErrorLabels
-from hami_node.node.vendor_cards import VendorCards
-from hami_node.record.ledger import Ledger
+from hami_node.node.state import NodeState
 from hami_node.vendors.divided import DividedCards, PartState, PartView
 from hami_node.vendors.protocol import VendorProtocol
 
@@ -28,48 +26,29 @@ HOLDER: Final = (
 PART_DOC: Final = "1 for each part of a divided card that a container has."
 
 
-class DividedReport:
-    """Reads the cards when somebody asks. Any thread may ask."""
+def divided_series(node: NodeState, errors: Mapping[PartErrorLabels, int]) -> Iterator[Metric]:
+    """All families, those without divided cards empty; `errors` the driver has blamed on parts."""
+    metrics, settings = node.metrics, node.settings()
+    owners = zip(node.vendor_cards, node.served, strict=True)
+    found = [(owner.divided(), protocol) for owner, protocol in owners]
+    names: Mapping[str, PodName] = {}
+    if any(divided.cards for divided, _ in found):
+        names = PodNames(node.ledger, node.view.pods).by_uid()
+    yield from _cards(metrics, [divided for divided, _ in found], names)
+    failures = {key: count for each, _ in found for key, count in each.failures.items()}
+    yield metrics.kept("part_call_failures", failures.items())
+    yield metrics.kept("container_part_xid_events", errors.items())
+    if settings.usage_metrics in (MetricNames.HAMI, MetricNames.BOTH):
+        yield from _monitor(found, names, is_legacy=False)
+    if settings.legacy_metrics:
+        yield from _monitor(found, names, is_legacy=True)
 
-    def __init__(
-        self,
-        owners: Sequence[VendorCards],
-        protocols: Sequence[VendorProtocol],
-        *,
-        ledger: Ledger,
-        pods: Callable[[], Iterable[Pod]],
-        settings: Callable[[], Settings],
-        errors: Callable[[], Mapping[PartErrorLabels, int]] = dict,
-    ) -> None:
-        """Wire the sources.
 
-        `protocols` are those of `owners`, in the same order; `pods`: those of this node;
-        `settings`: under which names containers' use is shown; `errors`: what the driver has blamed
-        on parts.
-        """
-        self._owners = tuple(zip(owners, protocols, strict=True))
-        self._names, self._settings = PodNames(ledger, pods), settings
-        self._errors = errors
-
-    def series(self, metrics: DaemonMetrics) -> Iterator[Metric]:
-        """All families; those without divided cards are empty."""
-        found = [(owner.divided(), protocol) for owner, protocol in self._owners]
-        names = self._names.by_uid() if any(divided.cards for divided, _ in found) else {}
-        yield from _cards(metrics, [divided for divided, _ in found], names)
-        failures = {key: count for each, _ in found for key, count in each.failures.items()}
-        yield metrics.kept("part_call_failures", failures.items())
-        yield metrics.kept("container_part_xid_events", self._errors().items())
-        settings = self._settings()
-        if settings.usage_metrics in (MetricNames.HAMI, MetricNames.BOTH):
-            yield from _monitor(found, names, is_legacy=False)
-        if settings.legacy_metrics:
-            yield from _monitor(found, names, is_legacy=True)
-
-    def details(self) -> Mapping[str, object]:
-        """For the page with the settings in force, by the names of the resources; {} for none."""
-        shown = {owner.names: owner.divided() for owner, _ in self._owners}
-        cards = {names: _plain(divided) for names, divided in shown.items() if divided.cards}
-        return {"divided-cards": cards} if cards else {}
+def divided_details(node: NodeState) -> Mapping[str, object]:
+    """For the page with the settings in force, by the names of the resources; {} for none."""
+    shown = {owner.names: owner.divided() for owner in node.vendor_cards}
+    cards = {names: _plain(divided) for names, divided in shown.items() if divided.cards}
+    return {"divided-cards": cards} if cards else {}
 
 
 def _cards(

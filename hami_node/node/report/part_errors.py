@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from hami_node.logs import kv
 from hami_node.metrics.families import OTHER
 from hami_node.model import Pod
+from hami_node.node.state import NodeState
 from hami_node.node.vendor_cards import VendorCards
-from hami_node.ports import Clock, EventNote, PartError
+from hami_node.ports import EventNote, PartError
 from hami_node.vendors.divided import DividedCards, PartState, PartView
 
 log = logging.getLogger(__name__)
@@ -35,33 +36,22 @@ class PartErrorLabels(NamedTuple):
 
 
 class PartErrors:
-    """Finds out whom an error concerns. One thread looks, any may read the counts."""
+    """Finds out whom an error concerns. A step of the loop; any thread may read the counts."""
 
-    def __init__(
-        self,
-        owners: Sequence[VendorCards],
-        *,
-        pods: Callable[[], Iterable[Pod]],
-        notify: Callable[[EventNote], None],
-        clock: Clock,
-    ) -> None:
-        """`pods`: those of this node."""
-        self._owners, self._pods = tuple(owners), pods
-        self._notify, self._clock = notify, clock
-        self._counts: Mapping[PartErrorLabels, int] = {}
-        self._told_s: dict[PartErrorLabels, float] = {}
-
-    def counts(self) -> Mapping[PartErrorLabels, int]:
+    def __init__(self, node: NodeState) -> None:
+        """Nothing has occurred yet."""
+        self._node = node
+        self.counts: Mapping[PartErrorLabels, int] = {}
         """How often each error has occurred in each part that exists; and in parts of nobody."""
-        return self._counts
+        self._told_s: dict[PartErrorLabels, float] = {}
 
     def look(self) -> None:
         """Take what has come since the last look."""
-        came = [(owner, owner.backend.part_errors()) for owner in self._owners]
-        if not self._counts and not any(errors for _, errors in came):
+        came = [(owner, owner.backend.part_errors()) for owner in self._node.vendor_cards]
+        if not self.counts and not any(errors for _, errors in came):
             return
-        pods = {pod.uid: pod for pod in self._pods()}
-        counts, existing = dict(self._counts), {""}  # errors of nobody's parts stay counted
+        pods = {pod.uid: pod for pod in self._node.view.pods()}
+        counts, existing = dict(self.counts), {""}  # errors of nobody's parts stay counted
         for owner, errors in came:
             divided = owner.divided()
             existing.update(part.uuid for part in divided.parts)
@@ -70,7 +60,7 @@ class PartErrors:
                     if labels not in counts and len(counts) >= MAX_KINDS:
                         labels = _labels(error, is_ignored=False)._replace(xid=OTHER)
                     counts[labels] = counts.get(labels, 0) + error.count
-        self._counts = {labels: n for labels, n in counts.items() if labels.part in existing}
+        self.counts = {labels: n for labels, n in counts.items() if labels.part in existing}
         self._told_s = {labels: s for labels, s in self._told_s.items() if labels.part in existing}
 
     def _concerned(
@@ -83,7 +73,7 @@ class PartErrors:
             pod = pods.get(part.pod_uid)
             labels = _labels(error, is_ignored=is_ignored, part=part, pod=pod)
             if pod is not None and not is_ignored and self._is_news(labels):
-                self._notify(_note(error, part, divided, pod))
+                self._node.notify(_note(error, part, divided, pod))
             yield labels
         if not about:
             labels = _labels(error, is_ignored=is_ignored)
@@ -93,7 +83,7 @@ class PartErrors:
             yield labels
 
     def _is_news(self, labels: PartErrorLabels) -> bool:
-        now_s, last_s = self._clock.monotonic(), self._told_s.get(labels)
+        now_s, last_s = self._node.clock.monotonic(), self._told_s.get(labels)
         if last_s is not None and now_s - last_s < PAUSE_S:
             return False
         if len(self._told_s) >= MAX_KINDS:

@@ -280,7 +280,7 @@ def test_too_many_connections_are_hung_up_and_the_server_lives_on(served: Served
     idle = [socket.create_connection(address, 20) for _ in range(MAX_CONNECTIONS)]
     for connection in idle:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-    eventually(lambda: len(served.server._served) == MAX_CONNECTIONS)
+    eventually(lambda: sum(served.server._clients.values()) == MAX_CONNECTIONS)
     refused = socket.create_connection(address, 20)
     assert refused.recv(1) == b""
     served.block.set()

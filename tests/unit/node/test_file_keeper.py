@@ -12,12 +12,13 @@ from hami_node.errors import KubeletError
 from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Node, Pod
 from hami_node.node.file_keeper import FileKeeper
-from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.state import NodeState
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 from tests.fakes.clock import FakeClock
 
 GPU = "nvidia.com/gpu"
+THIS = Node(name="n1", uid="u-n1")
 
 
 @dataclass(slots=True)
@@ -45,19 +46,21 @@ class Desk:
     def keeper(self) -> FileKeeper:
         owner = SimpleNamespace(upkeep=self, resources=[SimpleNamespace(name=GPU)])
         view = SimpleNamespace(
-            node=lambda: Node(name="n1", uid="u-n1"),
             is_synced=lambda: self.is_synced,
             last_contact_age_s=lambda: self.silent_s,
         )
-        cluster = SimpleNamespace(
+        node = SimpleNamespace(
+            clock=FakeClock(),
+            vendor_cards=(owner,),
+            metrics=DaemonMetrics("n1"),
             view=view,
             kubelet=self,
             live=SimpleNamespace(pods=lambda: tuple(self.pods)),
             ledger=SimpleNamespace(entries=lambda: ()),
             notify=self.events.append,
+            notify_node=lambda *words: self.events.append(EventNote.about(THIS, *words)),
         )
-        parts = SimpleNamespace(clock=FakeClock(), vendor_cards=(owner,))
-        return FileKeeper(cast(NodeParts, parts), cast(ClusterParts, cluster))
+        return FileKeeper(cast(NodeState, node))
 
 
 def pod(name: str, phase: str = "Running") -> Pod:
@@ -78,7 +81,7 @@ STRANGER = HeldContainer(namespace="ns", pod="stranger", container="c", device_i
     ],
 )
 def test_nobody_is_named_while_it_is_unknown_who_is_there(desk: Desk) -> None:
-    desk.keeper().tidy()
+    desk.keeper().look()
     assert desk.used == [None]
 
 
@@ -86,8 +89,8 @@ def test_what_can_not_be_removed_is_shown_and_told_once() -> None:
     desk = Desk(found=FilesFound(folders=2, used_bytes=4096, stuck=("a: closed",)))
     keeper = desk.keeper()
     for _ in range(3):
-        keeper.tidy()
-    shown = {each.name: each.samples[0].value for each in keeper.series(DaemonMetrics("n1"))}
+        keeper.look()
+    shown = {each.name: each.samples[0].value for each in keeper.series()}
     assert shown == {
         "hami_node_container_files_folders": 2,
         "hami_node_container_files_bytes": 4096,
@@ -98,10 +101,10 @@ def test_what_can_not_be_removed_is_shown_and_told_once() -> None:
     assert "a: closed" in event.message
     assert "administrator" in event.message
     desk.found = FilesFound(stuck=("a: closed", "b: busy"))
-    keeper.tidy()
+    keeper.look()
     assert len(desk.events) == 2
     desk.found = FilesFound()
-    keeper.tidy()
+    keeper.look()
     assert len(desk.events) == 2
 
 
@@ -113,13 +116,13 @@ def test_pod_whose_cache_file_is_closed_is_told_once() -> None:
     desk = Desk(pods=[pod("a")], found=FilesFound(closed=closed))
     keeper = desk.keeper()
     for _ in range(3):
-        keeper.tidy()
+        keeper.look()
     (event,) = desk.events
     assert (event.kind, event.namespace, event.name, event.uid) == ("Pod", "ns", "a", "u-a")
     assert event.reason == "CacheFileClosed"
     assert "container main can't be opened: Permission denied" in event.message
     desk.found = FilesFound()
-    keeper.tidy()
+    keeper.look()
     desk.found = FilesFound(closed=closed)
-    keeper.tidy()
+    keeper.look()
     assert len(desk.events) == 2, "it was open meanwhile"

@@ -53,16 +53,14 @@ class Looks:
 
 def test_every_step_looks_at_once_and_again_after_its_own_time() -> None:
     often, once = Looks(0.5), Looks(None)
-    with running(Step(name="often", look=often), Step(name="once", look=once)):
+    with running(Step("often", often), Step("once", once)):
         eventually(lambda: often.count > 3, LIMIT_S)
         assert once.count == 1
 
 
 def test_change_wakes_those_that_are_told_and_a_name_only_its_own() -> None:
     told, named = Looks(), Looks()
-    with running(
-        Step(name="told", look=told, follows_changes=True), Step(name="named", look=named)
-    ) as loop:
+    with running(Step("told", told), Step("named", named, follows_changes=False)) as loop:
         eventually(lambda: (told.count, named.count) == (1, 1), LIMIT_S)
         loop.wake()
         eventually(lambda: told.count == 2, LIMIT_S)
@@ -73,7 +71,7 @@ def test_change_wakes_those_that_are_told_and_a_name_only_its_own() -> None:
 
 def test_changes_that_come_together_are_looked_at_once() -> None:
     looks = Looks()
-    with running(Step(name="a", look=looks, follows_changes=True, settle_s=5.0)) as loop:
+    with running(Step("a", looks, settle_s=5.0)) as loop:
         eventually(lambda: looks.count == 1, LIMIT_S)
         for _ in range(50):
             loop.wake()
@@ -90,7 +88,7 @@ def test_change_during_a_pass_is_looked_at_after_it() -> None:
         assert released.wait(LIMIT_S)
 
     looks = Looks(work=work)
-    with running(Step(name="a", look=looks, follows_changes=True)) as loop:
+    with running(Step("a", looks)) as loop:
         assert begun.wait(LIMIT_S)
         loop.wake()
         released.set()
@@ -114,7 +112,7 @@ def test_step_that_raises_is_tried_again_later_and_costs_no_other(
         return None
 
     failed: list[int] = []
-    steps = Step(name="bad", look=fail, follows_changes=True), Step(name="good", look=others)
+    steps = Step("bad", fail), Step("good", others)
     with caplog.at_level(logging.WARNING), running(*steps) as loop:
         eventually(lambda: bool(failed), LIMIT_S)
         for _ in range(20):
@@ -137,7 +135,7 @@ def test_step_that_hangs_holds_nobody_up_for_long(
     monkeypatch.setattr(loop_module, "LIMIT_S", 0.05)
     released, others = threading.Event(), Looks(0.5)
     hanging = Looks(0.5, work=lambda: released.wait(LIMIT_S))
-    steps = Step(name="disk", look=hanging, end=hanging.end), Step(name="other", look=others)
+    steps = Step("disk", hanging, end=hanging.end), Step("other", others)
     with running(*steps):
         eventually(lambda: others.count > 5 and "step_hangs" in caplog.messages, LIMIT_S)
         assert hanging.count == 1
@@ -152,8 +150,8 @@ def test_step_that_still_hangs_at_the_end_is_left(monkeypatch: pytest.MonkeyPatc
     released, others = threading.Event(), Looks(0.5)
     hanging = Looks(0.5, work=lambda: released.wait(LIMIT_S))
     steps = (
-        Step(name="disk", look=hanging, end=hanging.end),
-        Step(name="o", look=others, end=others.end),
+        Step("disk", hanging, end=hanging.end),
+        Step("o", others, end=others.end),
     )
     with running(*steps):
         eventually(lambda: others.count > 1, LIMIT_S)
@@ -171,6 +169,6 @@ def test_node_without_a_thread_left_costs_a_pass_only(monkeypatch: pytest.Monkey
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with running(Step(name="a", look=looks, longest_pause_s=1.0)):
+    with running(Step("a", looks, longest_pause_s=1.0)):
         eventually(lambda: looks.count > 1, LIMIT_S)
     assert refusals == [0]

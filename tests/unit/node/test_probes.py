@@ -1,34 +1,26 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import DriverUnavailable
 from hami_node.model import Node
-from hami_node.node.probes import NodeProbes
+from hami_node.node.probes import node_probes
 from tests.fakes.cards import card
+from tests.fakes.live_kube import FakeCluster
 from tests.fakes.two_vendors import acme_card
-from tests.unit.node.served import ALL, Served
+from tests.unit.node.served import Served
 
 NOT_YET = "not registered with kubelet yet"
-PLAIN = Node(name="n1")
 NEURON = Node(name="n1", capacity={"aws.amazon.com/neuron": "1"})
 
 
-@dataclass
-class View:
+class View(FakeCluster):
     """What the probes ask of the watch."""
 
-    shown: Node | None = PLAIN
-    synced: bool = True
+    synced = True
     silent_s: float | None = None
-
-    def node(self) -> Node | None:
-        return self.shown
 
     def is_synced(self) -> bool:
         return self.synced
@@ -37,32 +29,31 @@ class View:
         return self.silent_s
 
 
-class Asked:
+class Asked(Served):
     """The probes of a node with both resources."""
 
     def __init__(self, folder: Path) -> None:
-        self.served, self.view, self.is_reported = Served(folder), View(), True
+        self.watch = View()
+        super().__init__(folder, self.watch)
+        self.report_age_s: float | None = 0.0
         self.taken: dict[str, str] = {}
-        probes = NodeProbes(
-            settings=lambda: self.served.settings,
-            vendors=ALL,
-            vendor_cards=self.served.both,
-            view=cast(WatchedCluster, self.view),
-            is_reported=lambda: self.is_reported,
+        self.questions = node_probes(
+            self,
+            report=lambda: self.report_age_s,
             why_taken=lambda name: self.taken.get(name, ""),
+            limiter=str,
+            hand_over=str,
         )
-        self.questions = probes.questions()
 
     def ready(self, name: str = "kubelet") -> str:
         return self.questions.ready[name]()
 
     def show(self, *, gpus: bool, cards: bool, registered: str) -> None:
         """Which resources have cards and which of them kubelet knows."""
-        self.served.gpu_backend.cards = (card(0),) if gpus else ()
-        self.served.card_backend.cards = (acme_card(),) if cards else ()
-        for owner in self.served.both:
-            owner.scanner.scan_once()
-        for resource in (self.served.gpu, self.served.card):
+        self.gpu_backend.cards = (card(0),) if gpus else ()
+        self.card_backend.cards = (acme_card(),) if cards else ()
+        self.scan()
+        for resource in (self.gpu, self.card):
             if resource.name in registered.split():
                 resource.lifecycle.registered.set()
 
@@ -101,23 +92,25 @@ def test_ready_only_when_every_resource_with_cards_is_registered(
 def test_node_whose_cards_others_serve_is_ready_without_a_registration(
     asked: Asked, gpus: bool, wanted: str
 ) -> None:
-    asked.view.shown = NEURON
+    asked.watch.shown_node = NEURON
     asked.show(gpus=gpus, cards=False, registered="")
     assert asked.ready() == wanted
 
 
 @pytest.mark.parametrize(
-    ("view", "words"),
+    ("synced", "silent_s", "words"),
     [
-        (View(), ""),
-        (View(synced=False), "have not been listed yet"),
-        (View(silent_s=180.0), ""),
-        (View(silent_s=181.0), "nothing has been received from the API server for 181 s"),
+        (True, None, ""),
+        (False, None, "have not been listed yet"),
+        (True, 180.0, ""),
+        (True, 181.0, "nothing has been received from the API server for 181 s"),
     ],
     ids=["heard", "not-listed", "quiet", "silent"],
 )
-def test_api_server_is_heard_or_the_node_is_not_ready(asked: Asked, view: View, words: str) -> None:
-    asked.view.synced, asked.view.silent_s = view.synced, view.silent_s
+def test_api_server_is_heard_or_the_node_is_not_ready(
+    asked: Asked, synced: bool, silent_s: float | None, words: str
+) -> None:
+    asked.watch.synced, asked.watch.silent_s = synced, silent_s
     found = asked.ready("api-server")
     assert words in found
     assert bool(found) == bool(words)
@@ -125,7 +118,7 @@ def test_api_server_is_heard_or_the_node_is_not_ready(asked: Asked, view: View, 
 
 def test_report_is_awaited(asked: Asked) -> None:
     assert asked.ready("report") == ""
-    asked.is_reported = False
+    asked.report_age_s = None
     assert asked.ready("report") == "the node object has not been written yet"
 
 
@@ -133,21 +126,21 @@ def test_report_is_awaited(asked: Asked) -> None:
 def test_alive_while_every_backend_looks_at_its_cards(
     asked: Asked, ages: tuple[float, float]
 ) -> None:
-    asked.served.gpu_backend.pass_age_s, asked.served.card_backend.pass_age_s = ages
+    asked.gpu_backend.pass_age_s, asked.card_backend.pass_age_s = ages
     found = asked.questions.live["cards"]()
     assert bool(found) == (max(ages) > 0)
     assert ("1000 s" in found) == (max(ages) > 0)
 
 
 def test_reason_why_a_resource_is_not_served_is_told(asked: Asked) -> None:
-    asked.served.card_backend.error = DriverUnavailable("acme driver is not there")
+    asked.card_backend.error = DriverUnavailable("acme driver is not there")
     asked.show(gpus=True, cards=True, registered="")
     assert asked.ready() == "acme driver is not there"
-    asked.served.card_backend.error = None
+    asked.card_backend.error = None
     asked.show(gpus=True, cards=True, registered=f"{GPU} {CARD}")
     assert asked.ready() == ""
-    asked.served.gpu.lifecycle.registered.clear()
-    asked.served.gpu.lifecycle.problem = "kubelet has ended the stream"
+    asked.gpu.lifecycle.registered.clear()
+    asked.gpu.lifecycle.problem = "kubelet has ended the stream"
     assert asked.ready() == "kubelet has ended the stream"
     asked.taken[CARD] = "another device plugin has taken it"
     assert asked.ready() == "another device plugin has taken it"

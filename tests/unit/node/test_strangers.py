@@ -54,6 +54,7 @@ class Bench:
             vendor_cards=(owner,),
             resources=owner.resources,
             clock=self.clock,
+            recorded=threading.Event(),
         )
         cluster: Any = SimpleNamespace(
             ledger=self.ledger,

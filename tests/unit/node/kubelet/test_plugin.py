@@ -12,6 +12,7 @@ from hami_node.kubelet_api import deviceplugin_pb2 as api
 from hami_node.node.cards.inventory import Inventory
 from hami_node.node.kubelet.plugin import AllocatorSlot, DevicePlugin
 from hami_node.vendors.on_node.answer import ContainerResponse
+from hami_node.vendors.spec import PluginOptions
 from tests.fakes.clock import RealClock
 
 CONTEXT = cast(grpc.ServicerContext, SimpleNamespace(add_callback=lambda _: True))
@@ -40,7 +41,12 @@ def test_preference_without_an_answer_is_any_with_what_must_be(error: Exception)
         available_deviceIDs=["a", "b", "c"], must_include_deviceIDs=["c"], allocation_size=2
     )
     request = api.PreferredAllocationRequest(container_requests=[asked])
-    (answer,) = (
-        DevicePlugin(Inventory(), slot).GetPreferredAllocation(request, CONTEXT).container_responses
+    plugin = DevicePlugin(
+        Inventory(),
+        slot,
+        PluginOptions(),
+        choose=lambda available, must, size: [*must, *available][:size],
+        shows_numa=lambda: True,
     )
+    (answer,) = plugin.GetPreferredAllocation(request, CONTEXT).container_responses
     assert list(answer.deviceIDs) == ["c", "a"]

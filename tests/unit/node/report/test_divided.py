@@ -9,22 +9,19 @@ from pathlib import Path
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_node.config.settings import MetricNames, make_settings
-from hami_node.metrics.daemon import DaemonMetrics
-from hami_node.node.report.divided import DividedReport
+from hami_node.config.settings import MetricNames
+from hami_node.node.report.divided import divided_details, divided_series
 from hami_node.vendors.divided import PartState, PartView
-from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.on_node.parts import PartsState
-from hami_node.vendors.registry import SETTINGS_BLOCKS
 from tests.fakes.cards import uuid
-from tests.fakes.divided_node import POD, DividedNode, own_part
+from tests.fakes.divided_node import DividedNode, own_part
 from tests.fakes.ledgers import a_ledger, an_entry
 
 Series = dict[str, list[tuple[dict[str, str], float]]]
 OURS = own_part(7, 0)
 
 
-class Shown:
+class Shown(DividedNode):
     """A node with one card in MIG mode and the pod that has one of its two instances."""
 
     def __init__(
@@ -34,20 +31,9 @@ class Shown:
         names: MetricNames = MetricNames.OWN,
         has_legacy: bool = False,
     ) -> None:
-        settings = replace(
-            make_settings({}, SETTINGS_BLOCKS), usage_metrics=names, legacy_metrics=has_legacy
-        )
-        self.node = DividedNode(tmp_path, *own)
-        self.metrics = DaemonMetrics("n1")
-        self.pods = (POD,)
-        self.report = DividedReport(
-            [self.node.owner],
-            [nvidia_protocol()],
-            ledger=a_ledger(an_entry("gone")),
-            pods=lambda: self.pods,
-            settings=lambda: settings,
-        )
-        self.metrics.sources.append(lambda: self.report.series(self.metrics))
+        super().__init__(tmp_path, *own, usage_metrics=names, legacy_metrics=has_legacy)
+        self.ledger = a_ledger(an_entry("gone"))
+        self.metrics.sources.append(lambda: divided_series(self, {}))
 
     def series(self, *words: str) -> Series:
         text = generate_latest(self.metrics.registry).decode()
@@ -83,7 +69,7 @@ def test_mode_now_and_after_the_next_reset(tmp_path: Path) -> None:
 def test_hands_off_and_failed_calls(tmp_path: Path) -> None:
     shown = Shown(tmp_path)
     failures = {("nvmlDeviceCreateGpuInstanceWithPlacement", "no room"): 4}
-    shown.node.parts.on_record = PartsState(hands_off="MIG Manager", failures=failures)
+    shown.parts.on_record = PartsState(hands_off="MIG Manager", failures=failures)
     found = shown.series("hands_off", "failures")
     assert found["hami_node_parts_hands_off"] == [({"node": "n1"}, 1)]
     function = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -127,15 +113,15 @@ def test_unfinished_instance_is_no_device_of_hamis_monitor(tmp_path: Path) -> No
 
 def test_node_without_divided_cards_has_no_such_series(tmp_path: Path) -> None:
     shown = Shown(tmp_path)
-    shown.node.parts.on_record = PartsState()
-    shown.node.backend.cards = ()
-    shown.node.owner.scanner.scan_once()
+    shown.parts.on_record = PartsState()
+    shown.backend.cards = ()
+    shown.owner.scan()
     assert shown.series("part", "card_mode") == {}
-    assert shown.report.details() == {}
+    assert divided_details(shown) == {}
 
 
 def test_page_has_cards_with_their_instances(tmp_path: Path) -> None:
-    details = Shown(tmp_path).report.details()
+    details = divided_details(Shown(tmp_path))
     (found,) = json.loads(json.dumps(details))["divided-cards"].values()
     (card,) = found["cards"]
     assert card["mode"] == "mig"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.model import Pod
 from hami_node.node.report.part_errors import (
     EVENT,
     MAX_KINDS,
@@ -15,7 +14,7 @@ from hami_node.node.report.part_errors import (
     PartErrorLabels,
     PartErrors,
 )
-from hami_node.ports import EventNote, PartError
+from hami_node.ports import PartError
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.on_node.parts import PartsState
 from tests.fakes.cards import uuid
@@ -30,24 +29,17 @@ def error_of(
     return PartError(card=uuid(0), numbers=numbers, uuid=part, code=code, count=count, why=why)
 
 
-class Looks:
-    """A node, what it has said, and a look at a time."""
+class Looks(DividedNode):
+    """A node, and a look at a time."""
 
     def __init__(self, tmp_path: Path, *own: PartView) -> None:
-        self.node = DividedNode(tmp_path, *own)
-        self.pods: tuple[Pod, ...] = (POD,)
-        self.notes: list[EventNote] = []
-        self.errors = PartErrors(
-            [self.node.owner],
-            pods=lambda: self.pods,
-            notify=self.notes.append,
-            clock=self.node.clock,
-        )
+        super().__init__(tmp_path, *own)
+        self.errors = PartErrors(self)
 
     def look(self, *errors: PartError) -> dict[PartErrorLabels, int]:
-        self.node.backend.of_parts = errors
+        self.backend.of_parts = errors
         self.errors.look()
-        return dict(self.errors.counts())
+        return dict(self.errors.counts)
 
 
 @pytest.fixture
@@ -74,7 +66,7 @@ def test_one_event_for_a_storm_and_another_after_a_while(looks: Looks) -> None:
     assert len(looks.notes) == 1
     looks.look(error_of(7, 0, code=95))
     assert len(looks.notes) == 2, "another error is news"
-    looks.node.clock.advance(PAUSE_S)
+    looks.time.advance(PAUSE_S)
     assert looks.look(error_of(7, 0))[labels()] == 100_001
     assert len(looks.notes) == 3
 
@@ -118,7 +110,7 @@ def test_part_that_is_lost_is_not_meant(tmp_path: Path) -> None:
 
 
 def test_pod_that_is_gone_gets_no_event(looks: Looks) -> None:
-    looks.pods = ()
+    looks.cluster.show()
     found = looks.look(error_of(7, 0))
     assert [seen.part for seen in found] == [OURS.uuid]
     assert looks.notes == []
@@ -126,9 +118,9 @@ def test_pod_that_is_gone_gets_no_event(looks: Looks) -> None:
 
 def test_series_go_with_their_parts(looks: Looks) -> None:
     looks.look(error_of(7, 0), error_of(99, 0))
-    looks.node.parts.on_record = PartsState()
-    looks.node.backend.cards = ()
-    looks.node.owner.scanner.scan_once()
+    looks.parts.on_record = PartsState()
+    looks.backend.cards = ()
+    looks.owner.scan()
     assert [seen.part for seen in looks.look()] == [""]
 
 

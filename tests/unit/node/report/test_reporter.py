@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from hami_node.errors import Conflict, KubeError
 from hami_node.model import Node
-from hami_node.node.report.reporter import Reporter
-from tests.fakes.clock import FakeClock, RealClock
+from hami_node.node.report.reporter import FIRST_LIST_S, Reporter
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.pods import NODE
-from tests.fakes.waiting import eventually
+from tests.unit.node.served import Served
 
 A, B, BEAT = "hami.io/a", "hami.io/b", "hami.io/beat"
 
@@ -38,16 +37,8 @@ class Voice:
         return self.last
 
 
-def reporter(
-    cluster: FakeCluster, *voices: Voice, clock: FakeClock | RealClock | None = None
-) -> Reporter:
-    return Reporter(
-        node_name=NODE,
-        kube=cluster,
-        watched=cluster,
-        publications=voices,
-        clock=clock or FakeClock(),
-    )
+def reporter(cluster: FakeCluster, *voices: Voice) -> Reporter:
+    return Reporter(Served(Path("/nowhere"), cluster), voices)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +71,11 @@ def test_report_voices_are_written_in_one_patch() -> None:
 
 
 def test_report_heartbeat_comes_once_an_interval() -> None:
-    cluster, clock = FakeCluster(), FakeClock()
-    said = reporter(cluster, Voice(beat={BEAT: "t"}), clock=clock)
+    cluster = FakeCluster()
+    node = Served(Path("/nowhere"), cluster)
+    said = Reporter(node, [Voice(beat={BEAT: "t"})])
     for after_s in (0, 10, 19.9, 0.2):
-        clock.advance(after_s)
+        node.time.advance(after_s)
         said.report()
     assert cluster.writes == [{BEAT: "t1800000000"}, {BEAT: "t1800000030"}]
 
@@ -144,45 +136,64 @@ def test_report_watch_is_empty_the_node_is_read() -> None:
     assert cluster.reads == [NODE]
 
 
-def test_run_reports_after_a_wake_and_signs_off() -> None:
-    cluster, stop = FakeCluster(), threading.Event()
-    voice = Voice(wanted={A: "1"}, last={A: "gone", B: None})
-    said = reporter(cluster, voice, clock=RealClock())
-    thread = threading.Thread(target=said.run, args=(stop,))
-    thread.start()
-    eventually(lambda: cluster.actual_node.annotations.get(A) == "1")
-    voice.wanted = {A: "2"}
-    said.wake()
-    eventually(lambda: cluster.actual_node.annotations.get(A) == "2")
-    stop.set()
-    said.wake()
-    thread.join(10.0)
-    assert not thread.is_alive()
-    assert cluster.writes[-1] == {A: "gone"}
+# -- as a step of the loop -------------------------------------------------------------------------
+class Looked:
+    """A node whose reporter looks when the loop would let it."""
+
+    def __init__(self, *voices: Voice) -> None:
+        self.cluster = FakeCluster()
+        self.node = Served(Path("/nowhere"), self.cluster)
+        self.said = Reporter(self.node, voices)
+
+    def wait(self) -> float:
+        """A look; then the time passes until the next one."""
+        wait_s = self.said.look()
+        self.node.time.advance(wait_s)
+        return wait_s
 
 
-def test_run_sign_off_that_fails_ends_all_the_same() -> None:
-    cluster, stop = FakeCluster(), threading.Event()
-    cluster.fail_next(KubeError("down"))
-    stop.set()
-    reporter(cluster, Voice(last={A: "gone"})).run(stop)
-    assert cluster.writes == []
+def test_look_comes_again_with_the_next_heartbeat() -> None:
+    looked = Looked(Voice(wanted={A: "1"}, beat={BEAT: "t"}))
+    assert looked.wait() == 30
+    assert looked.wait() == 30
+    assert len(looked.cluster.writes) == 2
 
 
-def test_run_other_writer_who_undoes_ours_at_once_does_not_make_us_hurry() -> None:
+def test_look_nothing_is_reported_before_the_record_is_read_but_for_a_while() -> None:
+    looked = Looked(Voice(wanted={A: "1"}))
+    looked.node.recorded.clear()
+    assert looked.said.look() == FIRST_LIST_S
+    assert looked.cluster.writes == []
+    looked.node.recorded.set()
+    looked.said.look()
+    assert len(looked.cluster.writes) == 1
+    late = Looked(Voice(wanted={A: "1"}))
+    late.node.recorded.clear()
+    late.wait()
+    late.wait()
+    assert len(late.cluster.writes) == 1
+
+
+def test_look_other_writer_who_undoes_ours_at_once_does_not_make_us_hurry() -> None:
     """Each time our patch is undone the pause doubles: a fight costs the API server little."""
-    cluster, stop = FakeCluster(), threading.Event()
+    looked, voice = Looked(), Voice()
+    said = Reporter(looked.node, [voice])
+    waits = []
+    for number in range(6):
+        voice.wanted = {A: str(number)}
+        said.look()
+        waits.append(said.look())
+        looked.node.time.advance(waits[-1])
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4])
+    looked.node.time.advance(1.0)
+    said.look()
+    voice.wanted = {A: "calm"}
+    said.look()
+    assert said.look() == pytest.approx(0.2)
 
-    class Fighter(Voice):
-        def desired(self, node: Node, now: float) -> Mapping[str, str | None]:
-            said.wake()
-            return {A: f"not {node.annotations.get(A)}"}
 
-    said = reporter(cluster, Fighter(), clock=RealClock())
-    thread = threading.Thread(target=said.run, args=(stop,))
-    thread.start()
-    eventually(lambda: cluster.writes)
-    stop.wait(0.5)
-    stop.set()
-    thread.join(10.0)
-    assert len(cluster.writes) <= 3
+def test_sign_off_writes_the_last_words() -> None:
+    looked = Looked(Voice(wanted={A: "1"}, last={A: "gone", B: None}))
+    looked.wait()
+    looked.said.sign_off()
+    assert looked.cluster.writes[-1] == {A: "gone"}

@@ -1,71 +1,43 @@
-"""What a scrape shows of all resources of a node, and what is looked at besides."""
+"""What a scrape shows of all resources of a node."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hami_node.metrics.daemon import DaemonMetrics
 from hami_node.model import Container, Device, Node, Pod, Uuid
-from hami_node.node.holdings.live_use import LiveUse
-from hami_node.node.report import series
-from hami_node.node.report.rounds import Rounds
-from hami_node.node.report.series import NodeCards
-from hami_node.node.strangers import Drift
+from hami_node.node.report.series import shown_models, state_series
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import encode_neuron_register
 from hami_node.vendors.neuron.node.devices import devices_of
-from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv7, encode_csv9, encode_json
-from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.on_node.limiter import LimiterState
 from hami_node.wire import names
-from tests.acme.protocol import acme_protocol
 from tests.fakes.cards import card, uuid
-from tests.fakes.clock import FakeClock
-from tests.fakes.ledgers import a_ledger, an_entry
+from tests.fakes.ledgers import an_entry
 from tests.fakes.live_kube import FakeCluster
 from tests.fakes.two_vendors import CARD, GPU, acme_card, pod_of
 from tests.unit.node.served import Served
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Served:
-    found = Served(tmp_path)
-    found.gpu_backend.cards, found.card_backend.cards = (card(0),), (acme_card(),)
-    for owner in found.both:
-        owner.scanner.scan_once()
-    return found
-
-
-class Scraped:
+class Scraped(Served):
     """The series of both resources, with one pod that holds a card of each, and others."""
 
-    def __init__(self, served: Served, *others: Pod, node: NodeCards | None = None) -> None:
-        self.metrics, self.served = DaemonMetrics("n1"), served
-        self.ledger = a_ledger()
-        self.live = LiveUse(
-            watched=FakeCluster(pod_of(waiting=(";", ";")), *others),
-            vendors=[nvidia_protocol(), acme_protocol()],
-            ledger=self.ledger,
-            clock=FakeClock(),
+    def __init__(self, plugin_dir: Path, *others: Pod, node: Node | None = None) -> None:
+        super().__init__(plugin_dir, FakeCluster(pod_of(waiting=(";", ";")), *others))
+        if node is not None:
+            self.cluster.shown_node = node
+        self.gpu_backend.cards, self.card_backend.cards = (card(0),), (acme_card(),)
+        self.scan()
+        self.limiters: tuple[LimiterState, ...] = ()
+        self.metrics.sources.append(
+            lambda: state_series(self, shown_models(self), self.limiters, {CARD: True})
         )
-        shown = node or NodeCards()
-        self.metrics.sources += [
-            lambda: series.backends(self.metrics, served.both),
-            lambda: series.holdings(self.metrics, self.cards(), self.live, shown),
-            lambda: series.registrations(self.metrics, served.both, {CARD: True}),
-            lambda: series.recorded(self.metrics, self.ledger.entries(), drifted=2),
-        ]
-
-    def cards(self) -> tuple[Device, ...]:
-        return tuple(card for owner in self.served.both for card in owner.cards())
 
     def values(self, name: str, label: str) -> dict[str, float]:
         """Values of a family by one label."""
@@ -81,83 +53,58 @@ class Scraped:
         ]
 
 
-def test_cards_and_holders_of_all_resources_are_shown(served: Served) -> None:
-    scraped = Scraped(served)
+def test_cards_and_holders_of_all_resources_are_shown(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
     granted = {uuid(0): 1000 * 2**20, "ACME-0": 500 * 2**20}
     assert scraped.values("card_memory_granted_bytes", "uuid") == granted
     assert scraped.values("allocation_memory_bytes", "uuid") == granted
 
 
-def test_each_resource_is_registered_for_itself(served: Served) -> None:
-    scraped = Scraped(served)
-    served.card.lifecycle.registered.set()
-    served.card.lifecycle.registrations = 3
+def test_each_resource_is_registered_for_itself(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    scraped.card.lifecycle.registered.set()
+    scraped.card.lifecycle.registrations = 3
     assert scraped.values("registered", "resource") == {GPU: 0, CARD: 1}
     assert scraped.values("registrations_total", "resource") == {CARD: 3}
     assert scraped.values("resource_taken", "resource") == {CARD: 1}
 
 
-def test_backends_of_one_name_show_the_longest_time_since_a_pass(served: Served) -> None:
-    scraped = Scraped(served)
-    served.gpu_backend.pass_age_s, served.card_backend.pass_age_s = 7.0, 3.0
+def test_backends_of_one_name_show_the_longest_time_since_a_pass(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    scraped.gpu_backend.pass_age_s, scraped.card_backend.pass_age_s = 7.0, 3.0
     assert scraped.values("backend_pass_age_seconds", "backend") == {"fake": 7.0}
 
 
-def test_driver_errors_are_counted_as_their_vendor_judges_them(served: Served) -> None:
-    scraped = Scraped(served)
-    served.gpu_backend.errors = {(uuid(0), 31): 2, (uuid(0), 79): 1}
-    served.card_backend.errors = {(Uuid("ACME-0"), 31): 1}
+def test_driver_errors_are_counted_as_their_vendor_judges_them(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    scraped.gpu_backend.errors = {(uuid(0), 31): 2, (uuid(0), 79): 1}
+    scraped.card_backend.errors = {(Uuid("ACME-0"), 31): 1}
     assert scraped.values("xid_events_total", "ignored") == {"true": 2, "false": 1}
     by_card = scraped.values("xid_events_total", "uuid")
     assert by_card["ACME-0"] == 1
 
 
-def test_series_of_a_lost_card_and_an_ended_container_vanish(served: Served) -> None:
-    scraped = Scraped(served)
-    served.gpu_backend.cards = ()
-    served.both[0].scanner.scan_once()
+def test_series_of_a_lost_card_and_an_ended_container_vanish(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    scraped.gpu_backend.cards = ()
+    scraped.scan()
     assert set(scraped.values("card_slots", "uuid")) == {"ACME-0"}
 
 
-def test_entries_by_source_and_what_limits_them(served: Served) -> None:
-    scraped = Scraped(served)
+def test_entries_by_source_and_what_limits_them(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
     scraped.ledger.put(an_entry("a", limiter="v2.10.0" + "x" * 200))
     assert scraped.values("record_entries", "source") == {"served": 1, "rebuilt": 0, "adopted": 0}
-    assert scraped.values("record_drift_pods", "node") == {"n1": 2}
     ((labels, _),) = scraped.series("container_limiter_info")
     assert (labels["pod"], len(labels["version"])) == ("a", 120)
 
 
-def test_limiters_that_containers_get(served: Served) -> None:
-    scraped = Scraped(served)
-    states = (LimiterState(version="v2", sha256="ab"), LimiterState(is_missing=True))
-    scraped.metrics.sources = [lambda: series.limiters(scraped.metrics, states)]
+def test_limiters_that_containers_get(tmp_path: Path) -> None:
+    scraped = Scraped(tmp_path)
+    scraped.limiters = LimiterState(version="v2", sha256="ab"), LimiterState(is_missing=True)
     assert scraped.series("limiter_info") == [({"node": "n1", "version": "v2", "sha256": "ab"}, 1)]
     assert scraped.values("limiter_missing", "node") == {"n1": 1}
     assert scraped.values("limiter_defective", "node") == {"n1": 0}
-
-
-def test_step_that_fails_keeps_no_other_from_its_turn(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    scraped, told = Scraped(served), list[str]()
-
-    def fail() -> None:
-        raise ValueError("a bug")
-
-    rounds = Rounds(
-        served.both,
-        live=scraped.live,
-        cards=scraped.cards,
-        drift=Drift(scraped.ledger, [nvidia_protocol()]),
-        notify=lambda _: None,
-        steps=(fail, lambda: told.append("other")),
-    )
-    with caplog.at_level(logging.ERROR):
-        rounds.look()
-    assert told == ["other"]
-    assert "look_broken" in caplog.messages
-    assert len(rounds.limiters) == 2
 
 
 # -- cards that other device plugins serve ---------------------------------------------------------
@@ -187,9 +134,9 @@ CORE = {neuron_names.RESOURCE_NEURON_CORE: "1"}
 
 
 @pytest.fixture
-def neuron(served: Served) -> Scraped:
+def neuron(tmp_path: Path) -> Scraped:
     return Scraped(
-        served,
+        tmp_path,
         neuron_pod("core", "n1-AWSNeuron-0,AWSNeuron,0,2:;", **CORE),
         neuron_pod(
             "pair",
@@ -197,7 +144,7 @@ def neuron(served: Served) -> Scraped:
             **{neuron_names.RESOURCE_NEURON: "2"},
         ),
         neuron_pod("over", "n1-AWSNeuron-7,AWSNeuron,0,1:;", phase="Succeeded", **CORE),
-        node=NodeCards(node=neuron_node, others=[neuron_protocol()]),
+        node=neuron_node(),
     )
 
 
@@ -250,21 +197,21 @@ def test_seed_001_feature_3_containers_show_their_share_of_neuron_devices(neuron
 
 
 @pytest.mark.parametrize("text", ["", "no list"])
-def test_a_node_without_readable_neuron_devices_shows_none(served: Served, text: str) -> None:
+def test_a_node_without_readable_neuron_devices_shows_none(tmp_path: Path, text: str) -> None:
     annotations = {neuron_names.NODE_NEURON_REGISTER: text}
     node = replace(neuron_node(), annotations=annotations)
-    scraped = Scraped(served, node=NodeCards(node=lambda: node, others=[neuron_protocol()]))
+    scraped = Scraped(tmp_path, node=node)
     assert set(scraped.values("card_slots", "uuid")) == {uuid(0), "ACME-0"}
 
 
 # -- types ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("encode", [encode_json, encode_csv9, encode_csv7])
 def test_types_join_with_the_register_annotation(
-    served: Served, encode: Callable[[tuple[Device, ...]], str]
+    tmp_path: Path, encode: Callable[[tuple[Device, ...]], str]
 ) -> None:
-    text = encode(served.gpu.inventory.cards)
-    node = Node(name="n1", annotations={nvidia_names.NODE_REGISTER: text})
-    found = Scraped(served, node=NodeCards(node=lambda: node, served=[nvidia_protocol()]))
+    found = Scraped(tmp_path)
+    text = encode(found.gpu.inventory.cards)
+    found.cluster.shown_node = Node(name="n1", annotations={nvidia_names.NODE_REGISTER: text})
     (registered,) = decode_register(text)
     types = {labels["uuid"]: labels["type"] for labels, _ in found.series("card_slots")}
     assert types == {registered.uuid: registered.model, "ACME-0": "Rocket"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.model import Node
-from hami_node.node.cards.records import CardRecord
+from hami_node.node.vendor_cards import CardRecord
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.choices import HandshakeMode, RegisterFormat
 from hami_node.vendors.nvidia.codec import decode_register, encode_csv9, encode_json

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.model import Uuid
-from hami_node.node.cards.records import CardRecord
+from hami_node.node.vendor_cards import CardRecord
 from hami_node.record.file import Loaded, RecordFile
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.xid_ledger import RESET_XIDS, XidLedger, XidPolicy

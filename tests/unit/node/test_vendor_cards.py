@@ -3,54 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from pathlib import Path
 
+from hami_node.config.settings import make_settings
 from hami_node.model import Device
-from hami_node.node.cards.outgrown import SETTLE_S, Outgrown
+from hami_node.node.vendor_cards import SETTLE_S
 from hami_node.vendors.nvidia.mode import MigStrategy
-from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.nvidia.spec import NVIDIA_SPEC
-from hami_node.vendors.spec import ServedCards
+from tests.fakes.backend import FakeBackend
 from tests.fakes.cards import card
-from tests.fakes.clock import FakeClock
 from tests.fakes.mig_cards import divided, instance
+from tests.fakes.nodes import FakeNode, moved
 
-SERVED = cast(ServedCards[Any], NVIDIA_SPEC.served)
 SMALL, LARGE = instance(9, "1g.5gb", 2), instance(1, "3g.20gb", 4)
 
 
-class Node:
+class Node(FakeNode):
     """A process that found these cards first."""
 
     def __init__(self, strategy: MigStrategy, *first: Device) -> None:
-        self.clock = FakeClock()
-        self.outgrown = Outgrown(self.clock)
-        own = NvidiaSettings(mig_strategy=strategy)
-        self.outgrown.begin(own, first)
-        settled = SERVED.settled(own, first)
-        self.names = {each.name for each in SERVED.resources(settled, first)}
+        self.backend = FakeBackend(*first)
+        block = NVIDIA_SPEC.settings
+        named = {"plugin_dir": Path("/nowhere"), "mig_strategy": strategy}
+        super().__init__(make_settings(named, (block,)), moved(NVIDIA_SPEC, self.backend))
+        (self.owner,) = self.vendor_cards
+        self.owner.find_cards()
+        self.in_force = self.owner.settled(self.in_force)
+        self.owner.offer()
 
     def why(self, *now: Device) -> str:
         """After a scan that found these cards."""
-        return self.outgrown.why(SERVED, self.names, now)
+        if now != self.backend.cards:
+            self.backend.cards = now
+            self.owner.scan()
+        return self.owner.why_restart()
 
     def settle(self, *now: Device) -> str:
         """After they have stayed for long enough."""
         self.why(*now)
-        self.clock.advance(SETTLE_S)
+        self.time.advance(SETTLE_S)
         return self.why(*now)
 
 
 def test_new_profile_takes_another_process_once_nothing_changes_any_more() -> None:
     node = Node(MigStrategy.MIXED, divided(0, SMALL))
     assert node.why(divided(0, SMALL, LARGE)) == ""
-    node.clock.advance(SETTLE_S - 1)
+    node.time.advance(SETTLE_S - 1)
     assert node.why(divided(0, SMALL, LARGE)) == ""
     more = instance(3, "2g.10gb", 0)
     assert node.why(divided(0, SMALL, LARGE, more)) == ""
-    node.clock.advance(SETTLE_S - 1)
+    node.time.advance(SETTLE_S - 1)
     assert node.why(divided(0, SMALL, LARGE, more)) == ""
-    node.clock.advance(1)
+    node.time.advance(1)
     why = node.why(divided(0, SMALL, LARGE, more))
     assert "nvidia.com/mig-2g.10gb, nvidia.com/mig-3g.20gb" in why
 

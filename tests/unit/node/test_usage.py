@@ -1,17 +1,23 @@
+"""Who may run with which cards, who may hide a limit, and who uses parts of divided cards."""
+
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hami_node.model import Device, Pod
-from hami_node.node.usage.holders import CARD_UNKNOWN, Holders
-from hami_node.ports import ContainerUse, UnreadUse
+from hami_node.node.usage import CARD_UNKNOWN, beyond_record, holders_of, uses_of_parts
+from hami_node.ports import ContainerUse, HostUse, PartUse, UnreadUse
 from hami_node.record.ledger import Entry
-from hami_node.vendors.nvidia.protocol import nvidia_protocol
+from hami_node.vendors.divided import DividedCards
 from hami_node.vendors.on_node.usage import Holder
 from hami_node.wire.objects import decode_pod
 from tests.fakes.cards import card, uuid
+from tests.fakes.divided_node import POD, DividedNode, own_part
 from tests.fakes.ledgers import an_entry
 
 CARDS = tuple(card(index) for index in range(4))
@@ -35,8 +41,7 @@ def pod(name: str = "p", phase: str = "Running", **ended: int) -> Pod:
 def found(
     *entries: Entry, pods: tuple[Pod, ...] = (), cards: tuple[Device, ...] = CARDS
 ) -> tuple[list[Holder], list[UnreadUse]]:
-    holders = Holders(nvidia_protocol())
-    return holders.of(
+    return holders_of(
         entries, {item.uid: item for item in pods}, {item.uuid: item for item in cards}
     )
 
@@ -114,14 +119,59 @@ def test_entry_that_can_not_be_read_is_left_out() -> None:
 def test_container_that_may_have_more_in_force_than_on_record_is_told(
     limit_bytes: int | None, position: int, reason: str, *, is_beyond: bool
 ) -> None:
-    holders, cards = Holders(nvidia_protocol()), {item.uuid: item for item in CARDS}
+    cards = {item.uuid: item for item in CARDS}
     entry = an_entry(grants=f"{uuid(0)},NVIDIA,8000,20:;")
-    holders.of((entry,), {}, cards)
     use = ContainerUse(
         namespace="default", pod="p", container="main", uuid=uuid(0), index=0, position=position,
         memory_bytes=7, context_bytes=1, module_bytes=2, data_bytes=4, core_percent=30,
         limit_bytes=limit_bytes, core_limit_percent=None, last_kernel_s=None,
     )  # fmt: skip
     unread = UnreadUse(namespace="default", pod="p", container="main", reason=reason)
-    found = holders.beyond(cards, (use,), (unread,) if reason else ())
+    found = beyond_record((entry,), cards, (use,), (unread,) if reason else ())
     assert found == ({entry.key} if is_beyond else set())
+
+
+# -- parts of divided cards ------------------------------------------------------------------------
+OURS = own_part(7, 0)
+READ = PartUse(
+    uuid=OURS.uuid, numbers=(7, 0), memory_bytes=1000, limit_bytes=5000, processes=frozenset({4, 5})
+)
+NAMES = {POD.uid: (POD.namespace, POD.name)}
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> DividedCards:
+    return DividedNode(tmp_path).owner.divided()
+
+
+def uses(divided: DividedCards, *parts: PartUse) -> Iterator[ContainerUse]:
+    return uses_of_parts({uuid(0): HostUse(parts=parts)}, divided, NAMES)
+
+
+def test_memory_of_the_instance_is_its_containers(divided: DividedCards) -> None:
+    (use,) = uses(divided, READ)
+    assert (use.namespace, use.pod, use.container) == ("ml", "train", "main")
+    assert (use.uuid, use.index, use.part) == (uuid(0), 0, OURS.uuid)
+    assert (use.memory_bytes, use.limit_bytes, use.processes) == (1000, 5000, 2)
+    assert (use.core_percent, use.core_limit_percent, use.last_kernel_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        replace(READ, uuid="MIG-other"),
+        replace(READ, numbers=(6, 0)),
+        replace(READ, memory_bytes=None),
+        replace(READ, uuid="MIG-00000008-0000-5000-8000-000000000000", numbers=(8, 0)),
+    ],
+    ids=["number-used-again", "other-number", "not-told", "of-somebody-else"],
+)
+def test_what_is_not_certainly_a_containers_is_nobodys(
+    divided: DividedCards, read: PartUse
+) -> None:
+    assert list(uses(divided, read)) == []
+
+
+def test_pod_that_nobody_knows_has_no_use(divided: DividedCards) -> None:
+    host = {uuid(0): HostUse(parts=(READ,))}
+    assert list(uses_of_parts(host, divided, {})) == []

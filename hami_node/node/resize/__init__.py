@@ -1,1 +1,0 @@
-"""Carries out what the extender has approved for containers that run on this node."""

@@ -1,1 +1,0 @@
-"""What containers and cards really use, pass by pass."""
