@@ -54,7 +54,6 @@ class Bench:
             vendor_cards=(owner,),
             resources=owner.resources,
             clock=self.clock,
-            recorded=threading.Event(),
         )
         cluster: Any = SimpleNamespace(
             ledger=self.ledger,
@@ -62,6 +61,7 @@ class Bench:
             view=SimpleNamespace(node=lambda: Node(name="n1")),
             notify=self.notes.append,
             wake=self._changed,
+            recorded=threading.Event(),
             metrics=SimpleNamespace(of_vendors={"chips": SimpleNamespace(count=None)}),
         )
         self.strangers = Strangers(parts, cluster)
