@@ -31,7 +31,7 @@ class Api:
             base_url=API_URL,
             verify=ssl.create_default_context(cafile=str(ca_file)),
             headers={"Authorization": f"Bearer {token}", "User-Agent": AGENT},
-            timeout=30,
+            timeout=60,
         )
 
     def __enter__(self) -> Self:

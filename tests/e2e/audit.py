@@ -26,7 +26,7 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = path.stat().st_size
+        self._offset = max(path.stat().st_size, 1)
 
     def requests(self, user: str) -> list[Request]:
         """That user's finished requests since this reader was made, watches left out."""
@@ -45,7 +45,8 @@ class Audit:
 
     def _read(self) -> Iterator[Request]:
         with self._path.open("rb") as log:
-            log.seek(self._offset)
+            log.seek(self._offset - 1)
+            log.readline()  # the rest of a line that was being written
             for line in log:
                 if not line.endswith(b"\n"):
                     return  # being written

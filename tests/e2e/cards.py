@@ -47,7 +47,7 @@ def lost(card: int) -> Fault:
 
 
 def hanging(card: int, seconds: int) -> Fault:
-    """Every call about the card takes that long."""
+    """Every call about the card takes that long, or until the card is well again."""
     return Fault(line=f"hang * {card} {seconds}")
 
 

@@ -22,6 +22,7 @@ from typing import Final
 
 from tests.e2e import archive, containers, machine, parts
 from tests.e2e.assets import KUBERNETES, PROGRAMS
+from tests.e2e.waiting import LIMIT_S
 
 STATE: Final = Path("/tmp/hami-e2e")
 _LATE_PARTS: Final = ("kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
@@ -153,10 +154,10 @@ class Cluster:
             archive.write_busybox(tar, name, self.root / "rootfs", entrypoint, env)
             self.import_image(tar)
         self.start("kube-apiserver")
-        self.wait("kube-apiserver", self.is_api_ready, 90)
+        self.wait("kube-apiserver", self.is_api_ready)
         for name in _LATE_PARTS:
             self.start(name)
-        self.wait("node Ready", self.is_node_ready, 90)
+        self.wait("node Ready", self.is_node_ready)
         self.wait("default service account", self._has_service_account)
         config = parts.kubeconfig(self.root, parts.ADMIN)
         print(f"cluster up in {time.monotonic() - began:.1f} s; KUBECONFIG={config}")
@@ -177,7 +178,7 @@ class Cluster:
     def _has_service_account(self) -> bool:
         return bool(self.kubectl("get", "serviceaccount", "default", "-o", "name"))
 
-    def wait(self, what: str, probe: Callable[[], object], limit_s: float = 60) -> None:
+    def wait(self, what: str, probe: Callable[[], object], limit_s: float = LIMIT_S) -> None:
         """Wait until the probe is true; its errors count as not yet.
 
         Raises:

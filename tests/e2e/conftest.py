@@ -13,13 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.e2e import limiter, parts, toolkit
 from tests.e2e.api import Api, ApiError
 from tests.e2e.assets import IMAGE, IMAGE_NEXT, IMAGE_TAR
 from tests.e2e.audit import Audit
-from tests.e2e.cards import COUNT, SPLIT, Cards
+from tests.e2e.cards import COUNT, Cards
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.extender import Extender
@@ -176,7 +175,7 @@ def release(cluster: Cluster, api: Api, installed: Daemon) -> Iterator[Release]:
 def released(release: Release, cluster: Cluster, api: Api, daemon: Daemon) -> Release:
     """The same, with every part ready."""
     assert daemon
-    Extender(cluster, api).wait_ready(120)
+    Extender(cluster, api).wait_ready()
     return release
 
 
@@ -194,10 +193,7 @@ def scheduler(api: Api, pods: Pods) -> Scheduler:
 
 def _wait_for_rest(daemon: Daemon) -> None:
     daemon.wait_ready()
-    eventually(
-        "every slice is offered",
-        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == COUNT * SPLIT,
-    )
+    daemon.wait_offered()
 
 
 @pytest.hookimpl(wrapper=True)

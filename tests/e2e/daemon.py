@@ -12,10 +12,13 @@ from typing import Final
 
 import yaml
 
+from hami_node.vendors.nvidia.names import RESOURCE_GPU
 from tests.e2e import parts
 from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.assets import IMAGE
+from tests.e2e.cards import COUNT, SPLIT
 from tests.e2e.cluster import Cluster
+from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pages import get_page
 from tests.e2e.waiting import eventually
 
@@ -57,7 +60,7 @@ class Daemon:
         found: Json = pods[0]
         return found
 
-    def wait_ready(self, limit_s: float = 60) -> None:
+    def wait_ready(self) -> None:
         """Wait until the pod of the newest generation is Ready."""
 
         def probe() -> bool:
@@ -68,7 +71,17 @@ class Daemon:
             assert status.get("numberReady") == 1, status
             return bool(self._container()["ready"])
 
-        eventually("the daemon is ready", probe, limit_s)
+        eventually("the daemon is ready", probe)
+
+    def wait_offered(self, slices: int = COUNT * SPLIT) -> None:
+        """Wait until kubelet hands out so many slices, and the node object, which lags, says so."""
+
+        def probe() -> bool:
+            found = (healthy_slices().total(), self.allocatable(RESOURCE_GPU))
+            assert found == (slices, slices), found
+            return True
+
+        eventually(f"{slices} slices are offered", probe)
 
     def restarts(self) -> int:
         """How often kubelet has started the daemon's container again."""
@@ -80,7 +93,7 @@ class Daemon:
         Raises:
             AssertionError: its container does not run.
         """
-        wanted = str(self._container()["containerID"]).removeprefix("containerd://")
+        wanted = str(self._container().get("containerID")).removeprefix("containerd://")
         for line in self.cluster.ctr("tasks", "list").splitlines():
             words = line.split()
             if words[0] == wanted and words[2] == "RUNNING":
@@ -88,8 +101,13 @@ class Daemon:
         raise AssertionError(f"container {wanted} does not run")
 
     def signal(self, number: int) -> None:
-        """Send the process a signal."""
-        os.kill(self.pid(), number)
+        """Send the process a signal; what the API server says of it may be late."""
+
+        def probe() -> bool:
+            os.kill(self.pid(), number)
+            return True
+
+        eventually(f"the daemon is sent {number}", probe)
 
     def kill(self) -> None:
         """End the process at once; kubelet starts it again."""
@@ -99,9 +117,8 @@ class Daemon:
         """Replace the pod: kubelet's back-off for crashed containers starts from nothing."""
         before = self.pod()["metadata"]
         self.api.delete(f"{_PODS}/{before['name']}", grace_s=5)
-        # after an outage the DaemonSet controller may be slow to look again
-        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"], limit_s=180)
-        self.wait_ready(180)  # and kubelet slow to see the new pod
+        eventually("a new pod", lambda: self.pod()["metadata"]["uid"] != before["uid"])
+        self.wait_ready()
 
     def run_image(self, image: str) -> None:
         """Change the image, as an upgrade does, and wait until the new pod is ready."""
@@ -122,7 +139,6 @@ class Daemon:
         for found in yaml.safe_load_all(rendered):
             if found["kind"] == "DaemonSet":
                 pod = found["spec"]["template"]["spec"]
-                pod["containers"][0]["readinessProbe"]["periodSeconds"] = 1
                 change(pod)
                 self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(found))
         if is_ready:
@@ -163,16 +179,23 @@ class Daemon:
 
     def get(self, path: str) -> str:
         """What the daemon's own HTTP server answers."""
-        address = self.pod()["status"]["podIP"]
-        answer = get_page(f"http://{address}:9394{path}")
+        answer = get_page(f"http://{self.address()}:9394{path}")
         answer.raise_for_status()
         return answer.text
 
     def readiness(self) -> str:
         """What /readyz answers, ready or not."""
+        return get_page(f"http://{self.address()}:9396/readyz").text
+
+    def address(self) -> str:
+        """Its pod's address.
+
+        Raises:
+            AssertionError: it has none yet.
+        """
         address = self.pod()["status"].get("podIP")
         assert address, "the daemon's pod has no address yet"
-        return get_page(f"http://{address}:9396/readyz").text
+        return str(address)
 
     def token(self, pod: Json | None = None) -> str:
         """A token of the daemon's service account, bound to its pod as the mounted one is."""

@@ -55,13 +55,13 @@ class Extender:
         """Apply the manifests and wait until somebody leads and is reachable."""
         self.import_scheduler()
         self.cluster.kubectl("apply", "-k", str(OVERLAY))
-        self.wait_ready(120)
+        self.wait_ready()
 
-    def wait_ready(self, limit_s: float = 60) -> None:
+    def wait_ready(self) -> None:
         """Wait until one replica leads and is Ready, and kube-scheduler runs."""
-        eventually("the extender leads", lambda: self.leader() and self._is_served(), limit_s)
-        eventually("kube-scheduler runs", self._is_scheduling, limit_s)
-        eventually("kube-proxy leads to the webhook", self._is_reviewing, limit_s)
+        eventually("the extender leads", lambda: self.leader() and self._is_served())
+        eventually("kube-scheduler runs", self._is_scheduling)
+        eventually("kube-proxy leads to the webhook", self._is_reviewing)
 
     def wait_for_settings(self, word: str, *, is_there: bool = True) -> None:
         """Wait until every replica's settings in force have that word, or no longer have it.
@@ -77,7 +77,7 @@ class Extender:
             return bool(found) and not late
 
         what = f"the extender's settings have {word}: {is_there}"
-        eventually(what, are_in_force, limit_s=180, every_s=1)
+        eventually(what, are_in_force, every_s=1)
         self.wait_ready()
 
     def _touch(self, pod: Json) -> None:
@@ -102,6 +102,12 @@ class Extender:
                 return pod
         return None
 
+    def wait_leader(self) -> Json:
+        """The same, once there is one."""
+        found = eventually("somebody leads", self.leader)
+        assert found is not None
+        return found
+
     def holder(self) -> str:
         """Who holds the Lease; empty for nobody."""
         try:
@@ -123,29 +129,30 @@ class Extender:
 
     def kill_leader(self) -> str:
         """End the leader's process at once, as a crash does; its container."""
-        wanted = self.leading()
-        assert wanted, "nobody leads"
-        for line in self.cluster.ctr("tasks", "list").splitlines():
-            words = line.split()
-            if words[0] == wanted and words[2] == "RUNNING":
-                os.kill(int(words[1]), signal.SIGKILL)
-                return wanted
-        raise AssertionError(f"container {wanted} does not run")
+
+        def probe() -> str:
+            wanted = _container(self.wait_leader())
+            for line in self.cluster.ctr("tasks", "list").splitlines():
+                words = line.split()
+                if words[0] == wanted and words[2] == "RUNNING":
+                    os.kill(int(words[1]), signal.SIGKILL)
+                    return wanted
+            raise AssertionError(f"container {wanted} does not run")
+
+        return eventually("the leader is killed", probe)
 
     def delete_leader(self) -> str:
         """Delete the leader's pod, as a drain does; its container."""
-        pod = self.leader()
-        assert pod is not None, "nobody leads"
+        pod = self.wait_leader()
         self.api.delete(f"{_PODS}/{pod['metadata']['name']}")
         return _container(pod)
 
     def call(self, path: str, body: Json) -> httpx.Response:
         """Ask the leader itself, as kube-scheduler does, with its certificate."""
-        pod = self.leader()
-        assert pod is not None, "nobody leads"
+        pod = self.wait_leader()
         address = pod["status"]["podIP"]
         context = self.caller_context()
-        return httpx.post(f"https://{address}:8443{path}", json=body, timeout=30, verify=context)
+        return httpx.post(f"https://{address}:8443{path}", json=body, timeout=60, verify=context)
 
     def caller_context(self, *, shows_certificate: bool = True) -> ssl.SSLContext:
         """What kube-scheduler trusts and shows; the certificate names the Service, not a pod."""
@@ -162,8 +169,7 @@ class Extender:
 
     def slots_used(self) -> int:
         """How many slots of all cards are taken or reserved, as the leader counts."""
-        pod = self.leader()
-        assert pod is not None, "nobody leads"
+        pod = self.wait_leader()
         page = get_page(f"http://{pod['status']['podIP']}:9395/metrics").text
         used = re.findall(r"^hami_node_extender_card_slots_used{.*} (\S+)$", page, re.MULTILINE)
         return int(sum(map(float, used)))
@@ -188,7 +194,7 @@ class Extender:
             holder = str(self.api.read(_SCHEDULER_LEASE)["spec"].get("holderIdentity") or "")
             return holder.rpartition("_")[0] not in {"", *former} and self._is_scheduling()
 
-        eventually("kube-scheduler runs with its new configuration", is_led_anew, limit_s=120)
+        eventually("kube-scheduler runs with its new configuration", is_led_anew)
 
     def log(self, lines: int = 100) -> str:
         """The ends of the replicas' and kube-scheduler's logs."""

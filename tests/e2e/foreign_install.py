@@ -103,7 +103,7 @@ def remove(cluster: Cluster, api: Api) -> None:
     api.patch(_NODE, {"metadata": {"labels": labels}, "spec": {"unschedulable": None}})
     for name in (PLUGIN, NVIDIA):
         one = Foreign(cluster, api, name)
-        eventually("their pods are gone", lambda one=one: not one.pods(), limit_s=60)  # type: ignore[misc]
+        eventually("their pods are gone", lambda one=one: not one.pods())  # type: ignore[misc]
 
 
 def serve_as_hami(api: Api, pod: str) -> None:
@@ -170,7 +170,7 @@ class Migration:
                 env=self._env,
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=300,
                 check=False,
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -178,7 +178,7 @@ class Migration:
     def _call(self, *args: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "hami_node", "migrate", *args]
         return subprocess.run(
-            words, env=self._env, capture_output=True, text=True, timeout=60, check=False
+            words, env=self._env, capture_output=True, text=True, timeout=180, check=False
         )
 
 

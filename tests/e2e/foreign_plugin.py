@@ -71,7 +71,7 @@ def foreign_plugin(uuids: Sequence[str]) -> Iterator[None]:
                     endpoint=_ENDPOINT,
                     resource_name=nvidia_names.RESOURCE_GPU,
                 ),
-                timeout=10,
+                timeout=60,
             )
         yield
     finally:

@@ -30,7 +30,7 @@ def healthy_slices(resource: str = _OURS) -> Counter[str]:
         KubeletAway: kubelet does not answer.
     """
     request = podresources_pb2.AllocatableResourcesRequest()
-    answer = _ask(lambda stub: stub.GetAllocatableResources(request, timeout=5))
+    answer = _ask(lambda stub: stub.GetAllocatableResources(request, timeout=30))
     ids = [one for d in answer.devices if d.resource_name == resource for one in d.device_ids]
     return Counter(one.rpartition("-")[0] for one in ids)
 
@@ -42,7 +42,7 @@ def held_slices() -> dict[str, tuple[str, ...]]:
         KubeletAway: kubelet does not answer.
     """
     request = podresources_pb2.ListPodResourcesRequest()
-    answer = _ask(lambda stub: stub.List(request, timeout=5))
+    answer = _ask(lambda stub: stub.List(request, timeout=30))
     return {
         f"{pod.name}/{container.name}": tuple(
             one for d in container.devices if d.resource_name == _OURS for one in d.device_ids

@@ -92,7 +92,7 @@ def clear() -> None:
     for uuid in filter(None, instances()):
         HARDWARE.end(uuid)
     foreign = set(MADE)
-    eventually("what the daemon has made is gone", lambda: set(instances()) <= foreign, limit_s=120)
+    eventually("what the daemon has made is gone", lambda: set(instances()) <= foreign)
     for card, hardware in HARDWARE.look().items():
         for each in hardware.instances:
             HARDWARE.destroy(card, each.gi)
@@ -129,7 +129,7 @@ def _on_record() -> set[str]:
     return {row.get("uuid", "") for row in json.loads(text.splitlines()[-1])["instances"]}
 
 
-def wait_agreed(pods: Pods, *foreign: str, limit_s: float = 60) -> None:
+def wait_agreed(pods: Pods, *foreign: str) -> None:
     """Wait until hardware, record and pods that run agree, beside these instances of others."""
 
     def probe() -> bool:
@@ -140,4 +140,4 @@ def wait_agreed(pods: Pods, *foreign: str, limit_s: float = 60) -> None:
         assert _on_record() == made, f"on record are {_on_record()}, pods that run have {made}"
         return True
 
-    eventually("hardware, record and annotations agree", probe, limit_s)
+    eventually("hardware, record and annotations agree", probe)

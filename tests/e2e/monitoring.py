@@ -29,9 +29,9 @@ class Operator:
         """Its kinds, then our component as its reader applies it."""
         for plural in KINDS:
             self._cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_definition(plural)))
-        eventually("the kinds are served", lambda: self._api.read(_MONITORS), 30)
+        eventually("the kinds are served", lambda: self._api.read(_MONITORS))
         self._cluster.kubectl("apply", "-k", str(OVERLAY))
-        eventually("the Services lead to the pods", self.scrape_configs, 30)
+        eventually("the Services lead to the pods", self.scrape_configs)
 
     def remove(self) -> None:
         """All of it."""

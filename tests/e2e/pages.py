@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 
 # a connection that is kept would be one to a pod that may be gone
-_CLIENT: Final = httpx.Client(timeout=5, limits=httpx.Limits(max_keepalive_connections=0))
+_CLIENT: Final = httpx.Client(timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def get_page(url: str) -> httpx.Response:

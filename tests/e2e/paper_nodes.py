@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Self
 
+import httpx
+
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
@@ -119,7 +121,7 @@ class PaperNodes:
             for name in tuple(self._nodes):
                 try:
                     self._api.patch(f"{_LEASES}/{name}", {"spec": self._lease(name)})
-                except ApiError as error:
+                except (ApiError, httpx.TransportError) as error:
                     print(f"lease of {name}: {error}")
 
     def _remove_pods(self, name: str) -> None:

@@ -84,6 +84,7 @@ def _apiserver(root: Path) -> list[str]:
         "--profiling=false",
         f"--audit-policy-file={root}/audit-policy.json",
         f"--audit-log-path={root}/log/audit.jsonl",
+        "--audit-log-maxsize=100000",  # readers keep their place in the file: it is never changed
         "--kubelet-preferred-address-types=InternalIP",
         f"--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt",
         f"--kubelet-client-key={pki}/apiserver-kubelet-client.key",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hami_node.vendors.nvidia import names as nvidia_names
-from tests.e2e.api import Api, Json
+from tests.e2e.api import Api, ApiError, Json
 from tests.e2e.parts import BUSYBOX
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import LIMIT_S, eventually
 
 NOBODY: Final = "e2e-nobody"  # a scheduler name that no scheduler serves: the test binds itself
 _LOOK: Final = "env; echo ---; cat /proc/mounts; echo ---; cat /etc/ld.so.preload; echo ---; "
@@ -123,6 +123,19 @@ class Pods:
             },
         )
 
+    def insist(self, name: str, *boxes: RealContainer, scheduler: str) -> None:
+        """Create a pod as a controller does: while nobody answers the webhook, again and again."""
+
+        def probe() -> bool:
+            try:
+                self.create(name, *boxes, scheduler=scheduler)
+            except ApiError as error:
+                if error.status != 409:  # there already: an earlier answer was lost
+                    raise
+            return True
+
+        eventually(f"pod {name} is accepted", probe)
+
     def read(self, name: str) -> Json:
         """The pod now."""
         return self._api.read(f"{self.path}/{name}")
@@ -136,7 +149,7 @@ class Pods:
         """An annotation's value; empty when it is not there."""
         return str(self.read(name)["metadata"].get("annotations", {}).get(key, ""))
 
-    def wait_running(self, *wanted: str, limit_s: float = 60) -> None:
+    def wait_running(self, *wanted: str, limit_s: float = LIMIT_S) -> None:
         """Wait until all those pods run, every container ready.
 
         Raises:
@@ -155,7 +168,7 @@ class Pods:
 
         eventually(f"{len(wanted)} pods run", probe, limit_s)
 
-    def wait_phase(self, name: str, phase: str, limit_s: float = 60) -> Json:
+    def wait_phase(self, name: str, phase: str) -> Json:
         """The pod's status once it is in that phase."""
 
         def probe() -> Json | None:
@@ -163,12 +176,18 @@ class Pods:
             assert status["phase"] == phase, describe(status)
             return status
 
-        return eventually(f"pod {name} is {phase}", probe, limit_s) or {}
+        return eventually(f"pod {name} is {phase}", probe) or {}
 
     def inside(self, name: str, container: str) -> Inside:
-        """What that container printed when it started."""
-        log = self._api.text(f"{self.path}/{name}/log", container=container)
-        env, mounts, preload, *extra = log.split("---\n")
+        """What that container printed when it started, once it has: it runs before that."""
+
+        def probe() -> list[str]:
+            log = self._api.text(f"{self.path}/{name}/log", container=container)
+            found = log.split("---\n")
+            assert len(found) > _LOOK.count("---"), log
+            return found
+
+        env, mounts, preload, *extra = eventually(f"{name}/{container} has looked", probe)
         points = (line.split() for line in mounts.splitlines())
         return Inside(
             env=dict(line.split("=", 1) for line in env.splitlines() if "=" in line),
@@ -192,7 +211,6 @@ class Pods:
         eventually(
             f"pods {', '.join(wanted)} are gone",
             lambda: not set(wanted) & {p["metadata"]["name"] for p in self.all()},
-            limit_s=60,
         )
 
     def remove_by_force(self, name: str) -> None:

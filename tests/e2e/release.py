@@ -88,7 +88,7 @@ class Release:
     def begin_rollback(self) -> subprocess.Popen[str]:
         """Back to the revision before, in a process of its own."""
         return subprocess.Popen(
-            (*self._command("rollback", NAME), "--wait", "--timeout=120s"),
+            (*self._command("rollback", NAME), "--wait", "--timeout=280s"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -117,7 +117,7 @@ class Release:
 
     def uninstall(self) -> str:
         """Uninstall and wait until the objects are gone; a release that is not there is as good."""
-        return self.run("uninstall", NAME, "--wait", "--timeout=120s", "--ignore-not-found")
+        return self.run("uninstall", NAME, "--wait", "--timeout=280s", "--ignore-not-found")
 
     def _command(self, *words: str) -> tuple[str, ...]:
         config = parts.kubeconfig(self._cluster.root, parts.ADMIN)
@@ -138,7 +138,7 @@ def _applying(sets: tuple[str, ...]) -> tuple[str, ...]:
     file = NODE_DIR / "values.json"
     file.write_text(json.dumps(VALUES))
     return (
-        *("--values", str(file), "--wait", "--timeout=180s"),
+        *("--values", str(file), "--wait", "--timeout=280s"),
         *(word for one in sets for word in ("--set", one)),
         *("--post-renderer", sys.executable),
         *("--post-renderer-args", "-m", "--post-renderer-args", "tests.e2e.chart_patches"),

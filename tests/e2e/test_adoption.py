@@ -28,11 +28,9 @@ def _begin_anew(daemon: Daemon) -> None:
     for folder in CONTAINERS.iterdir():
         shutil.rmtree(folder, ignore_errors=True)  # what is mounted stays busy
     daemon.kill()
-    eventually("the daemon runs again", lambda: daemon.restarts() > 0, limit_s=60)
+    eventually("the daemon runs again", lambda: daemon.restarts() > 0)
     daemon.wait_ready()
-    # kubelet refuses pods until it has written down what the new plugin offers
-    resource = nvidia_names.RESOURCE_GPU
-    eventually("all slices are offered", lambda: daemon.allocatable(resource) == 80)
+    daemon.wait_offered()
 
 
 def _granted_mib(daemon: Daemon) -> float:
@@ -68,4 +66,3 @@ def test_pods_that_were_there_before_the_daemon(
     assert pods.annotation("earlier", nvidia_names.POD_ALLOCATED).count(_CARD) == 1
     pods.delete("earlier")
     eventually("what it held is free", lambda: _granted_mib(daemon) == 10_000)
-    daemon.forget_crashes()

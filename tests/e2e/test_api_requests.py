@@ -31,7 +31,7 @@ def audit(cluster: Cluster, pods: Pods) -> Audit:
         time.sleep(8)  # the links of cards are reported with the second scan, after 5 s
         return one if not one.requests(USER) else None
 
-    return eventually("the daemon is at rest", quiet, limit_s=60) or pytest.fail("never at rest")
+    return eventually("the daemon is at rest", quiet) or pytest.fail("never at rest")
 
 
 def test_pod_with_lock_costs_two_requests(
@@ -41,7 +41,7 @@ def test_pod_with_lock_costs_two_requests(
     pod = pods.create("counted", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(0), memory_mib=2000),)}, is_locked=True)
     pods.wait_running("counted")
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
     time.sleep(1)  # what comes late is counted too
     is_reported = daemon.annotations()[nvidia_names.NODE_HANDSHAKE] != before
     made = [(r.verb, r.what) for r in _for_pods(audit)]

@@ -49,7 +49,7 @@ def _burst(api: Api, pods: Pods) -> None:
     began = time.monotonic()
     with ThreadPoolExecutor(_COUNT) as pool:
         list(pool.map(bind, range(_COUNT)))
-    pods.wait_running(*(p["metadata"]["name"] for p in created), limit_s=90)
+    pods.wait_running(*(p["metadata"]["name"] for p in created))
     print(f"{_COUNT} pods bound at once run after {time.monotonic() - began:.1f} s")
     _check(pods, created)
 
@@ -102,12 +102,8 @@ def old_kubelet(cluster: Cluster, daemon: Daemon) -> Iterator[None]:
     for is_on in (False, True):
         parts.write_kubelet_config(cluster.root, {_GATE: is_on})
         cluster.restart("kubelet")
-        eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
-        eventually(
-            "every slice is offered",
-            lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80,
-            30,
-        )
+        eventually("the node is Ready", cluster.is_node_ready)
+        daemon.wait_offered()
         if not is_on:
             yield
 

@@ -25,17 +25,16 @@ def _sick(daemon: Daemon) -> set[str]:
     return {d.uuid for d in devices if not d.healthy}
 
 
-def _wait_sick(daemon: Daemon, wanted: set[str], limit_s: float = 20) -> float:
+def _wait_sick(daemon: Daemon, wanted: set[str]) -> float:
     """Until kubelet and the annotation agree; the seconds that took."""
     began = time.monotonic()
     expected = set(node_cards.UUIDS) - wanted
     eventually(
         f"kubelet has all but {wanted}",
         lambda: set(healthy_slices()) == expected,
-        limit_s,
         every_s=0.05,
     )
-    eventually(f"the annotation says {wanted}", lambda: _sick(daemon) == wanted, limit_s, 0.05)
+    eventually(f"the annotation says {wanted}", lambda: _sick(daemon) == wanted, every_s=0.05)
     return time.monotonic() - began
 
 
@@ -49,14 +48,10 @@ def test_lost_card_goes_and_comes_back(
     running, restarts = pods.incarnations(), daemon.restarts()
     cards.show(lost(_BAD))
     print(f"fault to kubelet and annotation: {_wait_sick(daemon, {_BAD_UUID}):.2f} s")
-    eventually(
-        "allocatable follows", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 70, 20
-    )
+    daemon.wait_offered(70)
     cards.heal()
     print(f"recovery to kubelet and annotation: {_wait_sick(daemon, set()):.2f} s")
-    eventually(
-        "allocatable follows", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 20
-    )
+    daemon.wait_offered()
     assert pods.incarnations() == running
     assert daemon.restarts() == restarts
 
@@ -81,11 +76,11 @@ def test_reservation_on_a_failed_card_is_refused_then_served(
 def test_hanging_card_does_not_stop_the_others(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, cards: Cards
 ) -> None:
-    cards.show(hanging(_BAD, seconds=20))
+    cards.show(hanging(_BAD, seconds=800))
     time.sleep(3)
     pod = pods.create("meanwhile", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=_GOOD_UUID, memory_mib=2000),)})
-    pods.wait_running("meanwhile", limit_s=15)
+    pods.wait_running("meanwhile")
     assert healthy_slices()[_GOOD_UUID] == node_cards.SPLIT
     cards.heal()
-    _wait_sick(daemon, set(), limit_s=40)
+    _wait_sick(daemon, set())

@@ -16,7 +16,7 @@ from tests.e2e.parts import NODE
 from tests.e2e.release import NAME, Refused, Release
 from tests.e2e.waiting import eventually
 
-pytestmark = [pytest.mark.e2e_long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e_long, pytest.mark.timeout(900)]
 _HAMI: Final = (Path(__file__).parent / "hami_chart.yaml").read_text()
 
 
@@ -145,6 +145,6 @@ def test_chart_takes_over_what_kustomize_installed(
     installed.install()
     cluster.kubectl("-n", NAMESPACE, "delete", "daemonset/hami-node")
     release.install(flags=("--take-ownership",))
-    Extender(cluster, api).wait_ready(120)
+    Extender(cluster, api).wait_ready()
     owner = api.read(CONFIG_MAP)["metadata"]["annotations"]["meta.helm.sh/release-name"]
     assert owner == NAME

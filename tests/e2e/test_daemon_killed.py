@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,21 +13,20 @@ from tests.e2e.api import Api
 from tests.e2e.assets import IMAGE_NEXT
 from tests.e2e.daemon import USER, Daemon
 from tests.e2e.gate import gate
-from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pki import Authority
 from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import LIMIT_S, eventually
 
 _CARD = cards.uuid_of(2)
 
 
 @pytest.fixture
-def mortal(daemon: Daemon) -> Iterator[Daemon]:
+def mortal(daemon: Daemon) -> Daemon:
     """A daemon that kubelet starts again at once, because it has not crashed before."""
     daemon.forget_crashes()
-    yield daemon
-    daemon.forget_crashes()
+    daemon.wait_offered()
+    return daemon
 
 
 def _run(pods: Pods, scheduler: Scheduler, name: str, memory_mib: int) -> None:
@@ -47,14 +45,14 @@ def _check_recovery(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, running: dict[str, tuple[str, int]]
 ) -> None:
     """A new daemon serves, the victim's lock is gone, the others run on, the next pod works."""
-    eventually("the daemon runs again", lambda: daemon.restarts() == 1, limit_s=60)
+    eventually("the daemon runs again", lambda: daemon.restarts() == 1)
     daemon.wait_ready()
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
     eventually(
         "the victim runs or failed",
         lambda: pods.read("victim")["status"]["phase"] in ("Running", "Failed"),
     )
-    eventually("all slices are offered", lambda: sum(healthy_slices().values()) == 80)
+    daemon.wait_offered()
     _run(pods, scheduler, "next", 4444)
     now = pods.incarnations()
     assert {k: v for k, v in now.items() if k in running} == running
@@ -80,7 +78,7 @@ def test_killed_while_its_write_is_under_way(
     running = pods.incarnations()
     with gate(api, authority, USER, held) as door:
         _victim(pods, scheduler)
-        assert door.arrived.wait(20), f"no write to {held} came"
+        assert door.arrived.wait(LIMIT_S), f"no write to {held} came"
         mortal.kill()
         door.opened.set()
     _check_recovery(mortal, pods, scheduler, running)
@@ -103,7 +101,7 @@ def test_upgrade_leaves_running_pods_alone(
     before = daemon.pod()["metadata"]["uid"]
     daemon.run_image(IMAGE_NEXT)
     assert daemon.pod()["metadata"]["uid"] != before
-    eventually("all slices are offered", lambda: sum(healthy_slices().values()) == 80)
+    daemon.wait_offered()
     _run(pods, scheduler, "next", 4444)
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
     daemon.restore()
@@ -115,8 +113,9 @@ def test_live_use_is_known_again_after_a_restart(
 ) -> None:
     _run(pods, scheduler, "steady", 60_000)
     mortal.kill()
-    eventually("the daemon runs again", lambda: mortal.restarts() == 1, limit_s=60)
+    eventually("the daemon runs again", lambda: mortal.restarts() == 1)
     mortal.wait_ready()
+    mortal.wait_offered()
     pod = pods.create("greedy", RealContainer(name="c0", cards=1, memory_mib=40_000))
     scheduler.place(pod, {"c0": (Slice(uuid=_CARD, memory_mib=40_000),)})
     assert _CARD in pods.wait_phase("greedy", "Failed")["message"]

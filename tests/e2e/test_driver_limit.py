@@ -68,4 +68,4 @@ def test_pod_that_sets_its_own_driver_limit_is_refused(
     setup: Setup, pods: Pods, scheduler: Scheduler
 ) -> None:
     start(pods, scheduler, "greedy", _FIRST, setup, NVIDIA_GPU_MEMORY_LIMIT="80000")
-    assert _LIMIT in pods.wait_phase("greedy", "Failed", limit_s=15)["message"]
+    assert _LIMIT in pods.wait_phase("greedy", "Failed")["message"]

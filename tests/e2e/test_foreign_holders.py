@@ -27,7 +27,7 @@ _GPU = nvidia_names.RESOURCE_GPU
 def without_daemon(api: Api, daemon: Daemon) -> Iterator[None]:
     """The node before the daemon was installed; it is back after the test."""
     api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"hami-node.io/serve": "false"}}})
-    eventually("the daemon is gone", lambda: _is_gone(api), limit_s=60)
+    eventually("the daemon is gone", lambda: _is_gone(api))
     yield
     daemon.install()
 
@@ -53,7 +53,7 @@ def test_card_of_another_plugin_is_closed_until_its_pod_has_ended(
     daemon: Daemon, pods: Pods, api: Api, scheduler: Scheduler
 ) -> None:
     with foreign_plugin(cards.UUIDS):
-        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT, limit_s=60)
+        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT)
         pod = pods.create("earlier", RealContainer(name="c0", cards=1))
         target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
         api.create(
@@ -64,17 +64,16 @@ def test_card_of_another_plugin_is_closed_until_its_pod_has_ended(
         (held,) = held_slices()["earlier/c0"]
         running = pods.incarnations()
     daemon.install()
-    eventually("the card is closed", lambda: _closed(daemon) == {held}, limit_s=60)
+    eventually("the card is closed", lambda: _closed(daemon) == {held})
     others = (cards.COUNT - 1) * cards.SPLIT
-    eventually("the others are open", lambda: daemon.allocatable(_GPU) == others, limit_s=60)
+    eventually("the others are open", lambda: daemon.allocatable(_GPU) == others)
     other = pods.create("late", RealContainer(name="c0", cards=1, memory_mib=1000))
     scheduler.place(other, {"c0": (Slice(uuid=held, memory_mib=1000),)})
     assert "earlier" in pods.wait_phase("late", "Failed")["message"]
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
     pods.delete("earlier")
-    eventually("the card is open", lambda: not _closed(daemon), limit_s=60)
+    eventually("the card is open", lambda: not _closed(daemon))
     eventually(
         "every slice is offered",
         lambda: daemon.allocatable(_GPU) == cards.COUNT * cards.SPLIT,
-        limit_s=60,
     )

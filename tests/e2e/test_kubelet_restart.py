@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from hami_node.vendors.nvidia import names as nvidia_names
 from tests.e2e import cards
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
@@ -37,11 +36,11 @@ def _next_pod_works(pods: Pods, scheduler: Scheduler, name: str) -> None:
     scheduler.place(pod, {"c0": (own,), "init": (own,)}, is_locked=True)
     pods.wait_running(name)
     assert pods.inside(name, "c0").cards == (own.uuid,)
-    eventually("the lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
+    eventually("the lock is free", lambda: not scheduler.lock_owner())
     pods.delete(name)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.e2e_long)])
 def test_kubelet_restarted_many_times_kills_nobody(
     cluster: Cluster, daemon: Daemon, pods: Pods, scheduler: Scheduler, rounds: int
@@ -55,7 +54,6 @@ def test_kubelet_restarted_many_times_kills_nobody(
         eventually(
             f"all slices are at kubelet after restart {number}",
             lambda: healthy_slices() == dict.fromkeys(cards.UUIDS, cards.SPLIT),
-            limit_s=30,
             every_s=0.05,
         )
         stays("all slices at kubelet", lambda: sum(healthy_slices().values()) == 80, _READMISSION_S)
@@ -67,9 +65,9 @@ def test_kubelet_restarted_many_times_kills_nobody(
         assert not dead, f"restart {number} killed {dead}"
         if number % 5 == 4:
             _next_pod_works(pods, scheduler, f"next-{number}")
-    eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
-    eventually("allocatable", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80)
+    eventually("the node is Ready", cluster.is_node_ready)
+    daemon.wait_offered()
     pods.wait_running(*(f"run-{n}" for n in range(4)))
     assert pods.incarnations() == before
-    assert held_slices() == held
+    eventually("kubelet lists what they hold", lambda: held_slices() == held)
     assert daemon.restarts() == restarts

@@ -34,7 +34,7 @@ def moved_root(cluster: Cluster, daemon: Daemon, pods: Pods) -> Iterator[Path]:
     pods.clear()
     _restart_kubelet(cluster, None)
     daemon.restore()
-    eventually("the node is Ready", cluster.is_node_ready, limit_s=60)
+    eventually("the node is Ready", cluster.is_node_ready)
 
 
 def test_daemon_serves_where_only_pod_resources_has_moved(
@@ -54,6 +54,7 @@ def test_daemon_serves_where_only_pod_resources_has_moved(
                 volume["hostPath"]["path"] = str(socket.parent)
 
     daemon.run_changed(change)
+    daemon.wait_offered()
     eventually(
         "pods are identified",
         lambda: daemon.annotations().get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES,

@@ -90,8 +90,7 @@ def _start(pods: Pods, scheduler: Scheduler, name: str, card: int) -> str:
 
 def _inside(pods: Pods, name: str) -> str:
     """What the container says first, once it has said it."""
-    eventually(f"{name} has spoken", lambda: pods.inside(name, "c0").extra.split())
-    return pods.inside(name, "c0").extra.split()[0]
+    return eventually(f"{name} has spoken", lambda: pods.inside(name, "c0").extra.split())[0]
 
 
 def test_limiter_is_upgraded_under_running_containers(
@@ -99,18 +98,20 @@ def test_limiter_is_upgraded_under_running_containers(
 ) -> None:
     first = _build("v2.7.1")
     changeable.run_changed(_deliver)
+    changeable.wait_offered()
     assert _start(pods, scheduler, "old", 0) == first
     second = _build("v2.9.0")
     changeable.forget_crashes()
+    changeable.wait_offered()
     assert _start(pods, scheduler, "new", 1) == second
     assert changeable.metric("hami_node_limiter_info", sha256=second) == 1
-    served = {
-        pod: changeable.metric("hami_node_container_limiter_info", pod=pod)
-        for pod in ("old", "new")
-    }
-    assert served == {"old": 1, "new": 1}
+
+    def served(pod: str) -> bool:
+        return changeable.metric("hami_node_container_limiter_info", pod=pod) == 1
+
+    eventually("each limiter is known", lambda: all(map(served, ("old", "new"))))
     before = pods.incarnations()["old/c0"]
     changeable.cluster.ctr("tasks", "kill", "--signal", "KILL", before[0].split("/")[-1])
-    eventually("it runs again", lambda: pods.incarnations()["old/c0"][1] > before[1], limit_s=60)
+    eventually("it runs again", lambda: pods.incarnations()["old/c0"][1] > before[1])
     pods.wait_running("old")
     assert _inside(pods, "old") == first

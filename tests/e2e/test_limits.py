@@ -80,7 +80,7 @@ def test_served_pod_is_marked_and_its_lock_is_free(pods: Pods, scheduler: Schedu
     assert pods.annotation("one", names.POD_BIND_PHASE) == names.PHASE_SUCCESS
     assert _FIRST not in pods.annotation("one", nvidia_names.POD_TO_ALLOCATE)
     assert _FIRST in pods.annotation("one", nvidia_names.POD_ALLOCATED)
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
 
 
 def test_whole_card_is_limited_to_its_size(pods: Pods, scheduler: Scheduler) -> None:
@@ -104,4 +104,4 @@ def test_missing_limiter_refuses_with_the_cure(pods: Pods, scheduler: Scheduler)
     status = pods.wait_phase("unlimited", "Failed")
     assert str(limiter.LIBRARY) in status["message"]
     assert not limiter.LIBRARY.exists()
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())

@@ -17,7 +17,6 @@ from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually, stays
 
 _FILE = "device-config.yaml"
-_KUBELET_SYNC_S = 90  # kubelet copies a changed ConfigMap into the pod within this time
 
 
 @pytest.fixture
@@ -25,12 +24,8 @@ def config(api: Api, daemon: Daemon) -> Iterator[dict[str, str]]:
     """The ConfigMap's files; put back after the test."""
     before: dict[str, str] = api.read(CONFIG_MAP)["data"]
     yield before
-    api.patch(CONFIG_MAP, {"data": before})
-    eventually(
-        "the old settings are back",
-        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80,
-        limit_s=_KUBELET_SYNC_S,
-    )
+    _write_text(api, daemon, before[_FILE])
+    daemon.wait_offered()
 
 
 def _write(api: Api, daemon: Daemon, before: dict[str, str], **changes: object) -> None:
@@ -59,7 +54,6 @@ def test_split_and_scaling_change_under_running_pods(
     eventually(
         "five slices a card",
         lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 40,
-        limit_s=_KUBELET_SYNC_S,
     )
     devices = eventually(
         "the annotation follows",
@@ -96,7 +90,6 @@ def test_wrong_file_keeps_the_old_settings_and_says_so(
     eventually(
         "the log names what is wrong",
         lambda: any(named in line for line in daemon.log(50).splitlines() if "config" in line),
-        limit_s=_KUBELET_SYNC_S,
     )
     stays(
         "all slices are offered", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 5, 1

@@ -82,13 +82,13 @@ def before(daemon: Daemon, pods: Pods, api: Api, cluster: Cluster) -> Iterator[N
     """Ours is installed and serves no node; all is as it was after the test."""
     assert pods
     _label(api, {_SERVE: None})
-    eventually("the daemon is gone", lambda: not _own_pods(api), limit_s=60)
-    eventually("kubelet has noticed", lambda: not healthy_slices(), limit_s=60)
+    eventually("the daemon is gone", lambda: not _own_pods(api))
+    eventually("kubelet has noticed", lambda: not healthy_slices())
     yield
     pods.clear()
     remove(cluster, api)
     daemon.install()
-    eventually("all is offered", lambda: daemon.allocatable(_GPU) == _SLICES, limit_s=60)
+    daemon.wait_offered()
 
 
 @pytest.mark.usefixtures("before")
@@ -101,8 +101,8 @@ def test_frozen_daemonset_leaves_labelled_nodes_and_restarts_nothing(
             api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"gpu": "on"}}})
         hami = install_hami(cluster, api, *_PLUGIN_ONLY)
         every = {parts.NODE, "paper-1", "paper-2"}
-        eventually("a pod on each node", lambda: set(hami.pods()) == every, limit_s=60)
-        eventually("the real one serves", hami.is_ready, limit_s=60)
+        eventually("a pod on each node", lambda: set(hami.pods()) == every)
+        eventually("the real one serves", hami.is_ready)
         running = hami.pods()
         step = migration.plan()["Freeze"]
         migration.run(step["commands"])
@@ -110,10 +110,10 @@ def test_frozen_daemonset_leaves_labelled_nodes_and_restarts_nothing(
         stays("all pods as before", lambda: _alive(hami) == running, for_s=5)
         _label(api, {_SERVE: "true"}, "paper-1")
         rest = {node: uid for node, uid in running.items() if node != "paper-1"}
-        eventually("the labelled node is left", lambda: _alive(hami) == rest, limit_s=30)
+        eventually("the labelled node is left", lambda: _alive(hami) == rest)
         _end_as_kubelet(api, "paper-1")
         _label(api, {_SERVE: None}, "paper-1")
-        eventually("it is back", lambda: set(_alive(hami)) == every, limit_s=30)
+        eventually("it is back", lambda: set(_alive(hami)) == every)
         assert {n: u for n, u in _alive(hami).items() if n != "paper-1"} == rest
         migration.run(step["undo"])
         spec = api.read("/apis/apps/v1/namespaces/kube-system/daemonsets/hami-device-plugin")[
@@ -156,7 +156,7 @@ def test_node_is_handed_over_and_back_while_its_pods_run(
     assert migration.problems() == []
     assert migration.plan()["Canary"]["state"] == "done"
     assert _runs_on(pods, held)
-    eventually("what it holds counts", lambda: _granted_mib(daemon, 3) == 4000, limit_s=60)
+    eventually("what it holds counts", lambda: _granted_mib(daemon, 3) == 4000)
     pod = pods.create("ours", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=cards.uuid_of(3), memory_mib=2000),)})
     pods.wait_running("ours")
@@ -164,8 +164,8 @@ def test_node_is_handed_over_and_back_while_its_pods_run(
     assert len(set(held_slices()["ours/c0"]) & set(held_slices()["earlier/c0"])) == 0
     held = pods.incarnations()
     migration.run(steps["Canary"]["undo"])  # back
-    eventually("HAMi serves again", hami.is_ready, limit_s=90)
-    eventually("ours is gone", lambda: not _own_pods(api), limit_s=60)
+    eventually("HAMi serves again", hami.is_ready)
+    eventually("ours is gone", lambda: not _own_pods(api))
     _wait_for_slices()
     _serve(api, pods, scheduler, "later", 5)
     assert pods.inside("later", "c0").env["SERVED_BY"] == "stand-in"
@@ -175,7 +175,7 @@ def test_node_is_handed_over_and_back_while_its_pods_run(
     _settle(daemon)
     assert _runs_on(pods, held)
     for card, mib in ((3, 6000), (5, 4000)):
-        eventually("all counts", lambda c=card, m=mib: _granted_mib(daemon, c) == m, limit_s=60)  # type: ignore[misc]
+        eventually("all counts", lambda c=card, m=mib: _granted_mib(daemon, c) == m)  # type: ignore[misc]
 
 
 @pytest.mark.e2e_long
@@ -184,20 +184,20 @@ def test_node_served_twice_and_by_nobody_is_said(
     cluster: Cluster, api: Api, daemon: Daemon, migration: Migration
 ) -> None:
     hami = install_hami(cluster, api, *_PLUGIN_ONLY)
-    eventually("HAMi serves", hami.is_ready, limit_s=90)
+    eventually("HAMi serves", hami.is_ready)
     assert migration.problems() == []
     _label(api, {_SERVE: "true"})
     daemon.wait_ready()
     assert any("served twice, by HAMi and hami-node" in one for one in migration.problems())
     migration.run(migration.plan()["Freeze"]["commands"])
-    eventually("HAMi's is gone", lambda: not hami.pods(), limit_s=60)
+    eventually("HAMi's is gone", lambda: not hami.pods())
     assert migration.problems() == []
     daemon.forget_crashes()
     _label(api, {_SERVE: "false"})
-    eventually("ours is gone", lambda: not _own_pods(api), limit_s=60)
-    eventually("HAMi's is back", hami.is_ready, limit_s=60)
+    eventually("ours is gone", lambda: not _own_pods(api))
+    eventually("HAMi's is back", hami.is_ready)
     _label(api, {_SERVE: "true", "gpu": "on"})
-    eventually("ours is there", lambda: _own_pods(api), limit_s=60)
+    eventually("ours is there", lambda: _own_pods(api))
 
 
 @pytest.mark.e2e_long
@@ -221,7 +221,7 @@ def test_node_is_handed_over_from_nvidias_plugin(
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_POLICY))
     try:
         plugin = install_nvidia(cluster, api, {_OPERATOR_LABEL: "true"} if has_operator else {})
-        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT, limit_s=90)
+        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT)
         name = _whole_card(api, pods)
         steps = migration.plan()
         assert ("Freeze" in steps) != has_operator
@@ -243,7 +243,7 @@ def test_node_is_handed_over_from_nvidias_plugin(
         assert running
         pods.clear()
         migration.run(steps["Canary"]["undo"], but=("kubectl taint", "helm"))
-        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT, limit_s=90)
+        eventually("whole cards", lambda: daemon.allocatable(_GPU) == cards.COUNT)
         if has_operator:
             migration.run(migration.plan()["Remove"]["commands"])
             spec = json.loads(
@@ -268,7 +268,7 @@ def _end_as_kubelet(api: Api, node: str) -> None:
 
 def _wait_for_slices() -> None:
     """Until kubelet itself may hand them out: the node object says so seconds later."""
-    eventually("HAMi offers slices", lambda: healthy_slices().total() == _SLICES, limit_s=90)
+    eventually("HAMi offers slices", lambda: healthy_slices().total() == _SLICES)
 
 
 def _own_pods(api: Api) -> list[str]:
@@ -310,7 +310,7 @@ def _whole_card(api: Api, pods: Pods) -> str:
 
 def _settle(daemon: Daemon, slices: int = _SLICES) -> None:
     daemon.wait_ready()
-    eventually("all is offered", lambda: daemon.allocatable(_GPU) == slices, limit_s=60)
+    daemon.wait_offered(slices)
 
 
 def _runs_on(pods: Pods, before: dict[str, tuple[str, int]]) -> bool:

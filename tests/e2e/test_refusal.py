@@ -46,14 +46,12 @@ def test_overcommit_is_refused_and_only_that_pod_suffers(
     eventually(
         "the pod is marked as failed",
         lambda: pods.annotation("greedy", names.POD_BIND_PHASE) == names.PHASE_FAILED,
-        limit_s=5,
     )
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=5)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
     sentence = message.partition("desc = ")[2].partition(", which is unexpected")[0]
     eventually(
         "an event of our own says the same",
         lambda: any(m == sentence for m in _messages(api, "greedy")),
-        limit_s=10,
     )
     now = pods.incarnations()
     assert {k: v for k, v in now.items() if k in before} == before

@@ -75,5 +75,5 @@ def test_pod_that_asks_for_all_cards_itself_gets_none(
     setup: Setup, pods: Pods, scheduler: Scheduler
 ) -> None:
     start(pods, scheduler, "greedy", _slice(_FIRST), setup, NVIDIA_VISIBLE_DEVICES="all")
-    status = pods.wait_phase("greedy", "Failed", limit_s=15)
+    status = pods.wait_phase("greedy", "Failed")
     assert nvidia_names.ENV_VISIBLE_DEVICES in status["message"]

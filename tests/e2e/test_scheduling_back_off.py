@@ -61,8 +61,7 @@ def test_node_that_serves_nobody_is_left_alone_until_it_is_mended(
 
 def _closed(extender: Extender) -> int:
     """How many nodes the leader keeps pods from, because their plugins can't serve."""
-    pod = extender.leader()
-    assert pod is not None, "nobody leads"
+    pod = extender.wait_leader()
     page = get_page(f"http://{pod['status']['podIP']}:9395/metrics").text
     return sum(int(float(value)) for value in _CLOSED.findall(page))
 

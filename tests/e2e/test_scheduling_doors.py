@@ -49,7 +49,7 @@ def _is_green(pod: Json) -> bool:
     return len(statuses) == 1 and statuses[0]["ready"] and statuses[0]["restartCount"] == 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @shows(
     "E4",
     fault="a pod attacks every port of daemon and extender for a minute: idle and slow "
@@ -62,7 +62,7 @@ def test_attack_on_all_ports(
 ) -> None:
     daemon.forget_crashes()
     extender.replace()  # its restarts count from nothing
-    eventually("both replicas are new", lambda: all(map(_is_green, extender.pods())), limit_s=120)
+    eventually("both replicas are new", lambda: sum(map(_is_green, extender.pods())) == 2)
     extender.wait_ready()
     victims = [daemon.pod(), *extender.pods()]
     began, started = time.monotonic(), False
@@ -76,7 +76,7 @@ def test_attack_on_all_ports(
                 now = api.read(f"{_PATH}/{victim['metadata']['name']}")
                 assert _is_green(now), f"{now['metadata']['name']}: {now['status']}"
             time.sleep(1)
-        pods.wait_running("meanwhile", limit_s=60)
+        pods.wait_running("meanwhile")
         peaks = {p["metadata"]["name"]: (_peak_kib(cluster, p), _limit_kib(p)) for p in victims}
     print(f"attacked {len(victims)} pods: {dict(made.done)}; peak and limit, KiB: {peaks}")
     assert all(peak < limit for peak, limit in peaks.values()), peaks

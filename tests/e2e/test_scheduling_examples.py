@@ -67,6 +67,6 @@ def test_example_gets_what_it_asks_for(pods: Pods, applied: str) -> None:
             assert set(phases) == {"Succeeded"}, phases
         return found
 
-    for pod in eventually(f"{count} pods of {applied}", probe, limit_s=90):
+    for pod in eventually(f"{count} pods of {applied}", probe):
         annotations = pod["metadata"]["annotations"]
         assert annotations[names.POD_BIND_PHASE] == names.PHASE_SUCCESS

@@ -48,9 +48,10 @@ def claim(api: Api) -> Iterator[str]:
 
 
 def _remove_claim(api: Api) -> None:
-    if api.exists(_CLAIM):
-        api.patch(_CLAIM, {"metadata": {"finalizers": None}})
-        api.delete(_CLAIM)
+    """Kubernetes protects it while a pod names it, and puts the protection back once."""
+    api.delete(_CLAIM)
+    bare = {"metadata": {"finalizers": None}}
+    eventually("the claim is gone", lambda: not (api.exists(_CLAIM) and api.patch(_CLAIM, bare)))
 
 
 def _pod(name: str, count: int, **spec: object) -> Json:
@@ -80,10 +81,10 @@ def test_pod_whose_volume_fails_gives_its_cards_back(api: Api, pods: Pods, claim
     def is_chosen() -> bool:
         return key in api.read(_CLAIM)["metadata"].get("annotations", {})
 
-    eventually("kube-scheduler waits for the volume", is_chosen, limit_s=60)
+    eventually("kube-scheduler waits for the volume", is_chosen)
     _remove_claim(api)
     pods.create("next", _asking(_CARDS), scheduler=DEFAULT)
-    pods.wait_running("next", limit_s=60)
+    pods.wait_running("next")
 
 
 @pytest.mark.usefixtures("extender")
@@ -94,7 +95,7 @@ def test_pod_with_a_scheduling_gate_holds_nothing_until_it_is_open(api: Api, pod
     assert pods.annotation("gated", names.POD_NODE) == ""
     pods.delete("other")
     api.patch(f"{Pods.path}/gated", {"spec": {"schedulingGates": None}})
-    pods.wait_running("gated", limit_s=90)
+    pods.wait_running("gated")
 
 
 @pytest.fixture
@@ -119,10 +120,10 @@ def test_suspended_job_holds_cards_only_while_it_is_admitted(
     eventually("its pods wait", lambda: len(pods.all()) == 3)
     pods.delete("other")
     members = [pod["metadata"]["name"] for pod in pods.all()]
-    pods.wait_running(*members, limit_s=90)
+    pods.wait_running(*members)
     pods.create("next", _asking(_CARDS), scheduler=DEFAULT)
     api.patch(job, {"spec": {"suspend": True}})  # Kueue takes it back for another workload
-    pods.wait_running("next", limit_s=90)
+    pods.wait_running("next")
     over = ("Succeeded", "Failed")  # an ended pod's object may stay for a moment
     alive = [pod["metadata"]["name"] for pod in pods.all() if pod["status"]["phase"] not in over]
     assert alive == ["next"]

@@ -42,7 +42,7 @@ def divided(api: Api, changeable: Daemon, scheduling: Extender) -> Iterator[Daem
 def daemon(divided: Daemon) -> Daemon:
     """In place of the usual one: ready, with every instance offered."""
     divided.wait_ready()
-    _wait_for_slots(divided)
+    divided.wait_offered(mig.SLOTS)
     return divided
 
 
@@ -52,14 +52,6 @@ def clean_hardware(pods: Pods) -> Iterator[None]:
     yield
     pods.clear()
     mig.clear()
-
-
-def _wait_for_slots(daemon: Daemon) -> None:
-    eventually(
-        "every instance is offered",
-        lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == mig.SLOTS,
-        limit_s=60,
-    )
 
 
 def _small(card: int, start: int) -> Slice:
@@ -115,9 +107,9 @@ def test_containers_see_the_instances_that_were_made_for_them(
     _check_inside(pods, "two", "c0", [_at(0, 6)])
     _check_inside(pods, "two", "c1", [_at(0, 5), _at(1, 0)])
     assert pods.annotation("two", names.POD_BIND_PHASE) == names.PHASE_SUCCESS
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
     pods.delete("two")
-    eventually("nothing is left", lambda: not mig.instances(), limit_s=60)
+    eventually("nothing is left", lambda: not mig.instances())
     assert daemon.restarts() == 0
 
 
@@ -134,7 +126,7 @@ def test_template_of_the_older_generations_gets_the_profile_that_its_slot_names(
         (uuid,) = pods.inside(name, "c0").cards
         assert there[uuid][:2] == (cards.uuid_of(mig.BY_TEMPLATE), profile)
     pods.clear()
-    eventually("nothing is left", lambda: not mig.instances(), limit_s=60)
+    eventually("nothing is left", lambda: not mig.instances())
 
 
 def test_place_is_made_anew_for_a_pod_that_comes_right_after_another(
@@ -146,7 +138,7 @@ def test_place_is_made_anew_for_a_pod_that_comes_right_after_another(
     pods.remove_by_force("former")
     eventually("it is gone", lambda: not pods.all())
     scheduler.place(pods.create("latter", _box()), {"c0": (_small(2, 3),)})
-    status = eventually("it runs or not", lambda: _ended_or_runs(pods, "latter"), limit_s=60)
+    status = eventually("it runs or not", lambda: _ended_or_runs(pods, "latter"))
     if status == "Failed":  # its predecessor's container was still there: refused by name
         assert "former" in describe(pods.read("latter")["status"])
     else:
@@ -168,17 +160,15 @@ def test_busy_instance_keeps_its_place_and_nothing_else(
     mig.HARDWARE.run(busy, _PID)
     pods.delete("former")
     stays("the busy instance is there", lambda: busy in mig.instances(), 4)
-    eventually(
-        "its place is not offered", lambda: 0 not in _starts(daemon, 3, "1g.10gb"), limit_s=60
-    )
+    eventually("its place is not offered", lambda: 0 not in _starts(daemon, 3, "1g.10gb"))
     scheduler.place(pods.create("same", _box()), {"c0": (_small(3, 0),)})
     assert str(_PID) in pods.wait_phase("same", "Failed")["message"]
     for name, slice_ in (("beside", _small(3, 1)), ("elsewhere", _small(4, 0))):
         scheduler.place(pods.create(name, _box()), {"c0": (slice_,)})
     pods.wait_running("beside", "elsewhere")
     mig.HARDWARE.end(busy)
-    eventually("it is gone", lambda: busy not in mig.instances(), limit_s=90)
-    eventually("its place is offered", lambda: 0 in _starts(daemon, 3, "1g.10gb"), limit_s=60)
+    eventually("it is gone", lambda: busy not in mig.instances())
+    eventually("its place is offered", lambda: 0 in _starts(daemon, 3, "1g.10gb"))
 
 
 def _starts(daemon: Daemon, card: int, profile: str) -> set[int]:
@@ -200,7 +190,7 @@ def test_instance_of_somebody_else_is_taken_and_never_touched(
     scheduler.place(pods.create("beside", _box()), {"c0": (_small(4, 2),)})
     pods.wait_running("beside")
     pods.clear()
-    eventually("only it is left", lambda: set(mig.instances()) == {foreign}, limit_s=60)
+    eventually("only it is left", lambda: set(mig.instances()) == {foreign})
     mig.clear()
     eventually("all is offered", lambda: _starts(daemon, 4, "1g.10gb") == set(range(7)))
 
@@ -209,7 +199,7 @@ def test_instance_of_somebody_else_is_taken_and_never_touched(
 def impatient(cluster: Cluster, api: Api, daemon: Daemon) -> Iterator[None]:
     """A kubelet that starts crashed containers again within seconds."""
     with impatient_kubelet(cluster, api):
-        _wait_for_slots(daemon)
+        daemon.wait_offered(mig.SLOTS)
         yield
     daemon.forget_crashes()
 
@@ -243,18 +233,18 @@ def test_kills_at_random_moments_leave_no_instance_and_lose_none(
         thread.join()
     assert not trouble.errors
     assert len(pods.all()) < mig.HALVES  # the foreign instance is on one
-    daemon.wait_ready(120)
-    eventually("no pod waits", lambda: _no_pod_waits(pods), limit_s=180)
-    mig.wait_agreed(pods, foreign, limit_s=120)
+    daemon.wait_ready()
+    eventually("no pod waits", lambda: _no_pod_waits(pods))
+    mig.wait_agreed(pods, foreign)
     running = [pod["metadata"]["name"] for pod in pods.all() if pod["status"]["phase"] == "Running"]
     seen = [pods.inside(name, "c0").cards for name in running]
     assert seen
     assert {uuid for (uuid,) in seen} == set(mig.instances()) - {foreign}
     assert len(set(seen)) == len(seen)
-    eventually("the node's lock is free", lambda: not scheduler.lock_owner(), limit_s=30)
+    eventually("the node's lock is free", lambda: not scheduler.lock_owner())
     print(f"killed {dict(trouble.done)}; {len(running)} of {many} run")
     pods.clear()
-    eventually("only it is left", lambda: set(mig.instances()) == {foreign}, limit_s=120)
+    eventually("only it is left", lambda: set(mig.instances()) == {foreign})
 
 
 def _no_pod_waits(pods: Pods) -> bool:

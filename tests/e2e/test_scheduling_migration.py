@@ -43,12 +43,12 @@ def both(
     _scale(api, _OURS, 0)
     install_hami(cluster, api, *_KINDS, serves=False)
     migration.run(migration.plan()["Freeze"]["commands"])
-    eventually("HAMi's is there", lambda: _ready(api, _THEIRS) == 1, limit_s=60)
+    eventually("HAMi's is there", lambda: _ready(api, _THEIRS) == 1)
     yield extender
     pods.clear()
     remove(cluster, api)
     _scale(api, _OURS, 1)
-    extender.wait_ready(120)
+    extender.wait_ready()
 
 
 @pytest.mark.e2e_long
@@ -72,14 +72,14 @@ def test_scheduler_is_replaced_and_put_back(
     assert any("nobody schedules" in one for one in migration.problems())
     _create(pods, "waits-3")
     _scale(api, _OURS, 1)  # the last helm command
-    both.wait_ready(120)
-    pods.wait_running("waits-1", "waits-2", "waits-3", limit_s=90)
+    both.wait_ready()
+    pods.wait_running("waits-1", "waits-2", "waits-3")
     assert {k: v for k, v in pods.incarnations().items() if k in held} == held
     assert migration.problems() == []
     assert migration.plan()["Scheduler"]["state"] == "done"
     held = pods.incarnations()
     migration.run(step["undo"])
-    eventually("HAMi's is back", lambda: _ready(api, _THEIRS) == 1, limit_s=60)
+    eventually("HAMi's is back", lambda: _ready(api, _THEIRS) == 1)
     _placed_by_hami(pods, scheduler, api, "later", 6)
     assert {k: v for k, v in pods.incarnations().items() if k in held} == held
     assert migration.problems() == []
@@ -96,7 +96,6 @@ def test_two_schedulers_and_a_webhook_without_a_backend_are_said(
     eventually(
         "its webhook has no backend",
         lambda: any("webhook hami-webhook: nothing ready" in one for one in migration.problems()),
-        limit_s=60,
     )
 
 
@@ -161,7 +160,6 @@ def _scale(api: Api, path: str, replicas: int) -> None:
     eventually(
         f"{replicas} replicas",
         lambda: api.read(path)["status"].get("replicas", 0) == replicas,
-        limit_s=60,
     )
 
 

@@ -88,7 +88,7 @@ def test_half_of_a_gang_keeps_its_cards_until_the_rest_is_there(
     assert _bound(pods) == set(gang)
     _check_no_card_is_given_twice(pods)
     pods.delete(*gang)
-    pods.wait_running("other", limit_s=90)
+    pods.wait_running("other")
 
 
 @shows(
@@ -103,15 +103,14 @@ def test_gang_that_does_not_fit_gives_its_cards_back(pods: Pods, extender: Exten
     eventually("two of the three have cards", lambda: extender.slots_used() == 6)
     pods.create("other", _box(_ALL), scheduler=DEFAULT)
     eventually("the other waits", lambda: _was_given_up(pods, "other"))
-    assert _bound(pods) == set()
+    assert not _bound(pods) & set(gang)
     eventually(
         "the gang is rejected",
         lambda: any("in vain" in describe(pods.read(name)["status"]) for name in gang),
-        limit_s=60,
         every_s=0.05,
     )
     began = time.monotonic()
-    eventually("the other has its cards", lambda: _bound(pods) == {"other"}, limit_s=60)
+    eventually("the other has its cards", lambda: _bound(pods) == {"other"})
     print(f"from the rejection to the other's binding: {time.monotonic() - began:.1f} s")
     pods.wait_running("other")
     _check_no_card_is_given_twice(pods)
@@ -119,10 +118,10 @@ def test_gang_that_does_not_fit_gives_its_cards_back(pods: Pods, extender: Exten
 
 def _leader_dies(pods: Pods, extender: Extender) -> None:
     """While lost-0 waits in Permit, with six of the eight cards."""
-    _member(pods, "lost-0", 6, size=2, wait_s=90)  # a killed replica is back by then
+    _member(pods, "lost-0", 6, size=2, wait_s=300)  # a killed replica is back by then
     eventually("its cards are reserved", lambda: extender.slots_used() == 6)
     before = extender.kill_leader()
-    eventually("another leads", lambda: extender.leading() not in ("", before), limit_s=60)
+    eventually("another leads", lambda: extender.leading() not in ("", before))
     extender.wait_ready()
 
 
@@ -143,7 +142,7 @@ def test_extender_killed_while_half_of_a_nominated_gang_waits(
     assert _bound(pods) == {"lost-0", "lost-1"}
     _check_no_card_is_given_twice(pods)
     pods.delete("lost-0", "lost-1")
-    pods.wait_running("other", limit_s=90)
+    pods.wait_running("other")
 
 
 @pytest.mark.e2e_long
@@ -166,5 +165,5 @@ def test_extender_killed_while_half_of_a_gang_waits(
     assert _bound(pods) == {"other", "lost-1"}
     _check_no_card_is_given_twice(pods)
     pods.delete("other")
-    pods.wait_running("lost-0", limit_s=150)
+    pods.wait_running("lost-0")
     _check_no_card_is_given_twice(pods)

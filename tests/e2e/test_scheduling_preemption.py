@@ -111,12 +111,17 @@ def test_a_disruption_budget_protects_its_pod(api: Api, pods: Pods) -> None:
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "low"}}}
     api.create(_BUDGETS, {"metadata": {"name": "keep-low"}, "spec": spec})
     try:
-        eventually("kube-scheduler knows the budget", lambda: api.read(f"{_BUDGETS}/keep-low"))
+        eventually("the budget is in force", lambda: _is_counted(api.read(f"{_BUDGETS}/keep-low")))
         api.create(Pods.path, _pod("urgent", "e2e-high"))
         eventually("the urgent pod is bound", partial(_is_there, pods, "urgent"))
         assert _names(pods) == {"low", "urgent"}
     finally:
         api.delete(f"{_BUDGETS}/keep-low")
+
+
+def _is_counted(budget: Json) -> bool:
+    """Kubernetes has taken it up, and found its pod healthy or not."""
+    return "observedGeneration" in budget.get("status", {})
 
 
 @pytest.mark.usefixtures("extender", "full")

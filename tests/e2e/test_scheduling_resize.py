@@ -71,7 +71,7 @@ def test_running_container_grows_and_shrinks(pods: Pods, api: Api, daemon: Daemo
     eventually("it is refused", lambda: _state(pods, "grows") == "refused")
     tenants.wait_limit(api, "grows", 5000)
     assert _reserved_mib(pods, "grows") == 5000
-    assert "4000" in _events(api, "grows")
+    eventually("the Event says what is used", lambda: "4000" in _events(api, "grows"))
     tenants.hold("grows", 500)
     tenants.wait_said(api, "grows", "holds 500 of 5000")
     _ask(api, "grows", 1001)

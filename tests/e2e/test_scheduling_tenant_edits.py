@@ -37,6 +37,7 @@ def tenant(api: Api, authority: Authority, extender: Extender) -> Iterator[Api]:
     api.create(_RBAC, {"metadata": {"name": "e2e-tenant"}, "roleRef": role, "subjects": [subject]})
     answer = api.create(f"{_ACCOUNTS}/tenant/token", {"spec": {"audiences": []}})
     with Api(authority.ca_file, str(answer["status"]["token"])) as one:
+        eventually("its rights are in force", lambda: one.read(Pods.path))
         yield one
     api.delete(f"{_RBAC}/e2e-tenant")
     api.delete(f"{_ACCOUNTS}/tenant")
@@ -113,7 +114,6 @@ def test_job_with_a_card_completes(tenant: Api, pods: Pods) -> None:
     eventually(
         "the Job is complete",
         lambda: tenant.read(f"{_JOBS}/job")["status"].get("succeeded") == 1,
-        limit_s=60,
     )
     (pod,) = pods.all()
     assert "finalizers" not in pod["metadata"]

@@ -14,6 +14,7 @@ from tests.e2e.cards import uuid_of
 from tests.e2e.extender import DEFAULT, SCHEDULER
 from tests.e2e.parts import BUSYBOX, NODE
 from tests.e2e.pods import NOBODY, Pods, RealContainer
+from tests.e2e.waiting import eventually
 
 _QUIET = "/api/v1/namespaces/quiet"
 
@@ -123,6 +124,8 @@ def quiet(api: Api) -> Iterator[str]:
     label = {names.WEBHOOK_OPT_OUT: "ignore"}
     if not api.exists(_QUIET):
         api.create("/api/v1/namespaces", {"metadata": {"name": "quiet", "labels": label}})
+    account = f"{_QUIET}/serviceaccounts/default"
+    eventually("its pods have an account", lambda: api.exists(account))
     yield f"{_QUIET}/pods"
     api.delete(f"{_QUIET}/pods/asks", 0)
 

@@ -43,10 +43,9 @@ def _start(pods: Pods, scheduler: Scheduler, name: str, priority: str = "") -> P
 
 def _recent_kernel(region: Path) -> int:
     with region.open("rb") as file:
-        found: tuple[int] = struct.unpack(
-            "<i", os.pread(file.fileno(), 4, _LAYOUT.recent_kernel_at)
-        )
-    return found[0]
+        found = os.pread(file.fileno(), 4, _LAYOUT.recent_kernel_at)
+    assert len(found) == 4, "the program has not made its region yet"
+    return int(struct.unpack("<i", found)[0])
 
 
 def _used_mib(daemon: Daemon, pod: str) -> float:
@@ -74,7 +73,7 @@ def test_files_go_a_minute_after_their_container(pods: Pods, scheduler: Schedule
     hostile = _start(pods, scheduler, "hostile")
     hostile.write_bytes(os.urandom(4096))
     pods.delete("hostile")
-    eventually("its files are gone", lambda: not hostile.parent.exists(), limit_s=180)
+    eventually("its files are gone", lambda: not hostile.parent.exists())
 
 
 def _series(daemon: Daemon) -> str:
@@ -91,6 +90,8 @@ def _series(daemon: Daemon) -> str:
 def test_program_waits_for_a_higher_priority_and_for_no_daemon(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, api: Api, number: signal.Signals
 ) -> None:
+    daemon.forget_crashes()
+    daemon.wait_offered()
     low = _start(pods, scheduler, "low")
     _start(pods, scheduler, "high", "0")
     eventually("it waits", lambda: _recent_kernel(low) == -1)
@@ -100,6 +101,5 @@ def test_program_waits_for_a_higher_priority_and_for_no_daemon(
     daemon.signal(number)
     eventually("it goes on", lambda: _recent_kernel(low) >= 0)
     tenants.wait_word(api, "low", "runs")
-    eventually("the daemon is back", lambda: daemon.restarts() > restarts, limit_s=60)
+    eventually("the daemon is back", lambda: daemon.restarts() > restarts)
     daemon.wait_ready()
-    daemon.forget_crashes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import httpx
 
@@ -12,9 +12,14 @@ from tests.e2e.api import ApiError
 
 T = TypeVar("T")
 
+LIMIT_S: Final = 180.0
+"""Of use in hopeless cases alone: far more than a loaded machine needs."""
 
-def eventually(what: str, probe: Callable[[], T], limit_s: float = 30.0, every_s: float = 0.2) -> T:
-    """The probe's first true value. Its failed assertions and API errors count as not yet.
+
+def eventually(
+    what: str, probe: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.2
+) -> T:
+    """The probe's first true value. Its failed assertions, API and file errors count as not yet.
 
     Raises:
         AssertionError: it stayed false; the last thing seen is in the text.
@@ -26,7 +31,7 @@ def eventually(what: str, probe: Callable[[], T], limit_s: float = 30.0, every_s
             seen = value = probe()
             if value:
                 return value
-        except (AssertionError, ApiError, httpx.TransportError, RuntimeError) as error:
+        except (AssertionError, ApiError, httpx.HTTPError, OSError, RuntimeError) as error:
             seen = error
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {limit_s} s; last seen: {seen}")
