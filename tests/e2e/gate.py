@@ -13,23 +13,33 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.api import Api
+from tests.e2e.parts import NODE
 from tests.e2e.pki import Authority
+from tests.e2e.waiting import eventually
 
 _PATH: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 _NAME: Final = "hami-node-e2e-gate"
 
 
 class Gate:
-    """`arrived` is set when a write waits; `opened` lets it and all later ones through."""
+    """`arrived` is set when a write waits; `opened` lets it and all later ones through.
+
+    `stands` is set once the API server asks.
+    """
 
     def __init__(self) -> None:
         self.arrived, self.opened = threading.Event(), threading.Event()
+        self.stands = threading.Event()
 
     def admit(self, body: bytes) -> bytes:
-        """Answer an AdmissionReview once the gate is open."""
-        self.arrived.set()
-        self.opened.wait(20)
-        uid = json.loads(body)["request"]["uid"]
+        """Answer an AdmissionReview once the gate is open; that of a dry run at once."""
+        request = json.loads(body)["request"]
+        if request.get("dryRun"):
+            self.stands.set()
+        else:
+            self.arrived.set()
+            self.opened.wait(20)
+        uid = request["uid"]
         review = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",
@@ -50,6 +60,7 @@ def gate(api: Api, authority: Authority, user: str, resource: str) -> Iterator[G
     thread.start()
     try:
         api.create(_PATH, _configuration(server.server_port, authority.ca_file, user, resource))
+        eventually("the gate stands", lambda: _knock(api, held))
         yield held
     finally:
         held.opened.set()
@@ -57,6 +68,12 @@ def gate(api: Api, authority: Authority, user: str, resource: str) -> Iterator[G
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _knock(api: Api, held: Gate) -> bool:
+    """Change the node as a dry run: whoever does that is let through at once."""
+    api.patch(f"/api/v1/nodes/{NODE}?dryRun=All", {"metadata": {"annotations": {_NAME: "x"}}})
+    return held.stands.is_set()
 
 
 def _handler(held: Gate) -> type[BaseHTTPRequestHandler]:
@@ -91,11 +108,16 @@ def _configuration(port: int, ca_file: Path, user: str, resource: str) -> dict[s
                 "apiGroups": [""],
                 "apiVersions": ["v1"],
                 "operations": ["UPDATE"],
-                "resources": [resource],
+                "resources": ["nodes", "pods"],
             }
         ],
         "matchConditions": [
-            {"name": "user", "expression": f"request.userInfo.username == '{user}'"}
+            {
+                "name": "held",
+                "expression": "has(request.dryRun) && request.dryRun || "
+                f"request.userInfo.username == '{user}' && "
+                f"request.resource.resource == '{resource}'",
+            }
         ],
     }
     return {

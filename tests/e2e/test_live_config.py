@@ -12,6 +12,7 @@ from hami_node.vendors.nvidia.codec import decode_register
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.daemon import CONFIG_MAP, Daemon
+from tests.e2e.kubelet import healthy_slices
 from tests.e2e.pods import Pods, RealContainer
 from tests.e2e.scheduler import Scheduler, Slice
 from tests.e2e.waiting import eventually, stays
@@ -91,7 +92,5 @@ def test_wrong_file_keeps_the_old_settings_and_says_so(
         "the log names what is wrong",
         lambda: any(named in line for line in daemon.log(50).splitlines() if "config" in line),
     )
-    stays(
-        "all slices are offered", lambda: daemon.allocatable(nvidia_names.RESOURCE_GPU) == 80, 5, 1
-    )
+    stays("all slices at kubelet", lambda: healthy_slices().total() == 80, 2)
     assert daemon.pid() == pid
