@@ -50,7 +50,7 @@ class Screen:
         given = {"viewport": {"width": 1180, "height": 720}, "color_scheme": "light", **options}
         self.context = browser.new_context(**given)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(90_000)
         self.page.add_init_script(NOTE_VIOLATIONS)
         self.wrong: list[str] = []
         self.expected: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Screen:
                     "(word) => document.querySelector('#live').textContent.includes(word)"
                     " && document.querySelector('#summary').childElementCount > 0",
                     arg="live" if is_live else "",
-                    timeout=8_000,
+                    timeout=30_000,
                 )
             except Error as e:  # a connection was dropped while the page was loaded
                 print(e)

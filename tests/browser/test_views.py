@@ -121,10 +121,11 @@ def test_change_is_seen_without_a_reload(
     screen.open(rig.server.url)
     screen.wait_for("gpu-00000")
     bars = screen.page.locator(".row", has_text="gpu-00000").locator(".slice")
+    bars.first.wait_for()
     before = bars.count()
     api.create("pods", holding_pod("ml", "newcomer", 0, 0, 8192))
     screen.page.locator('a.slice[aria-label="ml/newcomer"]').wait_for()
-    assert bars.count() == before + 1
+    eventually(lambda: bars.count() == before + 1, 60)
     screen.page.locator('a.slice[aria-label="ml/newcomer"]').click()
     screen.wait_for("ml/newcomer", "h1")
     api.delete("pods", "newcomer", "ml")
@@ -156,7 +157,7 @@ def test_keyboard_alone_is_enough(screen: Screen, rig: ViewRig) -> None:
     screen.wait_for("gpu-00002")
     for key in ("j", "ArrowDown", "j", "k"):
         page.keyboard.press(key)
-    assert page.locator(".row.active .name").inner_text() == "gpu-00001"
+    screen.wait_for("gpu-00001", ".row.active .name")
     page.keyboard.press("Enter")
     screen.wait_for("gpu-00001", "h1")
     page.keyboard.press("Escape")
@@ -172,16 +173,14 @@ def test_keyboard_alone_is_enough(screen: Screen, rig: ViewRig) -> None:
     page.keyboard.press("Escape")
     screen.wait_for("12 nodes", ".found")
     page.keyboard.press("?")
-    assert page.locator("dialog[open]").count() == 1
+    page.locator("dialog[open]").wait_for()
     page.keyboard.press("Escape")
-    assert page.locator("dialog[open]").count() == 0
-    themes = []
-    for _ in range(3):
+    page.locator("dialog[open]").wait_for(state="detached")
+    for theme in ("light", "dark", "system"):
         page.keyboard.press("t")
-        themes.append(page.evaluate("document.documentElement.dataset.theme"))
-    assert themes == ["light", "dark", "system"]
+        page.wait_for_function("(is) => document.documentElement.dataset.theme === is", arg=theme)
     page.keyboard.press("End")
-    assert page.locator(".row.active .name").inner_text() == "gpu-00011"
+    screen.wait_for("gpu-00011", ".row.active .name")
     page.keyboard.press("/")
     page.keyboard.press("Tab")  # what has the focus is to be seen
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")

@@ -14,6 +14,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.wire.register import encode_csv7, encode_csv9, encode_json
 from tests.e2e.api import Api, ApiError
+from tests.e2e.waiting import eventually
 
 CARDS: Final = 2
 MEMORY_MIB: Final = 40_000
@@ -100,6 +101,11 @@ class PaperNodes:
         }
         status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
         self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+        eventually(f"{name} has no taint", lambda: not self._taints(name))
+
+    def _taints(self, name: str) -> object:
+        """A new node has one until a controller has seen that it is Ready."""
+        return self._api.read(f"/api/v1/nodes/{name}")["spec"].get("taints")
 
     def annotate(self, name: str, values: Mapping[str, str | None]) -> None:
         """Write the node's annotations as somebody in the cluster does."""

@@ -5,6 +5,7 @@ Two nodes are on paper: the decisions and bindings are real, nothing runs there.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -115,9 +116,19 @@ def test_node_that_leaves_gets_nothing_more(pods: Pods, paper: PaperNodes, way: 
         paper.annotate("paper-1", {names.NODE_CORDON: every})
     else:
         paper.annotate("paper-1", {nvidia_names.NODE_REGISTER: None})
-    pods.create("nowhere", _ONE, annotations=_A100, scheduler=DEFAULT)
-    eventually("it was refused", lambda: _unschedulable(pods, "nowhere"))
-    assert not pods.read("nowhere")["spec"].get("nodeName")
+    numbers = itertools.count()
+    eventually("it gets no more", lambda: _finds_no_node(pods, f"nowhere-{next(numbers)}"))
+
+
+def _finds_no_node(pods: Pods, name: str) -> bool:
+    """Whether a pod that comes now is refused; the news of a node may be on its way."""
+    pods.create(name, _ONE, annotations=_A100, scheduler=DEFAULT)
+
+    def outcome() -> str:
+        return _unschedulable(pods, name) or str(pods.read(name)["spec"].get("nodeName", ""))
+
+    eventually("it is decided", outcome)
+    return not pods.read(name)["spec"].get("nodeName")
 
 
 def _unschedulable(pods: Pods, name: str) -> str:
