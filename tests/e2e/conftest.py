@@ -17,7 +17,6 @@ from hami_node.wire import names
 from tests.e2e import limiter, parts, toolkit
 from tests.e2e.api import Api, ApiError
 from tests.e2e.assets import IMAGE, IMAGE_NEXT, IMAGE_TAR
-from tests.e2e.audit import Audit
 from tests.e2e.cards import COUNT, Cards
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
@@ -177,12 +176,6 @@ def released(release: Release, cluster: Cluster, api: Api, daemon: Daemon) -> Re
     assert daemon
     Extender(cluster, api).wait_ready()
     return release
-
-
-@pytest.fixture
-def cluster_audit(cluster: Cluster) -> Audit:
-    """What is asked of the API server from now on."""
-    return Audit(cluster.root / "log/audit.jsonl")
 
 
 @pytest.fixture

@@ -66,14 +66,11 @@ def test_card_of_another_plugin_is_closed_until_its_pod_has_ended(
     daemon.install()
     eventually("the card is closed", lambda: _closed(daemon) == {held})
     others = (cards.COUNT - 1) * cards.SPLIT
-    eventually("the others are open", lambda: daemon.allocatable(_GPU) == others)
+    daemon.wait_offered(others)
     other = pods.create("late", RealContainer(name="c0", cards=1, memory_mib=1000))
     scheduler.place(other, {"c0": (Slice(uuid=held, memory_mib=1000),)})
     assert "earlier" in pods.wait_phase("late", "Failed")["message"]
     assert {k: v for k, v in pods.incarnations().items() if k in running} == running
     pods.delete("earlier")
     eventually("the card is open", lambda: not _closed(daemon))
-    eventually(
-        "every slice is offered",
-        lambda: daemon.allocatable(_GPU) == cards.COUNT * cards.SPLIT,
-    )
+    daemon.wait_offered()

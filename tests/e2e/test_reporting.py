@@ -12,9 +12,11 @@ from hami_node.model import Device
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
+from hami_node.wire.values.timestamps import parse_time
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.audit import Audit
+from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import USER, Daemon
 from tests.e2e.kubelet import healthy_slices
 from tests.e2e.scheduler import NODE_PATH
@@ -42,13 +44,15 @@ def _foreign(api: Api) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_foreign")
 def test_scheduler_is_answered_by_one_write_and_nothing_else_is_written(
-    daemon: Daemon, api: Api, cluster_audit: Audit
+    daemon: Daemon, api: Api, cluster: Cluster
 ) -> None:
     """At the next report; and of the annotations of others none is touched.
 
     The first test with the node's annotations: unanswered for a minute, the daemon tries another
     form of its devices.
     """
+    eventually("no report is due", lambda: 8 < _age_s(daemon) < 25)
+    audit = Audit(cluster.root / "log/audit.jsonl")
     asked = time.strftime("Requesting_%Y-%m-%d %H:%M:%S", time.gmtime())
     api.patch(NODE_PATH, {"metadata": {"annotations": {nvidia_names.NODE_HANDSHAKE: asked}}})
     before = daemon.annotations()
@@ -60,7 +64,7 @@ def test_scheduler_is_answered_by_one_write_and_nothing_else_is_written(
     after = daemon.annotations()
 
     def writes() -> list[tuple[str, str, int]]:
-        made = cluster_audit.requests(USER)
+        made = audit.requests(USER)
         return [(w.verb, w.what, w.code) for w in made if w.verb not in ("get", "list")]
 
     eventually("the write is in the log, which is late", writes)
@@ -71,17 +75,28 @@ def test_scheduler_is_answered_by_one_write_and_nothing_else_is_written(
     }
 
 
+def _age_s(daemon: Daemon) -> float:
+    """So long ago the daemon made its last report."""
+    said = parse_time(daemon.annotations()[nvidia_names.NODE_HANDSHAKE].removeprefix("Reported "))
+    assert said is not None
+    return time.time() - said
+
+
 def test_node_offers_ten_slices_of_every_card(daemon: Daemon) -> None:
     daemon.wait_offered()
     assert healthy_slices() == dict.fromkeys(cards.UUIDS, 10)
 
 
 def test_register_annotation_lists_every_card_as_json(daemon: Daemon) -> None:
-    text = daemon.annotations()[nvidia_names.NODE_REGISTER]
-    devices = decode_register(text)
-    assert text.startswith("[{")
-    assert [_facts(d) for d in devices] == _expected()
-    assert {(d.model, d.mode, d.healthy) for d in devices} == {(cards.MODEL, "hami-core", True)}
+    def probe() -> bool:
+        text = daemon.annotations()[nvidia_names.NODE_REGISTER]
+        devices = decode_register(text)
+        assert text.startswith("[{")
+        assert [_facts(d) for d in devices] == _expected()
+        assert {(d.model, d.mode, d.healthy) for d in devices} == {(cards.MODEL, "hami-core", True)}
+        return True
+
+    eventually("every card is reported", probe)
 
 
 def test_node_says_that_allocate_needs_no_lock(daemon: Daemon) -> None:
