@@ -77,7 +77,7 @@ def test_hanging_card_does_not_stop_the_others(
     daemon: Daemon, pods: Pods, scheduler: Scheduler, cards: Cards
 ) -> None:
     cards.show(hanging(_BAD, seconds=800))
-    time.sleep(3)
+    time.sleep(3)  # by then a call about it is under way
     pod = pods.create("meanwhile", RealContainer(name="c0", cards=1, memory_mib=2000))
     scheduler.place(pod, {"c0": (Slice(uuid=_GOOD_UUID, memory_mib=2000),)})
     pods.wait_running("meanwhile")

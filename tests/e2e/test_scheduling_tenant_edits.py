@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -54,6 +55,15 @@ def without_policy(api: Api, tenant: Api, pods: Pods) -> Iterator[None]:
     yield
     for name, binding in zip(_NAMES, found, strict=True):
         api.create(_POLICIES, {"metadata": {"name": name}, "spec": binding["spec"]})
+    eventually("the policy is back", lambda: _is_denied(tenant))
+
+
+def _is_denied(tenant: Api) -> bool:
+    try:
+        _annotate(tenant, "probe", names.POD_TIME, str(time.time()))
+    except ApiError as error:
+        return error.status in (403, 422)
+    return False
 
 
 def _annotate(client: Api, pod: str, key: str, value: str | None, sub: str = "") -> Json:
