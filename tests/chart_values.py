@@ -1,9 +1,7 @@
-"""The chart's values as tables; `tests.documents` writes them into the chart's README.md."""
+"""The chart's values with the comments that document them."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,26 +41,3 @@ def _below(
             yield from _below(inner, default, lines, f"{path}.")
         else:
             yield Value(path=path, default=default, text=text)
-
-
-def chart_values() -> str:
-    """A table for each group of values, the first for those without a group."""
-    groups: dict[str, list[Value]] = {"": []}
-    for value in documented():
-        group = value.path.partition(".")[0] if "." in value.path else ""
-        groups.setdefault(group, []).append(value)
-    return "\n".join(line for name, values in groups.items() for line in _table(name, values))
-
-
-def _table(group: str, values: list[Value]) -> Iterator[str]:
-    yield f"### {group or 'General'}\n"
-    yield "| value | meaning | default |"
-    yield "|---|---|---|"
-    for value in values:
-        text = re.sub(r"([|<])", r"\\\1", value.text or "")
-        yield f"| `{value.path}` | {text} | `{_shown(value.default)}` |"
-    yield ""
-
-
-def _shown(default: object) -> str:
-    return json.dumps(default).replace("|", "\\|")

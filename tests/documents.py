@@ -38,11 +38,14 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
-from tests.chart_values import chart_values
-from tests.commands_page import commands
-from tests.reliability import shown
+from tests.reliability import KINDS, shown
+from tests.reliability import Shown as Mark
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
+
+
+OBVIOUS: Final = ("true or false", "an absolute path", "text")
+"""What a setting takes that its default and its sentence show."""
 
 
 def settings_tables() -> str:
@@ -70,7 +73,8 @@ def _settings_lines() -> Iterator[str]:
         other = setting.default_of(Role.EXTENDER)
         if other != setting.default:
             shown += f"; extender `{other}`"
-        meaning = f"{names.doc} Takes {allowed(setting)}."
+        taken = allowed(setting)
+        meaning = names.doc if taken in OBVIOUS else f"{names.doc} Takes {taken}."
         yield f"| `--{setting.flag}` | {meaning} | {shown} | {', '.join(others) or '-'} |"
 
 
@@ -82,15 +86,21 @@ def ignored_lists() -> str:
     return f"Flags {flags}.\n\nEnvironment {env}."
 
 
+LABELS: Final = {
+    ("uuid", "index", "type"): "of a device",
+    ("namespace", "pod", "container", "uuid", "index"): "of a container",
+}
+
+
 def metrics_table() -> str:
     """Every metric."""
-    rows = ["| metric | kind | labels besides `node` | meaning |", "|---|---|---|---|"]
+    rows = ["| metric | labels besides `node` | meaning |", "|---|---|---|"]
     for family in every_metric():
         assert family.samples, f"every_metric has no example of {family.name}"
-        own = [label for label in family.samples[0].labels if label not in ("node", "le")]
-        labels = ", ".join(f"`{label}`" for label in own) or "-"
+        own = tuple(label for label in family.samples[0].labels if label not in ("node", "le"))
+        labels = LABELS.get(own) or ", ".join(f"`{label}`" for label in own) or "-"
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+        rows.append(f"| `{name}` | {labels} | {family.documentation} |")
     return "\n".join(rows)
 
 
@@ -257,20 +267,45 @@ def _devices_of(ask: Ask, cores_each: int) -> str:
 def faults() -> str:
     """Every fault that a test injects."""
     rows = ["| | fault | what happens | what is lost | test |", "|---|---|---|---|---|"]
-    for row in sorted(shown(), key=lambda row: (row.number[0], int(row.number[1:]), row.test)):
+    for row in _by_number():
         cells = (row.number, row.fault, row.happens, row.lost, f"`{row.test}`")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
+def losses() -> str:
+    """The faults that cost something."""
+    rows = ["| | fault | what happens | what is lost |", "|---|---|---|---|"]
+    for row in _by_number():
+        if row.lost != "nothing":
+            rows.append(f"| {row.number} | {row.fault} | {row.happens} | {row.lost} |")
+    return "\n".join(rows)
+
+
+def fault_counts() -> str:
+    """How many faults of each kind are injected, and by how many tests."""
+    rows = ["| | where | faults | tests |", "|---|---|---|---|"]
+    marks = _by_number()
+    for letter, where in KINDS.items():
+        here = [row for row in marks if row.number[0] == letter]
+        rows.append(f"| {letter} | {where} | {len({row.number for row in here})} | {len(here)} |")
+    return "\n".join(rows)
+
+
+def _by_number() -> list[Mark]:
+    return sorted(shown(), key=lambda row: (row.number[0], int(row.number[1:]), row.test))
+
+
 PARTS: Final = {
-    "../daemonset/chart/README.md": {"values": chart_values},
-    "commands.md": {"commands": commands},
     "configuration.md": {"ignored": ignored_lists, "settings": settings_tables},
-    "metrics.md": {"metrics": metrics_table, "hami-names": hami_usage_table},
-    "extender.md": {"metrics": extender_metrics_table},
+    "monitoring.md": {
+        "metrics": metrics_table,
+        "extender-metrics": extender_metrics_table,
+        "hami-names": hami_usage_table,
+    },
     "architecture.md": {"layers": layers},
-    "reliability.md": {"faults": faults},
+    "reliability.md": {"counts": fault_counts, "losses": losses},
+    "../tests/reliability.md": {"faults": faults},
     "neuron.md": {"neuron-types": neuron_types, "neuron-cores": neuron_cores},
 }
 

@@ -65,10 +65,10 @@ def render(names: list[Name]) -> str:
                 "",
                 f"### {section}",
                 "",
-                "| name | who | what | source |",
-                "|---|---|---|---|",
+                "| name | who | what |",
+                "|---|---|---|",
             ]
-        lines.append(f"| `{name.text}` | {name.flow} | {name.what} | {name.source} |")
+        lines.append(f"| `{name.text}` | {name.flow} | {name.what} |")
     return "\n".join(lines) + "\n\n"
 
 

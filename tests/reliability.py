@@ -1,11 +1,12 @@
-"""Faults and the tests that show what happens then; docs/reliability.md prints them as a table.
+"""Faults and the tests that show what happens then; tests/reliability.md prints them as a table.
 
 A test that injects a fault is marked:
 
     @shows("N1", fault="kubelet's list fails once", happens="the call waits and asks again")
     def test_...
 
-`python -m tests.documents` collects the marks from the sources.
+`python -m tests.documents` collects the marks from the sources; docs/reliability.md has those that
+cost something.
 """
 
 from __future__ import annotations
@@ -17,6 +18,23 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 TESTS: Final = Path(__file__).parent
+KINDS: Final = {
+    "N": "on the node",
+    "E": "at the extender and webhook",
+    "R": "in the node's record",
+    "P": "in everyday use",
+    "D": "at the driver and the node's paths",
+    "H": "in handing over GPUs",
+    "L": "in the limiter's and containers' files",
+    "F": "with other device plugins, NUMA nodes and Neuron",
+    "U": "in reading what is used",
+    "B": "with priorities and core limits",
+    "S": "with fixed shares",
+    "Z": "in resizing",
+    "M": "with MIG: what other plugins get wrong",
+    "G": "with MIG: everything else",
+}
+"""What the letter of a number means."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 IMAGES: Final = ROOT / "docs" / "images"
 KEEP: Final = "HAMI_NODE_SCREENSHOTS"
-"""Set: the pictures of docs/view.md are made anew."""
+"""Set: the pictures of docs/command-line.md are made anew."""
 
 
 def reported(ago_s: float = 5.0) -> str:

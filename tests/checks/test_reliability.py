@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md: every fault has a row, and every row a test that is run."""
+"""The table of tests/reliability.md: every fault has a row, and every row a test that is run."""
 
 from __future__ import annotations
 

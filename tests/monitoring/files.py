@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parent.parent.parent
 RULES: Final = ROOT / "daemonset" / "chart" / "rules"
 DASHBOARDS: Final = ROOT / "daemonset" / "chart" / "dashboards"
 COMPONENT: Final = ROOT / "daemonset" / "components" / "monitoring"
-ALERTS_PAGE: Final = ROOT / "docs" / "alerts.md"
+ALERTS_PAGE: Final = ROOT / "docs" / "monitoring.md"
 
 VARIABLES: Final = {
     "$__rate_interval": "5m",

@@ -82,6 +82,6 @@
 {{- $others := include "hami-node.otherSchedulers" . | fromYamlArray -}}
 {{- $ours := and .Values.scheduler.enabled .Values.scheduler.kubeScheduler.enabled .Values.scheduler.kubeScheduler.replicas -}}
 {{- include "hami-node.refuse" (list (and $ours $others)
-    (printf "Deployment %s runs a scheduler named %s. Two schedulers of one name place pods on the same memory. Set scheduler.enabled=false while HAMi's scheduler decides, or scheduler.kubeScheduler.replicas=0 until it is gone (docs/chart.md#beside-hami)." (join ", " $others) .Values.schedulerName)) -}}
+    (printf "Deployment %s runs a scheduler named %s. Two schedulers of one name place pods on the same memory. Set scheduler.enabled=false while HAMi's scheduler decides, or scheduler.kubeScheduler.replicas=0 until it is gone (docs/install.md#beside-hami)." (join ", " $others) .Values.schedulerName)) -}}
 {{- end -}}
 {{- end -}}

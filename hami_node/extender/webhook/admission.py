@@ -70,7 +70,7 @@ class AdmissionVerdict:
 def judge_pod(form: PodForm, rules: WebhookRules) -> AdmissionVerdict:
     """Decide on one pod.
 
-    Source: HAMi scheduler/webhook.go:52-143 (2.10), with the differences of docs/webhook.md.
+    Source: HAMi scheduler/webhook.go:52-143 (2.10), with the differences of docs/extender.md.
     """
     pod = form.pod
     if pod.labels.get(names.WEBHOOK_OPT_OUT) == OPT_OUT:

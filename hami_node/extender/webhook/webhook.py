@@ -1,6 +1,6 @@
 """The admission webhook: one AdmissionReview in, the same with its response out. Pure.
 
-A pod that asks for none of our devices is returned unchanged. See docs/webhook.md.
+A pod that asks for none of our devices is returned unchanged. See docs/extender.md.
 """
 
 from __future__ import annotations

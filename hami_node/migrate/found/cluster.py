@@ -209,7 +209,7 @@ def _names(picture: Picture) -> Iterable[Finding]:
         yield caution(
             f"{old[0].kind.lower()} hami-system/hami-scheduler",
             "left from manifests in which our scheduler had HAMi's name",
-            "remove it once the new one runs: docs/migrate-from-hami.md",
+            "remove it once the new one runs: docs/migration.md",
         )
 
 

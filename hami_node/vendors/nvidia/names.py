@@ -77,7 +77,7 @@ ENV_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 ENV_REDIRECT: Final = "CUDA_REDIRECT"
 # daemon -> limiter: "true" when memory is scaled up; plugin/server.go
 ENV_OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
-# daemon, webhook -> NVIDIA's container runtime: see docs/hand-over.md; plugin/server.go
+# daemon, webhook -> NVIDIA's container runtime: see docs/driver.md; plugin/server.go
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 # daemon -> NVIDIA's container runtime: "enabled" for GPUDirect Storage's nodes; plugin/server.go
 ENV_GDS: Final = "NVIDIA_GDS"

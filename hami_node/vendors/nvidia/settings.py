@@ -40,7 +40,7 @@ from hami_node.vendors.quantities import ResourceName
 REFUSED_MODES: Final = MappingProxyType(
     {
         Mode.MPS: "hami-node does not serve MPS, whose limits a container can lift itself and "
-        "whose clients share their faults (docs/mps.md): use hami-core, mig where the card has it, "
+        "whose clients share their faults (docs/mig.md): use hami-core, mig where the card has it, "
         "or NVIDIA's own device plugin on nodes for MPS",
     }
 )

@@ -183,7 +183,7 @@ def _marks(
     hand_over = node.annotations.get(names.NODE_HAND_OVER, "")
     if hand_over.startswith(names.HAND_OVER_REFUSED):
         why = f"no container can be given a card: {hand_over.removeprefix(names.HAND_OVER_REFUSED)}"
-        tally.note(node.name, "hand-over", why, "docs/hand-over.md")
+        tally.note(node.name, "hand-over", why, "docs/driver.md")
     if names.NODE_SIMULATED in node.annotations:
         tally.mention(node.name, "cards", "its cards are simulated", "")
         return

@@ -41,7 +41,7 @@ def check_parts(subject: Subject) -> Iterator[Finding]:
         yield wrong(
             "parts",
             f"nothing of hami-node is in namespace {subject.namespace}",
-            "name the namespace with --namespace, or install it: docs/install.md, docs/chart.md",
+            "name the namespace with --namespace, or install it: docs/install.md",
         )
         return
     yield from _runtime_classes(subject)

@@ -83,11 +83,11 @@ def test_images_lists_every_image() -> None:
     assert [one["image"] for one in shown] == listed
 
 
-PAGE: Final = CHART.parents[1] / "docs" / "chart.md"
+PAGE: Final = CHART.parents[1] / "docs" / "install.md"
 
 
 def named_values() -> set[str]:
-    """Values that docs/chart.md names as ours: in the table of HAMi's, only the second column."""
+    """Values that docs/install.md names as ours: in the table of HAMi's, only the second column."""
     text = re.sub(r"^\| `[^|]*\|(?=[^|]*\|$)", "", PAGE.read_text(), flags=re.MULTILINE)
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     words = [word.partition("=")[0].rstrip(":,") for span in spans for word in span.split()]

@@ -10,7 +10,7 @@ from hami_node.config.files import read_node_config as read
 from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 NODE = {"NODE_NAME": "n1"}
-PAGE = Path(__file__).parents[3] / "docs" / "mps.md"
+PAGE = Path(__file__).parents[3] / "docs" / "mig.md"
 
 
 def words(text: str) -> str:

@@ -173,7 +173,7 @@ def test_flag_text_becomes_a_typed_value(name: str, text: str, value: object) ->
             "operating_mode",
             "mps",
             "hami-node does not serve MPS, whose limits a container can lift itself and whose "
-            "clients share their faults (docs/mps.md): use hami-core, mig where the card has it, "
+            "clients share their faults (docs/mig.md): use hami-core, mig where the card has it, "
             "or NVIDIA's own device plugin on nodes for MPS; allowed is one of hami-core, mig",
             id="mps",
         ),

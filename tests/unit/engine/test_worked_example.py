@@ -1,4 +1,4 @@
-"""The numbers of docs/engine.md, computed, and found there."""
+"""The numbers of docs/extender.md, computed, and found there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hami_node.engine.ranking import device_score, node_score
 from hami_node.model import Ask, ContainerKind
 from tests.unit.engine.cards import ask, card
 
-PAGE = (Path(__file__).parents[3] / "docs" / "engine.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "extender.md").read_text()
 CARDS = (card(0, (3, 6144, 40)), card(1))
 
 

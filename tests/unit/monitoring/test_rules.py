@@ -114,7 +114,7 @@ def test_every_alert_is_complete() -> None:
         assert body["labels"]["severity"] in ("info", "warning", "critical"), rule.name
         notes = body["annotations"]
         assert set(notes) == {"summary", "description", "runbook_url"}, rule.name
-        assert notes["runbook_url"] == f"docs/alerts.md#{rule.name.lower()}"
+        assert notes["runbook_url"] == f"docs/monitoring.md#{rule.name.lower()}"
         assert len(notes["summary"]) <= 120, rule.name
 
 

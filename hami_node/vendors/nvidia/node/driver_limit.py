@@ -2,7 +2,7 @@
 
 NVIDIA's container toolkit, from 1.20.1 on, has a hook that reads a number from the container's
 environment and hands it to the driver (nvmlDeviceSetMemoryLimits_v1), for each of its full cards.
-Experimental: docs/driver-memory-limit.md says what is not known.
+Experimental: docs/driver.md says what is not known.
 """
 
 from __future__ import annotations

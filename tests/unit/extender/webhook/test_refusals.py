@@ -269,7 +269,7 @@ def test_problems_are_told_together() -> None:
     ],
 )
 def test_sentence_stands_in_the_documents_as_it_is_said(obj: Json) -> None:
-    page = (Path(__file__).parents[4] / "docs/webhook.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/troubleshooting.md").read_text()
     assert f"| {refusal(obj)[1]} |" in page
 
 

@@ -1,7 +1,7 @@
 """Which way this node's cards reach containers, by the settings and what is seen. Pure.
 
 Which name works with which runtime was tried with NVIDIA's container toolkit 1.15 to 1.20; the
-table is in docs/hand-over.md.
+table is in docs/driver.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every set-up of a node with every strategy: what a container's response names.
 
-The set-ups are those that were tried with NVIDIA's container toolkit; docs/hand-over.md says what
+The set-ups are those that were tried with NVIDIA's container toolkit; docs/driver.md says what
 each of the names does there.
 """
 
