@@ -31,7 +31,7 @@ from hami_node.setting_types import Role
 from hami_node.vendors.divided import PartState, PartView
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.names import RESOURCE_NEURON_CORE as CORE_RESOURCE
-from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
+from hami_node.vendors.neuron.node.devices import NEURON_TYPES
 from hami_node.vendors.neuron.placement import TRAINIUM_CORES, count_problem, family_of, wanted
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.nvidia import names as nvidia_names

@@ -13,7 +13,6 @@ from typing import Final
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.usage import DeviceUsage, NodeUsage
 from hami_node.errors import WireError
-from hami_node.inspection.divided import divided_on
 from hami_node.inspection.shares import allocatable_shown, fixed_asks, fixed_cards
 from hami_node.inspection.views import CardView, ClusterView, HolderView, NodeView, Problem
 from hami_node.model import ContainerGrants, Device, Node, Pod, Uuid, Vendor
@@ -46,8 +45,7 @@ def inspect(
         now_s: Unix seconds, for ages.
     """
     nodes, pods = tuple(nodes), tuple(pods)
-    divided, parts, found_unread = divided_on(nodes, pods, vendors)
-    problems = list(found_unread)
+    problems: list[Problem] = []
     by_node: dict[str, list[Pod]] = {}
     for pod in sorted(pods, key=lambda pod: pod.key):
         by_node.setdefault(node_of(pod), []).append(pod)
@@ -78,8 +76,6 @@ def inspect(
         cards=tuple(cards),
         holders=tuple(holders),
         problems=tuple(problems),
-        divided=divided,
-        parts=parts,
     )
 
 

@@ -157,8 +157,6 @@ def of_nodes(view: ClusterView, is_wanted: Callable[[str], bool]) -> ClusterView
         view,
         nodes=tuple(node for node in view.nodes if is_wanted(node.name)),
         cards=tuple(card for card in view.cards if is_wanted(card.node)),
-        divided=tuple(card for card in view.divided if is_wanted(card.node)),
-        parts=tuple(part for part in view.parts if is_wanted(part.node)),
         holders=tuple(holder for holder in view.holders if is_wanted(holder.node)),
         problems=tuple(
             problem

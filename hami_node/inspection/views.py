@@ -92,62 +92,6 @@ class HolderView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FreeKindView:
-    """A kind of part that a divided card can hold; `free`: where one fits now."""
-
-    name: str
-    memory_mib: int
-    free: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedCardView:
-    """A card that is divided, or is about to be, as its daemon shows it.
-
-    Attributes:
-        mode: how it is shared now.
-        pending: the mode after its next reset; "" for the same.
-        kinds: what it can hold, and where that would fit now.
-        hands_off: why the node's daemon makes and removes no parts now; "" while it does.
-        problem: why its state can't be read, or it serves nobody; "" for neither.
-    """
-
-    node: str
-    index: int
-    uuid: str
-    mode: str
-    pending: str = ""
-    kinds: tuple[FreeKindView, ...] = ()
-    hands_off: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartView:
-    """A part of a divided card.
-
-    Attributes:
-        start, size: where it is, in the driver's units.
-        numbers: the driver's numbers for it, in the vendor's order.
-        uuid: its own; "" for one that is not finished.
-        state: who it belongs to, and what becomes of it, in a word.
-        holder: the container that has it, or had it last; by its pod's uid where the pod is gone.
-        why: why it is not live; "" if it is.
-    """
-
-    node: str
-    index: int
-    kind: str
-    start: int
-    size: int
-    numbers: tuple[int, ...]
-    uuid: str
-    state: str
-    holder: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingView:
     """A pod that requests cards and is not bound to a node.
 
@@ -200,7 +144,5 @@ class ClusterView:
     cards: tuple[CardView, ...]
     holders: tuple[HolderView, ...]
     problems: tuple[Problem, ...]
-    divided: tuple[DividedCardView, ...] = ()
-    parts: tuple[PartView, ...] = ()
     waiting: tuple[WaitingView, ...] = ()
     totals: TotalsView | None = None

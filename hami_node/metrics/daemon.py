@@ -40,7 +40,6 @@ GAUGES: Final[Declared] = {
         "1 for each part of a divided card that a container has, or had last.",
         ("namespace", "pod", "container", "uuid", "part"),
     ),
-    "parts_hands_off": ("1 while this daemon makes and removes no parts of divided cards.", ()),
     "backend_pass_age_seconds": ("Time since the last finished scan of the cards.", ("backend",)),
     "registered": ("1 while kubelet has accepted our registration.", ("resource",)),
     "resource_taken": ("1 while another device plugin serves our resource.", ("resource",)),

@@ -168,7 +168,6 @@ class ClusterServices:
                 backend_error=lambda: owner.error,
                 used=room.used,
                 on_unanswered=self._set_unanswered,
-                divided=owner.divided,
                 records=owner.record,
             )
         return vendor.publication(sources, lambda: node.settings().of(kind))

@@ -54,7 +54,7 @@ class PartKeeper:
     def _kept(
         self, owner: VendorCards, vendor: VendorProtocol, parts: CardParts, listed: set[str] | None
     ) -> PartsKept:
-        situation = PartsSituation(node=self._node.view.node())
+        situation = PartsSituation()
         if listed is not None:
             situation = replace(
                 situation,

@@ -95,16 +95,6 @@ class DividedCard:
     parts: tuple[PartView, ...] = ()
     problem: str = ""
 
-    def free_starts(self, kind: PartKind) -> tuple[int, ...]:
-        """Where a part of that kind would fit now."""
-        there = (part for part in self.parts if part.state is not PartState.LOST)
-        taken = [(part.start, part.start + part.size) for part in there]
-        return tuple(
-            start
-            for start in kind.starts
-            if all(start + kind.size <= first or start >= end for first, end in taken)
-        )
-
 
 NO_FAILURES: Final[Mapping[tuple[str, str], int]] = MappingProxyType({})
 
@@ -115,13 +105,11 @@ class DividedCards:
 
     Attributes:
         cards: those that are divided or about to be, by index.
-        hands_off: why this daemon makes and removes no part now; "" while it does.
         failures: failed calls into the driver about parts since the daemon's start, by the
             function and the reason in a few words.
     """
 
     cards: tuple[DividedCard, ...] = ()
-    hands_off: str = ""
     failures: Mapping[tuple[str, str], int] = field(default_factory=lambda: NO_FAILURES)
 
     @property

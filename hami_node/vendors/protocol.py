@@ -29,7 +29,7 @@ from hami_node.model import (
     Pod,
     Uuid,
 )
-from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards, PartView
+from hami_node.vendors.divided import PartView
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.quantities import allocatable_of, check_quantities, count_of
 from hami_node.wire import register
@@ -340,15 +340,6 @@ class VendorProtocol:
     def uuid_of(self, grant: Grant) -> str:
         """The card's UUID as the vendor writes it, with the part that the grant names."""
         return grant.uuid
-
-    def divided_on(self, node: Node) -> DividedCards:
-        """The node's divided cards, as its daemon shows them to people.
-
-        Raises:
-            WireError: what it has written can't be read.
-        """
-        del node
-        return NOTHING_DIVIDED
 
     def part_info(
         self, part: PartView, *, is_legacy: bool = False

@@ -1,11 +1,11 @@
-"""A node's own page: its cards with all their slices, its parts, and what is wrong with it."""
+"""A node's own page: its cards with all their slices, and what is wrong with it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hami_node.errors import NotFound
-from hami_node.inspection.views import ClusterView, DividedCardView, NodeView, PartView
+from hami_node.inspection.views import ClusterView, NodeView
 from hami_node.model import Node
 from hami_node.text import cut
 from hami_node.view.live_picture import LivePicture
@@ -43,8 +43,6 @@ def node_page(picture: LivePicture, name: str, now_s: float) -> Json:
         "holders": [holder_json(holder) for holder in view.holders[:MAX_HOLDERS]],
         "hidden": max(len(view.holders) - MAX_HOLDERS, 0),
         "problems": _problems(view),
-        "divided": [_divided(card) for card in view.divided],
-        "parts": [_part(part) for part in view.parts],
     }
     return page
 
@@ -72,25 +70,3 @@ def _problems(view: ClusterView) -> list[Json]:
         {"where": cut(problem.where, MAX_TEXT), "why": cut(problem.why, 2 * MAX_TEXT)}
         for problem in view.problems
     ]
-
-
-def _divided(card: DividedCardView) -> Json:
-    kinds = [f"{len(kind.free)} x {cut(kind.name, 40)}" for kind in card.kinds if kind.free]
-    return {
-        "index": card.index,
-        "mode": cut(card.mode, MAX_TEXT),
-        "pending": cut(card.pending, MAX_TEXT),
-        "free": ", ".join(kinds[:20]),
-        "why": cut("; ".join(filter(None, (card.hands_off, card.problem))), MAX_TEXT),
-    }
-
-
-def _part(part: PartView) -> Json:
-    return {
-        "index": part.index,
-        "kind": cut(part.kind, MAX_TEXT),
-        "place": f"{part.start}+{part.size}",
-        "state": part.state,
-        "holder": cut(part.holder, MAX_TEXT),
-        "why": cut(part.why, MAX_TEXT),
-    }

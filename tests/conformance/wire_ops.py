@@ -19,11 +19,9 @@ from hami_node.vendors.nvidia.mig.codec import (
     decode_mig_allocations,
     encode_mig_allocations,
 )
-from hami_node.vendors.nvidia.mig.details import (
-    layout_of,
-)
 from hami_node.vendors.nvidia.mig.layout import (
     MigProfile,
+    layout_of,
 )
 from hami_node.vendors.nvidia.requests import gpu_ask_of
 from hami_node.vendors.protocol import VendorProtocol

@@ -41,7 +41,7 @@ class DividedNode(FakeNode):
     """A card in MIG mode with the instances 7 (of `POD`) and 8 (somebody else's)."""
 
     def __init__(self, plugin_dir: Path, *own: PartView, **settings: object) -> None:
-        found = divided(0, instance(7, "1g.5gb", 0), instance(8, "1g.5gb", 1))
+        found = divided(0, instance(7, "1g.5gb", 0), instance(8, "1g.5gb", 1), ours=(7,))
         self.backend, self.parts = FakeBackend(found), FakeParts()
         self.parts.on_record = PartsState(own=own or (own_part(7, 0),))
         named = {"plugin_dir": plugin_dir, **settings}

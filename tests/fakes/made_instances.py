@@ -8,9 +8,14 @@ from typing import Final
 
 from hami_node.model import Device, Grant
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.details import DriverCard
-from hami_node.vendors.nvidia.mig.found import FoundInstance, MigCard, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
+from hami_node.vendors.nvidia.mig.layout import (
+    DriverCard,
+    FoundInstance,
+    MigCard,
+    MigDevice,
+    MigInstance,
+    MigPlacement,
+)
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.on_node.answer import MadePart
 from tests.fakes.cards import card, uuid

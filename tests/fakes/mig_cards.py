@@ -7,9 +7,14 @@ from typing import Final
 
 from hami_node.model import Device
 from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance, ListedProfiles
-from hami_node.vendors.nvidia.mig.details import DriverCard
-from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance, MigCard, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.mig.layout import (
+    CardProfile,
+    DriverCard,
+    FoundInstance,
+    MigCard,
+    MigDevice,
+    MigPlacement,
+)
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.fakes.cards import card

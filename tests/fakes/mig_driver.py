@@ -11,10 +11,15 @@ from hami_node.clock import Deadline
 from hami_node.errors import RecordError
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.details import DriverCard
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
-from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance, MigCard, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.mig.layout import (
+    CardProfile,
+    DriverCard,
+    FoundInstance,
+    MigCard,
+    MigDevice,
+    MigPlacement,
+)
 from hami_node.vendors.nvidia.mode import Mode
 from tests.fakes.mig_cards import A30, A100_40, A100_80, H100_80, RTX_PRO_6000
 
@@ -111,6 +116,10 @@ class FakeMigCards:
         self.during: dict[str, Callable[[], object]] = {}
         self.is_late = self.is_done = False
         self.made = 0
+        self.pids: frozenset[int] | MigError | None = frozenset()
+        """Of the programs that compute on the cards themselves."""
+        self.mode_answers: list[str | MigError] = []
+        """Of the calls that change a mode, in turn; "" after the last."""
         self.has_stable_uuids = False
         self._late: list[Fault] = []
 
@@ -149,8 +158,21 @@ class FakeMigCards:
 
         self._mutate(f"destroy_gi {gpu_instance_id}", card, deadline, call)
 
+    def processes(self, card: Uuid, deadline: Deadline) -> frozenset[int] | None:
+        assert deadline.left_s() > 0, card
+        if isinstance(self.pids, MigError):
+            raise self.pids
+        return self.pids
+
     def set_mode(self, card: Uuid, *, is_enabled: bool, deadline: Deadline) -> str:
-        raise NotImplementedError
+        assert deadline.left_s() > 0
+        self.calls.append(f"{card} set_mode {is_enabled}")
+        answer = self.mode_answers.pop(0) if self.mode_answers else ""
+        if isinstance(answer, MigError):
+            raise answer
+        if not answer:
+            self.cards[card].is_enabled = is_enabled
+        return answer
 
     # -- faults ------------------------------------------------------------------------------------
     def fail_next(self, call: str, *reasons: MigFailure) -> None:

@@ -15,9 +15,14 @@ from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.choices import ListedGeometries, ListedInstance
 from hami_node.vendors.nvidia.mig.codec import MigAllocation, encode_mig_allocations
-from hami_node.vendors.nvidia.mig.found import FoundInstance, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement, TemplateSlot
-from hami_node.vendors.nvidia.node.mig.keeper import MigInstances
+from hami_node.vendors.nvidia.mig.layout import (
+    FoundInstance,
+    MigDevice,
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
+from hami_node.vendors.nvidia.node.mig.keeper import MigKeeper
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import MadePart, Slice
 from hami_node.vendors.on_node.parts import PartHolder, PartNote, PartsSituation
@@ -90,7 +95,6 @@ class MigNode:
         self.boot_id = folder / "boot_id"
         self.boot_id.write_text("boot-1\n")
         self.settings = NvidiaSettings(known_mig_geometries=CHART_A100_40)
-        self.hands_off = ""
         self.held: dict[str, dict[str, Served]] = {}
         self.rows: dict[str, dict[str, str]] = {}
         self.notes: list[PartNote] = []
@@ -100,15 +104,14 @@ class MigNode:
         self.stopped.set()  # no test waits for a process that will not end
         self.keeper = self._started()
 
-    def _started(self) -> MigInstances:
-        return MigInstances(
+    def _started(self) -> MigKeeper:
+        return MigKeeper(
             self.driver,
             self.record,
             lambda: self.settings,
             self.driver.devices,
             self.clock,
             boot_id=self.boot_id,
-            hands_off=lambda: self.hands_off,
         )
 
     # -- what happens to the node ------------------------------------------------------------------

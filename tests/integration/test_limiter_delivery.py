@@ -17,7 +17,7 @@ import pytest
 from hami_node.node.file_keeper import FileKeeper
 from hami_node.simulate.kubelet import Admission, _Admitted
 from hami_node.vendors.nvidia.demo import empty_library
-from hami_node.vendors.nvidia.node.leftovers import folders, old_limiters
+from hami_node.vendors.nvidia.node import leftovers
 from hami_node.vendors.nvidia.regions.region_layouts import MAGIC
 from hami_node.wire import names
 from hami_node.wire.limiters import limiters_of
@@ -123,7 +123,7 @@ def in_time(rig: Rig, is_true: Callable[[], bool]) -> None:
     def is_done() -> bool:
         if is_true():
             return True
-        pass_time(rig, folders.GRACE_S + 1)
+        pass_time(rig, leftovers.GRACE_S + 1)
         return False
 
     eventually(is_done, LIMIT_S)
@@ -177,7 +177,7 @@ def test_old_limiter_goes_with_its_last_container(bare: Rig) -> None:
     admit(bare, "a")
     install(bare, "v2.10.0")
     old = bare.hook / "vgpu" / name("v2.9.0")
-    pass_time(bare, old_limiters.GRACE_S + 60)
+    pass_time(bare, leftovers.LIMITER_GRACE_S + 60)
     assert old.exists()
     eventually(lambda: bare.metric("container_limiter_info", pod="a") == 1, LIMIT_S)
     bare.end("a")
@@ -263,7 +263,7 @@ def test_nothing_goes_while_kubelet_lists_a_stranger(bare: Rig) -> None:
     with bare.kubelet._state:
         held = bare.kubelet._pods["default", "a"].held
         bare.kubelet._pods["default", "stranger"] = _Admitted(pod=stranger, held=held)
-    pass_time(bare, 2 * folders.GRACE_S)
+    pass_time(bare, 2 * leftovers.GRACE_S)
     assert keeper(bare)._used() is None
     assert own_folders(bare) == ["uid-a_main", "uid-x_main"]
     bare.kubelet.remove("default", "stranger")

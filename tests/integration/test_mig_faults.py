@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from hami_node.vendors.nvidia import names as nvidia_names
-from hami_node.vendors.nvidia.node.handover.mig.spec_files import file_name
+from hami_node.vendors.nvidia.node.handover.instances import file_name
 from hami_node.wire import names
 from tests.fakes.driver_root import lay_driver
 from tests.fakes.made_instances import cap_of, lay_caps

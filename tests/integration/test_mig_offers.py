@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia.codec import decode_register
-from hami_node.vendors.nvidia.mig.details import layout_of
+from hami_node.vendors.nvidia.mig.layout import layout_of
 from hami_node.vendors.nvidia.nvml.use import sees_all_processes
-from tests.fakes.pods import NODE, Box
 from tests.fakes.waiting import eventually
 from tests.integration.mig_rig import (
     BY_ROWS,
@@ -47,16 +45,6 @@ def registered(rig: MigRig, number: int) -> dict[str, Any]:
 
 def is_healthy(rig: MigRig, number: int) -> bool:
     return registered(rig, number).get("health", False) is True
-
-
-def label(rig: MigRig, **labels: str) -> None:
-    """MIG Manager, or an administrator, labels the node."""
-
-    def change(body: Json) -> None:
-        ours = {f"nvidia.com/mig.{key.replace('_', '.')}": value for key, value in labels.items()}
-        body["metadata"].setdefault("labels", {}).update(ours)
-
-    rig.api.edit("nodes", NODE, change)
 
 
 def off(*numbers: int, **changes: object) -> list[str]:
@@ -158,31 +146,30 @@ def test_card_without_mig_is_closed_beside_others(bare_mig: MigRig) -> None:
 
 @shows(
     "M15",
-    fault="MIG Manager begins to lay out the cards of a node that hami-node divides",
-    happens="an Event says so, no call changes a card until its label says that it is done, and "
-    "running pods keep their instances",
-    lost="the cards are unhealthy meanwhile, and get no pods",
+    fault="MIG Manager, or an administrator, lays out cards of a node that hami-node divides",
+    happens="what they made is left alone, and its places are withdrawn; the pod whose instance "
+    "they destroyed has an Event with the remedy; a card whose mode they switched off is unhealthy "
+    "with the remedy; other pods keep their instances, and are served",
+    lost="what they destroyed, and the card in the other mode",
 )
-def test_hazard_15_hands_off_while_mig_manager_is_at_work(bare_mig: MigRig) -> None:
-    # from the start: a label that is new is a layout for half a minute
-    label(bare_mig, config="all-disabled", config_state="success")
+def test_hazard_15_layout_by_others_costs_what_they_took_and_no_more(bare_mig: MigRig) -> None:
     bare_mig.launch()
-    own = bare_mig.serve("before", Row())
-    assert bare_mig.serve("default-label", Row(start=5)) == bare_mig.at(5).uuid
-    label(bare_mig, config_state="pending")
-    eventually(lambda: bare_mig.events("MigHandsOff"), LIMIT_S)
-    eventually(lambda: not is_healthy(bare_mig, BY_ROWS), LIMIT_S)
-    before = bare_mig.hardware.changes()
-    bare_mig.divide("meanwhile", {"main": [Row(start=4)]}, [Box(name="main", memory_mib=4000)])
-    assert "Available: 0" in bare_mig.admit("meanwhile").refusal
-    bare_mig.delete("default-label")
-    bare_mig.delete("meanwhile")
-    assert bare_mig.hardware.changes() == before
-    assert bare_mig.at(6).uuid == own
-    label(bare_mig, config_state="success")
-    eventually(lambda: is_healthy(bare_mig, BY_ROWS), LIMIT_S)
-    bare_mig.wait_places(("1g.5gb", 6))
-    assert bare_mig.serve("after", Row(start=4)) == bare_mig.at(4).uuid
+    bare_mig.serve("loses", Row())
+    own = bare_mig.serve("keeps", Row(start=5))
+    bare_mig.hardware.destroy(UUIDS[BY_ROWS], bare_mig.at(6).gi)
+    theirs = bare_mig.hardware.make(UUIDS[BY_ROWS], "2g.10gb", 0)
+    changes = bare_mig.hardware.changes()
+    eventually(lambda: bare_mig.events("MigInstanceGone"), LIMIT_S)
+    (said,) = bare_mig.events("MigInstanceGone")
+    assert "delete the pod" in said
+    eventually(lambda: ("2g.10gb", 0) not in bare_mig.offered(), LIMIT_S)
+    assert bare_mig.hardware.changes() == changes, "nothing is made in place of what is gone"
+    assert (bare_mig.at(5).uuid, bare_mig.at(0).gi) == (own, theirs.gi)
+    assert bare_mig.serve("next", Row(start=4)) == bare_mig.at(4).uuid
+    bare_mig.stub.write(*off(SPARE))
+    eventually(lambda: not is_healthy(bare_mig, SPARE), LIMIT_S)
+    assert "switch it on" in bare_mig.reason(SPARE)
+    assert not [it for it in bare_mig.hardware.changes() if "SetMigMode" in it.function]
 
 
 @shows(

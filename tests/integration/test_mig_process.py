@@ -132,7 +132,6 @@ def test_restart_touches_no_instance_and_answers_and_publishes_the_same(
     rig.divide("new", {"main": [Row("2g.10gb", 4)]})
     rig.divide("old", {"main": [Slot(2)]})
     answers = [rig.admit(name) for name in ("new", "old")]
-    eventually(lambda: rig.notes[nvidia_names.NODE_MIG].count('"live"') == 2, LIMIT_S)
     changes, last_beat = rig.hardware.changes(), rig.notes[nvidia_names.NODE_HANDSHAKE]
     assert rig.process is not None
     rig.process.kill()

@@ -8,8 +8,7 @@ import pytest
 
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.codec import decode_neuron_register
-from hami_node.vendors.neuron.node.auditor import EVENT
-from hami_node.vendors.neuron.node.signs import FOLDER
+from hami_node.vendors.neuron.node.auditor import EVENT, FOLDER
 from hami_node.wire import names
 from tests.fakes.waiting import eventually
 from tests.integration.neuron_rig import NODE, NeuronCluster, cluster_of, ids_of, pod_body

@@ -8,7 +8,6 @@ from hami_node.model import ContainerKind
 from hami_node.vendors.divided import PartState
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register, decode_shares
-from hami_node.vendors.nvidia.mig.mark import decode_mig
 from tests.fakes.waiting import eventually
 from tests.integration.instance_rig import (
     LARGE,
@@ -126,9 +125,9 @@ def test_daemon_started_before_the_driver_serves_whole_cards_until_it_is_started
 
 
 def states(rig: InstanceRig) -> dict[str, PartState]:
-    """The instances in the node's annotation."""
-    text = rig.notes.get(nvidia_names.NODE_MIG, "")
-    return {part.uuid: part.state for part in decode_mig(text).parts} if text else {}
+    """The instances as the daemon shows them."""
+    assert rig.daemon is not None
+    return {part.uuid: part.state for it in rig.daemon.vendor_cards for part in it.divided().parts}
 
 
 @pytest.mark.parametrize("strategy", ["single", "mixed"])

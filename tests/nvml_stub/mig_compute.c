@@ -123,10 +123,6 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInsta
 
 static void name_device(struct compute_instance *c, const char *card) {
     unsigned char b[16] = {0};
-    if (now.has_old_uuids) {
-        snprintf(c->uuid, sizeof c->uuid, "MIG-%.70s/%u/%u", card, c->gpu_instance, c->id);
-        return;
-    }
     if (!now.has_same_uuids && getrandom(b, sizeof b, 0) != sizeof b) b[0] = 1;
     for (size_t i = 0; now.has_same_uuids && i < strlen(card); i++)
         b[i % 14] = (unsigned char)(b[i % 14] * 31 + card[i]);

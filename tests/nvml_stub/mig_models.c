@@ -8,8 +8,7 @@
  *            [lingers=<times that a GI answers IN_USE after its CI was destroyed>]
  *   profile <card|*> <name> [memory_mib=N] [multiprocessors=N] [name=NEW] [gone=1]  another driver's
  *   rights root|config|monitor|none     of the calling process; root unless said
- *   uuids new|same|old                  of an instance made again: another, the same, or
- *                                       MIG-GPU-<card>/<gi>/<ci> as before driver 470
+ *   uuids new|same                      of an instance made again: another, or the same
  *   indices dense|gaps                  `gaps`: MIG device 0 is missing, and the order is reversed
  *   compute_info mig|card               which handle nvmlComputeInstanceGetInfo_v2 answers with
  *
@@ -125,7 +124,6 @@ int mig_line(struct state *s, const char *word, char *rest) {
     for (int i = 0; value && i < 4; i++)
         if (!strcmp(word, "rights") && !strcmp(value, rights[i])) s->rights = i;
     if (value && !strcmp(word, "uuids")) {
-        s->has_old_uuids = !strcmp(value, "old");
         s->has_same_uuids = !strcmp(value, "same");
     }
     if (value && !strcmp(word, "indices")) s->has_index_gaps = !strcmp(value, "gaps");

@@ -99,7 +99,7 @@ struct profile_change {
 struct state {
     char driver[80], nvml[80];
     int generation, card_count, fail_count, hang_count, garbage_count, xid_count, nth_count;
-    int change_count, rights, has_old_uuids, has_same_uuids, has_index_gaps, info_names_card;
+    int change_count, rights, has_same_uuids, has_index_gaps, info_names_card;
     struct card cards[MAX_CARDS];
     int level[MAX_CARDS][MAX_CARDS];
     struct rule fails[MAX_RULES], hangs[MAX_RULES], garbage[MAX_RULES];

@@ -12,7 +12,6 @@ from hami_node.cli.show.tables import (
     holders,
     problems,
     short_uuid,
-    show_parts,
     totals,
     used,
     waiting,
@@ -30,7 +29,6 @@ def show_nodes(view: ClusterView, screen: Screen, *, has_details: bool, is_wide:
         screen.table(_nodes(view, is_wide))
     if has_details and view.nodes:
         screen.table(cards(view.cards, screen.width >= ROOMY))
-        show_parts(view, screen)
         if view.holders:
             screen.table(holders(view.holders, screen.width >= ROOMY))
     elif view.totals is not None and view.nodes:

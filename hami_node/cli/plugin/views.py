@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 USE_S: Final = 8.0
 """For all daemons' pages together."""
-_OF_NODES: Final = ("nodes", "cards", "divided", "parts", "problems", "totals")
+_OF_NODES: Final = ("nodes", "cards", "problems", "totals")
 _NO_PODS: Final = "the file has no pods: who holds what is not known"
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, TextIO
 
-from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table, screen_of
+from hami_node.cli.show.screen import Cell, Column, Styled, Table, screen_of
 from hami_node.inspection.views import (
     CardView,
     ClusterView,
-    DividedCardView,
     HolderView,
     NodeView,
-    PartView,
     Problem,
     TotalsView,
     WaitingView,
@@ -26,9 +24,6 @@ ROOMY: Final = 165
 """Columns from which UUIDs are shown in full and bars are drawn."""
 MAX_NAMED: Final = 5
 """Nodes that are named for one way of handing over cards."""
-
-WELL_STATES: Final = frozenset({"live", "offered"})
-"""The states of parts that nobody has to look at."""
 _UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE)
 """A prefix and a random UUID, whose first group is enough to distinguish cards."""
 
@@ -55,7 +50,6 @@ def show_cluster(
         if any(node.hand_over for node in view.nodes):
             screen.table(_hand_overs(view.nodes))
         screen.table(cards(view.cards, is_roomy))
-        show_parts(view, screen)
     else:
         screen.line(Styled("no node has published cards", "yellow"))
         screen.line()
@@ -74,15 +68,6 @@ def show_cluster(
         screen.line()
     if view.problems:
         screen.table(problems(view.problems))
-
-
-def show_parts(view: ClusterView, screen: Screen) -> None:
-    """Print the divided cards and their parts, if there are any."""
-    is_roomy = screen.width >= ROOMY
-    if view.divided:
-        screen.table(_divided(view.divided, is_roomy))
-    if view.parts:
-        screen.table(_parts(view.parts, is_roomy))
 
 
 def show_settings(
@@ -212,70 +197,6 @@ def _why(card: CardView) -> Cell:
     if card.is_healthy:
         return Styled(card.why, "yellow")
     return Styled(card.why or "its node does not say why", "red")
-
-
-def _divided(views: Iterable[DividedCardView], is_roomy: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for card in views:
-        pending = f", {card.pending} after the next reset" if card.pending else ""
-        kinds = () if card.problem else card.kinds
-        free = [f"{kind.name} at {_numbers(kind.free)}" for kind in kinds if kind.free]
-        is_said = card.hands_off in card.problem
-        why = "; ".join(
-            filter(None, (card.problem, "" if is_said else f"hands off: {card.hands_off}"))
-        )
-        rows.append(
-            (
-                card.node,
-                str(card.index),
-                short_uuid(card.uuid, is_roomy),
-                Styled(card.mode + pending, "yellow" if card.pending else ""),
-                ", ".join(free) or "-",
-                Styled(why, "red" if card.problem else "yellow"),
-            )
-        )
-    columns = (
-        Column(name="node"),
-        _number("card"),
-        Column(name="uuid", drop=1),
-        Column(name="mode", is_words=True),
-        Column(name="what fits now, and where", is_words=True),
-        Column(name="", is_words=True),
-    )
-    return Table("divided cards", columns, rows)
-
-
-def _parts(views: Iterable[PartView], is_roomy: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = [
-        (
-            part.node,
-            str(part.index),
-            part.kind,
-            f"{part.start}+{part.size}",
-            "/".join(map(str, part.numbers)) or "-",
-            short_uuid(part.uuid, is_roomy) or "-",
-            Styled(part.state, "green" if part.state in WELL_STATES else "yellow"),
-            part.holder or "-",
-            part.why,
-        )
-        for part in views
-    ]
-    columns = (
-        Column(name="node"),
-        _number("card"),
-        Column(name="part"),
-        Column(name="place", drop=1),
-        Column(name="numbers", drop=2),
-        Column(name="uuid", drop=3),
-        Column(name="state"),
-        Column(name="container"),
-        Column(name="", is_words=True),
-    )
-    return Table("parts of divided cards", columns, rows)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return " ".join(map(str, numbers))
 
 
 def model(card: CardView, is_roomy: bool) -> str:

@@ -68,8 +68,6 @@ def _cards(
     holders = (_holder(part, names.get(part.pod_uid, NOBODY)) for part in parts)
     had = ((labels, 1) for labels in holders if labels[1])
     yield metrics.gauge("container_part_info", had)
-    hands_off = any(divided.hands_off for divided in found)
-    yield metrics.value("parts_hands_off", hands_off if cards else None)
 
 
 def _facts(part: PartView) -> tuple[str, ...]:
@@ -107,4 +105,4 @@ def _monitor(
 def _plain(divided: DividedCards) -> Mapping[str, object]:
     failures = {f"{name}: {why}": count for (name, why), count in divided.failures.items()}
     cards = msgspec.to_builtins(divided.cards)
-    return {"hands_off": divided.hands_off, "failures": failures, "cards": cards}
+    return {"failures": failures, "cards": cards}

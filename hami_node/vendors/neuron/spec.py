@@ -52,7 +52,7 @@ def _auditor(outlets: AuditOutlets, settings: Callable[[], NeuronSettings]) -> N
 
 
 def _listed(settings: NeuronSettings) -> tuple[str, ...]:
-    from hami_node.vendors.neuron.node.holdings import listed_resources
+    from hami_node.vendors.neuron.node.check import listed_resources
 
     return listed_resources(_resources(settings))
 

@@ -36,7 +36,7 @@ from hami_node.vendors.nvidia.mig.choice import (
     with_choice,
     with_instances,
 )
-from hami_node.vendors.nvidia.mig.details import (
+from hami_node.vendors.nvidia.mig.layout import (
     is_instance,
 )
 from hami_node.vendors.nvidia.mode import Mode

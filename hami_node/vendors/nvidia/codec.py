@@ -15,14 +15,12 @@ from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import (
     NVIDIA,
 )
-from hami_node.vendors.nvidia.mig.details import (
-    layout_of,
-)
 from hami_node.vendors.nvidia.mig.layout import (
     MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
+    layout_of,
 )
 from hami_node.wire import register
 from hami_node.wire.values.json_text import encode_json_text

@@ -9,9 +9,8 @@ from typing import Final
 
 from hami_node.vendors.demo import SharedCards
 from hami_node.vendors.nvidia import names
-from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
-from hami_node.vendors.nvidia.node.elf import MACHINES, MIN_BYTES
 from hami_node.vendors.nvidia.node.limiter.limiter_files import PRELOAD
+from hami_node.vendors.nvidia.node.limiter.versions import LIBRARY, MACHINES, MIN_BYTES
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 
 A100: Final = ("NVIDIA A100-SXM4-40GB", 40960)

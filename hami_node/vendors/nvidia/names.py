@@ -16,19 +16,12 @@ NODE_HANDSHAKE: Final = "hami.io/node-handshake"
 NODE_PAIR_SCORES: Final = "hami.io/node-nvidia-score"
 # daemon -> people: the cards of a node that serves fixed shares, see "Register"; ours
 NODE_STANDALONE: Final = "hami-node.io/standalone"
-# daemon -> people: cards in MIG mode and their instances, see docs/mig.md; ours
+# daemon -> nobody: what versions before this one showed of cards in MIG mode is removed; ours
 NODE_MIG: Final = "hami-node.io/mig"
 
 # -- Node labels -----------------------------------------------------------------------------------
 # GPU Operator -> daemon, inspect: "true" where its DRA driver gives out the cards; gpu-operator
 LABEL_DRA_DRIVER: Final = "nvidia.com/gpu.deploy.dra-driver"
-
-# administrator -> MIG Manager, daemon: how MIG Manager is to divide the node's cards; mig-manager
-LABEL_MIG_CONFIG: Final = "nvidia.com/mig.config"
-# MIG Manager -> daemon: pending, rebooting, success or failed; mig-manager
-LABEL_MIG_STATE: Final = "nvidia.com/mig.config.state"
-# GPU Operator -> daemon: "false" where MIG Manager does not run; gpu-operator
-LABEL_MIG_MANAGER: Final = "nvidia.com/gpu.deploy.mig-manager"
 
 # -- Pod annotations of a reservation --------------------------------------------------------------
 # scheduler, extender -> daemon, plugin, who empty it: see "Grants"; nvidia/device.go

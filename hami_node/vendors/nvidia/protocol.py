@@ -27,7 +27,7 @@ from hami_node.model import (
     Uuid,
     uuid_of,
 )
-from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards, PartView
+from hami_node.vendors.divided import PartView
 from hami_node.vendors.nvidia import codec, names, requests
 from hami_node.vendors.nvidia.cards import (
     NVIDIA,
@@ -35,15 +35,11 @@ from hami_node.vendors.nvidia.cards import (
 )
 from hami_node.vendors.nvidia.mig import codec as mig_codec
 from hami_node.vendors.nvidia.mig import static
-from hami_node.vendors.nvidia.mig.details import (
+from hami_node.vendors.nvidia.mig.codec import encode_given, is_given, with_given
+from hami_node.vendors.nvidia.mig.layout import (
+    MigDevice,
     with_known_layout,
 )
-from hami_node.vendors.nvidia.mig.found import MigDevice
-from hami_node.vendors.nvidia.mig.given import encode_given, is_given, with_given
-from hami_node.vendors.nvidia.mig.layout import (
-    KnownGeometries,
-)
-from hami_node.vendors.nvidia.mig_rules import known_geometries
 from hami_node.vendors.nvidia.mode import MigStrategy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.nvidia.shares import share_of, shares_in
@@ -92,12 +88,10 @@ class NvidiaProtocol(VendorProtocol):
 
     Attributes:
         settings: the names of the resources, and defaults.
-        geometries: how cards in MIG mode that register no instances may be divided.
         is_101_unset: see `requests.gpu_ask_of`.
     """
 
     settings: NvidiaSettings
-    geometries: tuple[KnownGeometries, ...] = ()
     is_101_unset: bool = False
 
     # -- what a pod asks for -----------------------------------------------------------------------
@@ -185,8 +179,8 @@ class NvidiaProtocol(VendorProtocol):
     def decode_register(self, text: str, node: Node) -> tuple[Device, ...]:
         """Every generation's form; cards in MIG mode of 2.5 to 2.9 have their known geometries."""
         del node
-        devices = codec.decode_register(text)
-        return tuple(with_known_layout(device, self.geometries) for device in devices)
+        devices, known = codec.decode_register(text), self.settings.known_mig_geometries
+        return tuple(with_known_layout(device, known) for device in devices)
 
     def pair_scores_of(self, node: Node) -> PairScores:
         """Links as the node's plugin measured them."""
@@ -224,15 +218,6 @@ class NvidiaProtocol(VendorProtocol):
         """The MIG instances in the form of 2.10; those up to 2.9 are part of the UUID."""
         rows = mig_codec.encode_mig_allocations(mig_codec.allocations_of(containers))
         return rows or encode_given(containers)
-
-    def divided_on(self, node: Node) -> DividedCards:
-        """Its cards in MIG mode."""
-        text = node.annotations.get(names.NODE_MIG)
-        if not text:
-            return NOTHING_DIVIDED
-        from hami_node.vendors.nvidia.mig.mark import decode_mig  # no daemon reads it
-
-        return decode_mig(text)
 
     def with_made(
         self, pod: Pod, container: int, made: Mapping[int, tuple[str, tuple[int, ...]]]
@@ -369,6 +354,5 @@ def nvidia_protocol(
         legacy_part_metric="nodeGPUMigInstance",
         resize_words=("gpumem", "gpucores"),
         settings=settings,
-        geometries=known_geometries(settings.known_mig_geometries),
         is_101_unset=is_101_unset,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hami_node.vendors.demo import SharedCards
     from hami_node.vendors.divided import DividedCards
     from hami_node.vendors.nvidia.admission import NvidiaAdmission
-    from hami_node.vendors.nvidia.node.leftovers.upkeep import LimiterUpkeep
+    from hami_node.vendors.nvidia.node.leftovers import LimiterUpkeep
     from hami_node.vendors.nvidia.node.regions.limit_writer import NvidiaLimitWriter
     from hami_node.vendors.nvidia.node.regions.usage_reader import NvidiaUsageReader
     from hami_node.vendors.nvidia.node.response import NvidiaResponder
@@ -50,20 +50,12 @@ def _admission(settings: NvidiaSettings, compat: str) -> NvidiaAdmission:
 
 
 def _publication(sources: CardSources, settings: Callable[[], NvidiaSettings]) -> Publication:
-    from hami_node.vendors.nvidia.node.mig.mark_keeper import WithMigCards
-
-    return WithMigCards(_publication_of_cards(sources, settings), sources.divided)
-
-
-def _publication_of_cards(
-    sources: CardSources, settings: Callable[[], NvidiaSettings]
-) -> Publication:
     from hami_node.vendors.nvidia.node.publication import NvidiaPublication, StandalonePublication
 
     if settings().standalone:
         return StandalonePublication(sources)
     if settings().mig_strategy is not MigStrategy.NONE:
-        from hami_node.vendors.nvidia.node.instances_publication import InstancesPublication
+        from hami_node.vendors.nvidia.node.static_mig import InstancesPublication
 
         return InstancesPublication(sources, settings)
     return NvidiaPublication(sources, settings)
@@ -106,7 +98,6 @@ def _divided(cards: Sequence[Device], state: PartsState, settings: NvidiaSetting
         cards=divided_cards(
             cards, state.own, is_offered=settings.mig_strategy is not MigStrategy.NONE
         ),
-        hands_off=state.hands_off,
         failures=state.failures,
     )
 
@@ -115,7 +106,7 @@ def _parts(sources: PartSources, settings: Callable[[], NvidiaSettings]) -> Card
     """Instances of others need nobody to make them; ours on record are looked after anyway."""
     is_ours = settings().operating_mode is Mode.MIG
     if not is_ours and settings().mig_strategy is not MigStrategy.NONE:
-        from hami_node.vendors.nvidia.node.mig.offered import OfferedInstances
+        from hami_node.vendors.nvidia.node.static_mig import OfferedInstances
 
         return OfferedInstances()
     from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
@@ -125,17 +116,9 @@ def _parts(sources: PartSources, settings: Callable[[], NvidiaSettings]) -> Card
     record = sources.records("mig-instances")
     if not is_ours and record.load() is None:
         return None
-    from hami_node.vendors.nvidia.node.mig.keeper import MigInstances
-    from hami_node.vendors.nvidia.node.mig.modes import ModeKeeper
-    from hami_node.vendors.nvidia.node.mig.node_mig import NodeMig
-    from hami_node.vendors.nvidia.node.mig.outside import Outside
+    from hami_node.vendors.nvidia.node.mig.keeper import MigKeeper
 
-    driver, outside = sources.backend.mig, Outside(sources.clock)
-    instances = MigInstances(
-        driver, record, settings, sources.cards, sources.clock, hands_off=outside.hands_off
-    )
-    modes = ModeKeeper(driver, settings, sources.clock)
-    return NodeMig(instances, modes, outside, sources.cards)
+    return MigKeeper(sources.backend.mig, record, settings, sources.cards, sources.clock)
 
 
 def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:
@@ -148,7 +131,7 @@ def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:
 
 
 def _upkeep(settings: Callable[[], NvidiaSettings]) -> LimiterUpkeep:
-    from hami_node.vendors.nvidia.node.leftovers.upkeep import LimiterUpkeep
+    from hami_node.vendors.nvidia.node.leftovers import LimiterUpkeep
 
     return LimiterUpkeep(settings().hook_path, lambda: settings().limiter_sha256)
 
@@ -176,7 +159,7 @@ def _resources(
     if settings.standalone:
         return tuple(map(partial(_shares, settings), settings.standalone_shares.sizes))
     if settings.mig_strategy is not MigStrategy.NONE:
-        from hami_node.vendors.nvidia.node.instances import instance_resources
+        from hami_node.vendors.nvidia.node.static_mig import instance_resources
 
         return instance_resources(settings, cards, _placed(settings))
     return (_placed(settings),)
@@ -240,7 +223,7 @@ def _demo() -> SharedCards:
 
 
 def _install_limiter(order: LimiterOrder) -> LimiterInstalled:
-    from hami_node.vendors.nvidia.node.delivery.install import install
+    from hami_node.vendors.nvidia.node.limiter.install import install
 
     return install(order)
 

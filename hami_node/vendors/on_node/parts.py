@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hami_node.clock import Deadline
-from hami_node.model import ContainerGrants, Device, Node, Uuid
+from hami_node.model import ContainerGrants, Device, Uuid
 from hami_node.ports import Backend, Clock, OpenRecord
 from hami_node.vendors.divided import NO_FAILURES, PartView
 from hami_node.vendors.on_node.answer import MadePart, Slice
@@ -54,14 +54,12 @@ class PartsSituation:
     """What a keeper of parts should know of its node.
 
     Attributes:
-        node: None while the API server has not shown it yet.
         holders: containers on record; None while it is not known who holds what, and nothing may
             be removed.
         is_held: asked again for a pod's uid just before its parts go: True while the pod is there
             and has not ended, or kubelet or the record still have it.
     """
 
-    node: Node | None = None
     holders: tuple[PartHolder, ...] | None = None
     is_held: Callable[[str], bool] = lambda _: True
 
@@ -92,17 +90,15 @@ class PartsKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsState:
-    """What a keeper of parts has on record, and why it may do nothing now.
+    """What a keeper of parts has on record, and what it could not do.
 
     Attributes:
         own: the parts that it has made or has begun to make.
-        hands_off: why it makes and removes none now; "" while it does.
         waits: cards that can't be divided yet as the settings ask, and why.
         failures: failed calls into the driver since the start; see `DividedCards`.
     """
 
     own: tuple[PartView, ...] = ()
-    hands_off: str = ""
     waits: Mapping[Uuid, str] = field(default_factory=dict)
     failures: Mapping[tuple[str, str], int] = field(default_factory=lambda: NO_FAILURES)
 

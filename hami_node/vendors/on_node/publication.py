@@ -9,7 +9,6 @@ from typing import Protocol
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Device, Node, PairScores, Uuid
 from hami_node.ports import OpenRecord
-from hami_node.vendors.divided import NOTHING_DIVIDED, DividedCards
 
 
 class Publication(Protocol):
@@ -58,7 +57,6 @@ class CardSources:
         on_unanswered: called with whether a handshake has waited too long.
         closed: what the vendor's auditor has found that can't be given.
         used: what is taken of each card, for people; slots are what nobody gets any more.
-        divided: the cards that are divided, for people.
         records: opens the vendor's records on this node; None: nothing outlives the daemon.
     """
 
@@ -68,5 +66,4 @@ class CardSources:
     used: Callable[[], Mapping[Uuid, DeviceUsage]] = dict
     on_unanswered: Callable[[bool], None] = lambda _: None
     closed: Callable[[], Mapping[Uuid, Closed]] = dict
-    divided: Callable[[], DividedCards] = lambda: NOTHING_DIVIDED
     records: OpenRecord | None = None

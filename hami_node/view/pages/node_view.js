@@ -58,7 +58,6 @@ function draw(node, used) {
     node.cards.map((card) => drawCard(card, holders.get(card.uuid) ?? [], used.cards[card.uuid])),
     others.length ? el("section", { class: "panel" }, el("h2", { text: "Held beside these cards" }), slices(others)) : null,
     node.hidden ? el("p", { class: "note", text: `${node.hidden} more slices are not shown` }) : null,
-    divided(node),
   ];
 }
 
@@ -124,16 +123,4 @@ export function slices(holders) {
       ...(isKnown ? [it.used?.cores ?? ""] : []),
       it.served ? it.phase : "kubelet has not asked yet",
     ]));
-}
-
-function divided(node) {
-  if (!node.divided.length && !node.parts.length) return null;
-  return el("section", { class: "panel" },
-    el("h2", { text: "Divided cards" }),
-    table(["Card", "Mode", "After a reset", "Fits now", "Why not"],
-      node.divided.map((it) => [it.index, it.mode, it.pending, it.free, it.why])),
-    node.parts.length
-      ? table(["Card", "Part", "Place", "State", "Holder", "Why"],
-          node.parts.map((it) => [it.index, it.kind, it.place, it.state, it.holder, it.why]))
-      : null);
 }

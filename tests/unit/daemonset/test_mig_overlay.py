@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hami_node.vendors.nvidia.driver.location import HOST_MOUNT
-from hami_node.vendors.nvidia.node.handover.mig.caps import FOLDER as CAPS
+from hami_node.vendors.nvidia.driver import HOST_MOUNT
+from hami_node.vendors.nvidia.node.handover.instances import FOLDER as CAPS
 from tests.unit.daemonset.manifests import FOLDER, Object, starts_on
 from tests.unit.daemonset.test_overlays import container_of, mounts_of, pod_of, rendered
 

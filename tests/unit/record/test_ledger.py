@@ -18,8 +18,7 @@ from hami_node.errors import PodTooLarge, RecordError
 from hami_node.record.file import RecordFile, State
 from hami_node.record.ledger import MAX_POD_BYTES, Entry, Ledger, ResizeNote, Source
 from hami_node.record.writer import RETRY_S
-from hami_node.vendors.nvidia.mig.found import MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigInstance, TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import MigDevice, MigInstance, TemplateSlot
 from tests.fakes.clock import soon
 from tests.fakes.ledgers import CODEC, MemoryFile, an_entry, ledger_in
 from tests.fakes.waiting import eventually, remove

@@ -13,18 +13,16 @@ from typing import Final
 
 from hami_node.engine.usage import Charge, DeviceUsage, Taken
 from hami_node.model import Device
-from hami_node.vendors.nvidia.mig.details import (
-    can_hold,
-    layout_of,
-    mig_of,
-)
-from hami_node.vendors.nvidia.mig.found import MigDevice
 from hami_node.vendors.nvidia.mig.layout import (
+    MigDevice,
     MigInstance,
     MigLayout,
     MigPlacement,
     MigProfile,
     TemplateSlot,
+    can_hold,
+    layout_of,
+    mig_of,
 )
 from hami_node.vendors.nvidia.names import POD_MIG_ALLOCATIONS
 

@@ -8,8 +8,9 @@ from typing import Protocol
 from hami_node.clock import Deadline
 from hami_node.errors import HamiError
 from hami_node.model import Uuid
-from hami_node.vendors.nvidia.mig.found import MigCard, MigDevice
 from hami_node.vendors.nvidia.mig.layout import (
+    MigCard,
+    MigDevice,
     MigPlacement,
 )
 
@@ -72,10 +73,6 @@ class MigDriver(Protocol):
 
     def destroy_gpu_instance(self, card: Uuid, gpu_instance_id: int, deadline: Deadline) -> None:
         """Destroy it, once it has no compute instance. GONE if it was gone already."""
-
-
-class ModeDriver(Protocol):
-    """What the keeper of modes needs of the driver; as for `MigDriver`."""
 
     def processes(self, card: Uuid, deadline: Deadline) -> frozenset[int] | None:
         """PIDs of the programs that compute on the card itself; None where that can't be told."""

@@ -7,23 +7,28 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_node.model import Device, Uuid
-from hami_node.vendors.nvidia.mig.details import DriverCard, mig_of
-from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance, MigCard, profile_named
+from hami_node.vendors.nvidia.choices import ListedGeometries, ListedProfiles
 from hami_node.vendors.nvidia.mig.layout import (
-    AllowedProfiles,
-    KnownGeometries,
+    CardProfile,
+    DriverCard,
+    FoundInstance,
+    MigCard,
     MigLayout,
     MigPlacement,
     MigProfile,
     MigTemplate,
+    closed,
+    cores_of,
     geometries_of,
+    mig_of,
+    profile_named,
 )
 from hami_node.vendors.nvidia.mode import Mode
 
 NO_MIG: Final = "operatingmode is mig and the card has no MIG: use hami-core on this node"
 MODE_OFF: Final = (
-    "operatingmode is mig and the card's MIG mode is off: it is switched on once nobody uses the "
-    "card (by hand: nvidia-smi -i UUID -mig 1)"
+    "operatingmode is mig and the card's MIG mode is off: switch it on once nobody uses the card "
+    "(nvidia-smi -i UUID -mig 1)"
 )
 MODE_ON: Final = (
     "the card is in MIG mode and this node's operatingmode is not mig: set operatingmode mig, or "
@@ -44,8 +49,8 @@ class MigRules:
         is_csv: the register has one of the forms that only these releases read.
     """
 
-    allowed: tuple[AllowedProfiles, ...] = ()
-    geometries: tuple[KnownGeometries, ...] = ()
+    allowed: tuple[ListedProfiles, ...] = ()
+    geometries: tuple[ListedGeometries, ...] = ()
     is_csv: bool = False
 
 
@@ -59,7 +64,7 @@ def offered_divided(card: Device, rules: MigRules) -> Device:
     card = replace(card, mode=Mode.MIG, physical_memory_mib=card.memory_mib)
     detail = card.detail if isinstance(card.detail, DriverCard) else None
     if detail is None or detail.mig is None:
-        return _unhealthy(card, NO_MIG)
+        return closed(card, NO_MIG)
     allowed = allowed_of(card, detail.mig, rules)
     is_template = is_by_template(card, rules)
     templates = geometries_of(card.model, rules.geometries)
@@ -75,7 +80,7 @@ def offered_divided(card: Device, rules: MigRules) -> Device:
     why = _why_closed(detail, detail.mig)
     if not why and not allowed:
         why = NOTHING_ALLOWED
-    return _unhealthy(card, why or _why_full(card, layout, is_template=is_template))
+    return closed(card, why or _why_full(card, layout, is_template=is_template))
 
 
 def _why_closed(detail: DriverCard, mig: MigCard) -> str:
@@ -100,13 +105,6 @@ def _why_full(card: Device, layout: MigLayout, *, is_template: bool) -> str:
         by_hand = removal_text(card.uuid, taken[0]) + ("; and so on" if taken[1:] else "")
         return f"{why}, and this daemon did not make {found}: remove it ({by_hand})"
     return "" if layout.profiles else "all places have instances of containers that have ended"
-
-
-def _unhealthy(card: Device, why: str) -> Device:
-    """The card with this reason, if there is one, unless it has one of its own."""
-    if not card.healthy or not why:
-        return card
-    return replace(card, healthy=False, unhealthy_reason=why)
 
 
 def is_by_template(card: Device, rules: MigRules) -> bool:
@@ -210,7 +208,7 @@ def _published(
         MigProfile(
             name=profile.name,
             memory_mib=profile.memory_mib,
-            cores=_share(profile.multiprocessors, most),
+            cores=cores_of(profile.multiprocessors, most),
             slice_count=profile.slice_count,
             placements=places,
         )
@@ -229,8 +227,3 @@ def _free(
             len(same) < profile.instance_count and not any(map(place.overlaps, blocked))
         ):
             yield place
-
-
-def _share(multiprocessors: int, most: int) -> int:
-    """Percent of the card, rounded up. Source: HAMi 2.10 register.go:209-254."""
-    return -(-100 * multiprocessors // most) if most > 0 else 0

@@ -8,8 +8,13 @@ from typing import Final
 
 from hami_node.model import Device
 from hami_node.vendors.divided import DividedCard, PartKind, PartState, PartView
-from hami_node.vendors.nvidia.mig.details import mig_of
-from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance, MigCard
+from hami_node.vendors.nvidia.mig.layout import (
+    CardProfile,
+    DriverCard,
+    FoundInstance,
+    MigCard,
+    mig_of,
+)
 from hami_node.vendors.nvidia.mode import Mode
 
 OFF: Final = "off"
@@ -42,14 +47,19 @@ def divided_cards(
 def _divided(
     card: Device, mig: MigCard, own: Sequence[PartView], *, is_offered: bool
 ) -> DividedCard:
-    parts: list[PartView] = []
-    for part in own:
-        found = next((each for each in mig.instances if _is_same(part, each)), None)
-        is_told = is_offered and not mig.problem
-        parts.append(_placed(part, found) if is_told else part)
-    for found in mig.instances:
-        if not any(_is_same(part, found) for part in own):
-            parts.append(_of_others(card, found, is_offered=is_offered))
+    if is_offered and not mig.problem:
+        held = [(part, _held(part, mig.instances)) for part in own]
+        parts = [_placed(part, found) for part, found in held]
+        known = {found.gpu_instance_id for _, found in held if found is not None}
+    else:
+        parts = list(own)
+        detail = card.detail
+        known = set(detail.ours | detail.stale) if isinstance(detail, DriverCard) else set()
+    parts += [
+        _of_others(card, found, is_offered=is_offered)
+        for found in mig.instances
+        if found.gpu_instance_id not in known
+    ]
     return DividedCard(
         uuid=card.uuid,
         index=card.index,
@@ -83,11 +93,13 @@ def _kind(profile: CardProfile) -> PartKind:
     )
 
 
-def _is_same(part: PartView, found: FoundInstance) -> bool:
+def _held(part: PartView, instances: Sequence[FoundInstance]) -> FoundInstance | None:
     """Numbers are used again, so that the UUID counts too, where both have one."""
-    if part.numbers[:1] != (found.gpu_instance_id,):
-        return False
-    return not part.uuid or found.device is None or part.uuid == found.device.uuid
+    for found in instances:
+        if part.numbers[:1] == (found.gpu_instance_id,):
+            is_same = not part.uuid or found.device is None or part.uuid == found.device.uuid
+            return found if is_same else None
+    return None
 
 
 def _of_others(card: Device, found: FoundInstance, *, is_offered: bool) -> PartView:

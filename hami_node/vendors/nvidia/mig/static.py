@@ -12,8 +12,7 @@ from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Device, Grant, Uuid, Vendor
-from hami_node.vendors.nvidia.mig.details import mig_of
-from hami_node.vendors.nvidia.mig.found import CardProfile, FoundInstance
+from hami_node.vendors.nvidia.mig.layout import FoundInstance, closed, cores_of, mig_of
 from hami_node.vendors.nvidia.mode import MigStrategy, Mode
 from hami_node.vendors.nvidia.names import RESOURCE_MIG
 
@@ -109,13 +108,6 @@ def with_instances(card: Device, profile: str | None = None) -> Device:
     return closed(offered, _why_closed(card))
 
 
-def closed(card: Device, why: str) -> Device:
-    """The card, unhealthy for this reason unless it has one of its own; as it is for ""."""
-    if not why or not card.healthy:
-        return card
-    return replace(card, healthy=False, unhealthy_reason=why)
-
-
 def _why_closed(card: Device) -> str:
     mig = mig_of(card)
     if not in_mig_mode(card):
@@ -154,13 +146,8 @@ def size_of(card: Device, found: FoundInstance) -> tuple[int, int]:
     most = max((profile.multiprocessors for profile in profiles), default=0)
     for profile in profiles:
         if profile.id == found.profile_id:
-            return profile.memory_mib, _share(profile, most)
+            return profile.memory_mib, cores_of(profile.multiprocessors, most)
     return 0, 0
-
-
-def _share(profile: CardProfile, most: int) -> int:
-    """Percent of the card, rounded up."""
-    return -(-100 * profile.multiprocessors // most) if most > 0 else 0
 
 
 def by_uuid(cards: Mapping[Uuid, Device]) -> Mapping[str, tuple[Device, FoundInstance]]:

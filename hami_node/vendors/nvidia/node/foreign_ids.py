@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hami_node.model import Device, Uuid
-from hami_node.vendors.nvidia.mig.details import mig_of
+from hami_node.vendors.nvidia.mig.layout import mig_of
 from hami_node.vendors.nvidia.mode import Mode
 
 _HEX_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEYS: Final = (names.NODE_REGISTER, names.NODE_PAIR_SCORES, names.NODE_STANDALONE)
+KEYS: Final = (
+    names.NODE_REGISTER,
+    names.NODE_PAIR_SCORES,
+    names.NODE_STANDALONE,
+    names.NODE_MIG,  # versions before this one wrote it
+)
 """What is compared with the node at every report."""
 UNANSWERED_S: Final = 60.0
 """After this time a handshake that no scheduler answers is reported to people."""
@@ -86,9 +91,9 @@ class NvidiaPublication:
             return {**dict.fromkeys(KEYS), **_outdated_mark(node)}
         scores = self._sources.pair_scores()
         return {
+            **dict.fromkeys(KEYS),
             names.NODE_REGISTER: self._register(cards),
             names.NODE_PAIR_SCORES: encode_pair_scores(scores) if scores else None,
-            names.NODE_STANDALONE: None,
             **_outdated_mark(node),
         }
 

@@ -9,7 +9,6 @@ first; so JSON that was answered is kept, and csv9 until its answers end.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -56,21 +55,6 @@ class _Kept(msgspec.Struct, frozen=True):
     tries: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """A form on the node, and the question asked under it.
-
-    Attributes:
-        since_s: when it was first seen there; None before.
-        asked_s: when our handshake was written under it, settled; None before.
-        last: the handshake text that is no answer to it, or has been dealt with.
-    """
-
-    since_s: float | None = None
-    asked_s: float | None = None
-    last: str = ""
-
-
 class FormChoice:
     """The form under `register-format: auto`. Used by one thread. Times are Unix seconds."""
 
@@ -81,7 +65,12 @@ class FormChoice:
         self._is_2_4 = False
         self._silent_s: float | None = None
         self._trial_s: float | None = None
-        self._standing = _Standing()
+        self._since_s: float | None = None
+        """When the form was first seen on the node; None before."""
+        self._asked_s: float | None = None
+        """When our handshake was written under it, settled; None before."""
+        self._last = ""
+        """The handshake text that is no answer to it, or has been dealt with."""
         self._is_json_likely = False  # an answer came, perhaps still to csv9
 
     @property
@@ -107,7 +96,7 @@ class FormChoice:
         if handshake.kind is not HandshakeKind.REPORTED:
             if self._is_2_4 is not handshake.is_mark_of_2_4:
                 self._is_2_4, self._trial_s = handshake.is_mark_of_2_4, None
-                self._standing = _Standing()
+                self._since_s, self._asked_s, self._last = None, None, ""
             self._take_answer(node.annotations[names.NODE_HANDSHAKE], now)
             return
         self._silent_s = now if self._silent_s is None else min(self._silent_s, now)
@@ -116,11 +105,8 @@ class FormChoice:
 
     def asked(self, node: Node, now: float) -> None:
         """Our handshake is about to be written on the node as it is."""
-        since_s = self._standing.since_s
-        if since_s is None or now - since_s < SETTLE_S:
-            return
-        last = node.annotations.get(names.NODE_HANDSHAKE, "")
-        self._standing = replace(self._standing, asked_s=now, last=last)
+        if self._is_settled(now):
+            self._asked_s, self._last = now, node.annotations.get(names.NODE_HANDSHAKE, "")
 
     def _first(self, node: Node, handshake: Handshake | None) -> _Kept:
         """What the record says; else what a plugin or daemon before us has left on the node."""
@@ -132,8 +118,8 @@ class FormChoice:
             is_answered = standing is RegisterFormat.JSON
             kept = msgspec.structs.replace(kept, form=standing, is_answered=is_answered)
         if standing in (None, kept.form):
-            last = node.annotations.get(names.NODE_HANDSHAKE, "")
-            self._standing = _Standing(since_s=float("-inf"), last=last)  # nothing else was there
+            self._last = node.annotations.get(names.NODE_HANDSHAKE, "")
+            self._since_s = float("-inf")  # nothing else was there
         self._kept = kept
         return kept
 
@@ -145,25 +131,27 @@ class FormChoice:
             self._settle(_Kept(is_marked=is_marked, is_answered=is_marked))
 
     def _see_form(self, node: Node, now: float) -> None:
-        standing = form_of(node.annotations.get(names.NODE_REGISTER))
-        since_s, asked_s = self._standing.since_s, self._standing.asked_s
-        if since_s is None and standing is self.form:
-            since_s = now
-        self._standing = replace(  # the clock may have been set back
-            self._standing,
-            since_s=since_s if since_s is None else min(since_s, now),
-            asked_s=asked_s if asked_s is None else min(asked_s, now),
-        )
+        if self._since_s is None:
+            if form_of(node.annotations.get(names.NODE_REGISTER)) is self.form:
+                self._since_s = now
+            return
+        self._since_s = min(self._since_s, now)  # the clock may have been set back
+        if self._asked_s is not None:
+            self._asked_s = min(self._asked_s, now)
+
+    def _is_settled(self, now: float) -> bool:
+        """True once the form has stood for a while."""
+        return self._since_s is not None and now - self._since_s >= SETTLE_S
 
     def _take_answer(self, text: str, now: float) -> None:
         """A scheduler has written: if the form has stood for a while, it reads that."""
-        kept, standing = self._kept or _Kept(), self._standing
+        kept = self._kept or _Kept()
         if self._trial_s is None:
             self._silent_s = None
-        if text == standing.last or self._is_2_4 or kept.is_marked:
+        if text == self._last or self._is_2_4 or kept.is_marked:
             return
-        self._standing = replace(standing, last=text)
-        if standing.since_s is not None and now - standing.since_s >= SETTLE_S:
+        self._last = text
+        if self._is_settled(now):
             if not kept.is_answered or self._trial_s is not None:
                 log.info("register_form_answered", extra=kv(form=self.form.value))
                 self._settle(_Kept(form=self.form, is_answered=True))
@@ -193,8 +181,7 @@ class FormChoice:
             log.info("register_form_tried", extra=kv(form=self.form.value, silent_s=silent_s))
 
     def _is_trial_over(self, lasted_s: float, now: float) -> bool:
-        asked_s = self._standing.asked_s
-        was_heard = asked_s is not None and now - asked_s >= ANSWER_S
+        was_heard = self._asked_s is not None and now - self._asked_s >= ANSWER_S
         return lasted_s >= LONGEST_TRIAL_S or (lasted_s >= TRIAL_S and was_heard)
 
     @staticmethod
@@ -204,7 +191,7 @@ class FormChoice:
 
     def _change_trial(self, trial_s: float | None, now: float) -> None:
         self._trial_s, self._silent_s = trial_s, now
-        self._standing = _Standing(last=self._standing.last)
+        self._since_s = self._asked_s = None
 
     def _settle(self, kept: _Kept) -> None:
         before = self.form
@@ -212,7 +199,7 @@ class FormChoice:
         self._is_json_likely = False
         self._save(kept)
         if self.form is not before:
-            self._standing = _Standing(last=self._standing.last)
+            self._since_s = self._asked_s = None
 
     def _load(self) -> _Kept | None:
         payload = self._record.load() if self._record is not None else None

@@ -17,10 +17,8 @@ from hami_node.model import Grant
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import CorePolicy, LimiterMode, MemoryLimitBy
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
-from hami_node.vendors.nvidia.node.driver_limit import core_warning
-from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
-from hami_node.vendors.nvidia.node.handover.card_names import Named
+from hami_node.vendors.nvidia.node.driver_limit import DriverLimits, core_warning
+from hami_node.vendors.nvidia.node.handover.choice import Named
 from hami_node.vendors.nvidia.node.handover.handed import Handed, Instance, handed_of, in_order
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.limiter.hook_folder import (
@@ -30,6 +28,7 @@ from hami_node.vendors.nvidia.node.limiter.hook_folder import (
     cache_name,
 )
 from hami_node.vendors.nvidia.node.limiter.limiter_files import PRELOAD, Limiter
+from hami_node.vendors.nvidia.node.limiter.versions import LIBRARY
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import (
     ContainerResponse,

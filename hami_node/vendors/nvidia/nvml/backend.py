@@ -6,28 +6,31 @@ Every NVML call runs on a thread of this backend; no caller ever waits for the d
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from hami_node.clock import Deadline
 from hami_node.config.settings import Settings
 from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.model import Device, PairScores, Uuid
 from hami_node.ports import Clock, HostUse, PartError, Record
-from hami_node.vendors.nvidia.driver.boot import BOOT_ID
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
-from hami_node.vendors.nvidia.driver.location import driver_root_of
-from hami_node.vendors.nvidia.driver.validations import Validations
-from hami_node.vendors.nvidia.mig.found import MigCard
+from hami_node.vendors.nvidia.driver import BOOT_ID, DriverLibrary, Validations, driver_root_of
+from hami_node.vendors.nvidia.mig.layout import MigCard
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
-from hami_node.vendors.nvidia.nvml.cards import HostSources, Reading, Roster, enlist, read_card
-from hami_node.vendors.nvidia.nvml.health import XidWatch
+from hami_node.vendors.nvidia.nvml.cards import (
+    HostSources,
+    MigModes,
+    Reading,
+    Roster,
+    enlist,
+    read_card,
+)
+from hami_node.vendors.nvidia.nvml.health import InstanceErrors, XidWatch
 from hami_node.vendors.nvidia.nvml.links import LinkedCard, LinkReader
-from hami_node.vendors.nvidia.nvml.mig.instance_errors import InstanceErrors
-from hami_node.vendors.nvidia.nvml.mig.mode import MigModes
 from hami_node.vendors.nvidia.nvml.session import NvmlSession
 from hami_node.vendors.nvidia.nvml.use import UseReader, sees_all_processes
 from hami_node.vendors.nvidia.nvml.worker import PassWorker
@@ -69,6 +72,9 @@ class NvmlSettings:
     event_wait_s: float = 1.0
     boot_id: Path = BOOT_ID
     sees_all_processes: bool = True
+
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,22 +222,23 @@ class NvmlBackend:
     @property
     def mig(self) -> NvmlMigDriver:
         """MIG of these cards; nothing of it is loaded before."""
-        from hami_node.vendors.nvidia.nvml.mig.driver import NvmlMigDriver, Session
+        from hami_node.vendors.nvidia.nvml.mig.driver import NvmlMigDriver
 
-        session = Session(
-            do=self._worker.do,
-            index_of=self._index_of,
-            open=self._open,
-            stop_listening=self._stop_listening,
-        )
-        return NvmlMigDriver(session, self._reader)
+        return NvmlMigDriver(self)
 
-    def _index_of(self, uuid: Uuid) -> int:
+    def do(self, uuid: Uuid, work: Callable[[NvmlCalls, int], R], deadline: Deadline) -> R:
+        """Do work about a card, by its index, in an open session; see `PassWorker.do`."""
         found = self._worker.last()
-        for device in found.devices if found else ():
-            if device.uuid == uuid:
-                return device.index
-        raise DeviceLost("the driver has not listed this card")
+        cards = found.devices if found else ()
+        index = next((card.index for card in cards if card.uuid == uuid), None)
+        if index is None:
+            raise DeviceLost("the driver has not listed this card")
+
+        def begin(calls: NvmlCalls) -> R:
+            self._open(calls)
+            return work(calls, index)
+
+        return self._worker.do(index, begin, deadline)
 
     @property
     def driver_version(self) -> str:
@@ -293,9 +300,9 @@ class NvmlBackend:
         """True when a new session is due and closing this one would disturb no pending call."""
         if not self._session.may_reopen or self._worker.hung():
             return False
-        return self._stop_listening()
+        return self.stop_listening()
 
-    def _stop_listening(self) -> bool:
+    def stop_listening(self) -> bool:
         """Until the next pass; True once no NVML call of the listening thread is pending."""
         self._armed = {}
         return self._watch.disarm()
@@ -312,12 +319,13 @@ class NvmlBackend:
     def _read_mig(
         self, calls: NvmlCalls, handle: object, index: int, uuid: Uuid, modes: MigModes
     ) -> MigCard:
-        from hami_node.vendors.nvidia.nvml.mig.asked import AskedCard
+        from hami_node.vendors.nvidia.nvml.mig.reader import AskedCard
 
         card = AskedCard(calls=calls, index=index, handle=handle)
-        return self._reader().scan(card, uuid, modes)
+        return self.mig_reader().scan(card, uuid, modes)
 
-    def _reader(self) -> MigReader:
+    def mig_reader(self) -> MigReader:
+        """What is known of cards in MIG mode."""
         if self._mig_reader is None:
             from hami_node.vendors.nvidia.nvml.mig.reader import MigReader
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 from hami_node.errors import BackendError, DeviceLost, DriverChanged, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.ports import Clock
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
-from hami_node.vendors.nvidia.driver.rooted import LIBRARY
+from hami_node.vendors.nvidia.driver import LIBRARY, DriverLibrary
 
 log = logging.getLogger(__name__)
 

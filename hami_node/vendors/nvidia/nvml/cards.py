@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hami_node.errors import BackendError, DeviceLost, DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.details import DriverCard
-from hami_node.vendors.nvidia.mig.found import MigCard
+from hami_node.vendors.nvidia.mig.layout import DriverCard, MigCard
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.nvml.calls import (
     INVALID_ARGUMENT,
@@ -23,7 +22,6 @@ from hami_node.vendors.nvidia.nvml.calls import (
     NvmlCalls,
     of_one_card,
 )
-from hami_node.vendors.nvidia.nvml.mig.mode import MigModes, read_modes
 
 UNKNOWN_MODEL: Final = "NVIDIA GPU"
 """Model of a card that failed after its UUID and before its name was ever read."""
@@ -51,6 +49,13 @@ _RECOVERY_ACTIONS: Final = {
     6: "reset its bus",
     7: "power-cycle the node",
 }
+
+
+class MigModes(NamedTuple):
+    """True: enabled."""
+
+    is_enabled: bool
+    is_pending: bool
 
 
 ReadMig = Callable[[NvmlCalls, Any, int, Uuid, MigModes], MigCard]
@@ -367,3 +372,13 @@ def _owner(reading: Reading, missing: Sequence[Device]) -> Device | None:
     if reading.pci_bus:
         return next((card for card in missing if card.pci_bus == reading.pci_bus), None)
     return next((card for card in missing if card.index == reading.index), None)
+
+
+def read_modes(calls: NvmlCalls, handle: object, card: int) -> MigModes | None:
+    """None for a card without MIG. Check: nvidia-smi --query-gpu=mig.mode.current,mig.mode.pending.
+
+    Raises:
+        DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.
+    """
+    modes = calls.ask("nvmlDeviceGetMigMode", handle, card=card, absent=NOT_OFFERED)
+    return MigModes(modes[0] == 1, modes[1] == 1) if modes else None

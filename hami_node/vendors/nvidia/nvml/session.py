@@ -7,7 +7,7 @@ import logging
 from hami_node.errors import BackendError, DriverChanged, DriverUnavailable
 from hami_node.logs import kv
 from hami_node.ports import Clock
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.driver import DriverLibrary
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 
 log = logging.getLogger(__name__)

@@ -111,8 +111,7 @@ def _parts_of(calls: NvmlCalls, reading: Reading) -> tuple[PartUse, ...]:
     Raises:
         DeviceLost, DriverUnavailable: see `NvmlCalls.ask`.
     """
-    from hami_node.vendors.nvidia.nvml.mig.asked import AskedCard
-    from hami_node.vendors.nvidia.nvml.mig.devices import Devices
+    from hami_node.vendors.nvidia.nvml.mig.reader import AskedCard, Devices
 
     card = AskedCard(calls=calls, index=reading.index, handle=reading.handle)
     uses = []

@@ -22,7 +22,7 @@ from hami_node.errors import RecordError
 from hami_node.logs import kv
 from hami_node.model import Uuid
 from hami_node.ports import Clock, Record
-from hami_node.vendors.nvidia.driver.boot import BOOT_ID, read_boot_id
+from hami_node.vendors.nvidia.driver import BOOT_ID, read_boot_id
 from hami_node.wire import names
 
 log = logging.getLogger(__name__)

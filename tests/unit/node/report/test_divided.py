@@ -57,7 +57,6 @@ def test_instances_by_state_and_owner(tmp_path: Path) -> None:
     counts = {labels["state"]: value for labels, value in found["hami_node_card_parts"]}
     none: dict[str, float] = dict.fromkeys(map(str, PartState), 0)
     assert counts == {**none, "live": 1, "foreign": 1}
-    assert found["hami_node_parts_hands_off"] == [({"node": "n1"}, 0)]
 
 
 def test_mode_now_and_after_the_next_reset(tmp_path: Path) -> None:
@@ -66,12 +65,11 @@ def test_mode_now_and_after_the_next_reset(tmp_path: Path) -> None:
     assert found == {"hami_node_card_mode_info": [(labels, 1)]}
 
 
-def test_hands_off_and_failed_calls(tmp_path: Path) -> None:
+def test_failed_calls(tmp_path: Path) -> None:
     shown = Shown(tmp_path)
     failures = {("nvmlDeviceCreateGpuInstanceWithPlacement", "no room"): 4}
-    shown.parts.on_record = PartsState(hands_off="MIG Manager", failures=failures)
-    found = shown.series("hands_off", "failures")
-    assert found["hami_node_parts_hands_off"] == [({"node": "n1"}, 1)]
+    shown.parts.on_record = PartsState(failures=failures)
+    found = shown.series("failures")
     function = "nvmlDeviceCreateGpuInstanceWithPlacement"
     labels = {"node": "n1", "function": function, "reason": "no room"}
     assert found["hami_node_part_call_failures_total"] == [(labels, 4)]
@@ -126,4 +124,3 @@ def test_page_has_cards_with_their_instances(tmp_path: Path) -> None:
     (card,) = found["cards"]
     assert card["mode"] == "mig"
     assert [part["state"] for part in card["parts"]] == ["live", "foreign"]
-    assert found["hands_off"] == ""

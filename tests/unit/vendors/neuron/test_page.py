@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES
+from hami_node.vendors.neuron.node.devices import NEURON_TYPES
 from hami_node.vendors.neuron.placement import (
     TRAINIUM_CORES,
     TRAINIUM_COUNTS,

@@ -6,17 +6,16 @@ table is in docs/driver.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Final
 
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import DeviceListStrategy, VisibleDevicesForm
-from hami_node.vendors.nvidia.node.handover.engines import (
-    CdiSupport,
-    cdi_support,
-    ignores_cdi_names,
-)
 from hami_node.vendors.nvidia.settings import NvidiaSettings
+from hami_node.vendors.on_node.answer import ContainerResponse, DeviceNode, Mount
 from hami_node.wire.names import HAND_OVER_REFUSED
 
 OWN_KIND: Final = "hami-node.io/gpu"
@@ -27,6 +26,51 @@ CDI_STRATEGIES: Final = (DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.
 _BARE, _RUNTIME = VisibleDevicesForm.BARE, VisibleDevicesForm.RUNTIME
 
 
+# -- which kubelets and container engines take CDI names, by their versions ------------------------
+# Source: the feature gate DevicePluginCDIDevices (on from Kubernetes 1.29), containerd's option
+# enable_cdi (from 1.7, on from 2.0), CRI-O (on in all versions that go with Kubernetes 1.28).
+_VERSION: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
+_FIRST_KUBELET: Final = (1, 29)
+_CDI_POSSIBLE, _CDI_ON = (1, 7), (2, 0)
+_FIRST_CRI_O: Final = (1, 28)
+
+
+class CdiSupport(Enum):
+    """What a container engine does with CDI names."""
+
+    ON = auto()
+    MAYBE = auto()
+    """It depends on its configuration, which can't be seen; or the engine is unknown."""
+    NONE = auto()
+
+
+def ignores_cdi_names(kubelet: str) -> bool:
+    """True for a kubelet that silently drops the CDI names of a device plugin's answer."""
+    found = _version(kubelet)
+    return found is not None and found < _FIRST_KUBELET
+
+
+def cdi_support(engine: str) -> CdiSupport:
+    """What the node's engine does, as `containerd://2.0.1` names it."""
+    name, _, text = engine.partition("://")
+    version = _version(text)
+    if version is None:
+        return CdiSupport.MAYBE
+    if name == "containerd":
+        if version >= _CDI_ON:
+            return CdiSupport.ON
+        return CdiSupport.MAYBE if version >= _CDI_POSSIBLE else CdiSupport.NONE
+    if name == "cri-o":
+        return CdiSupport.ON if version >= _FIRST_CRI_O else CdiSupport.MAYBE
+    return CdiSupport.MAYBE
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = _VERSION.match(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+# -- the choice ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
     """What this daemon sees of its node.
@@ -233,3 +277,100 @@ def _form_seen(signs: Signs) -> tuple[VisibleDevicesForm, str]:
     if signs.visible_devices:
         return _BARE, "the runtime has left this daemon's environment as it was"
     return _BARE, "NVIDIA_VISIBLE_DEVICES is not set in this daemon"
+
+
+# -- the part of a response that names the cards, for each way of handing them over ----------------
+RUNTIME_KIND: Final = "runtime.nvidia.com/gpu"
+"""NVIDIA's runtime makes the spec of this kind itself, in memory."""
+MOUNTS_INSIDE: Final = "/var/run/nvidia-container-devices"
+"""NVIDIA's runtime takes the names of files mounted here as devices."""
+_NOTHING_MOUNTED: Final = "/dev/null"
+_ENABLED: Final = "enabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What is handed over besides the cards.
+
+    Attributes:
+        switches: variables that ask NVIDIA's runtime for further devices.
+        annotation_prefix: how the keys of CDI annotations begin.
+    """
+
+    switches: tuple[str, ...] = ()
+    annotation_prefix: str = "cdi.k8s.io/"
+
+
+def extras_of(settings: NvidiaSettings) -> Extras:
+    """The extras that the settings ask for."""
+    wanted = {
+        names.ENV_GDS: settings.gds_enabled,
+        names.ENV_MOFED: settings.mofed_enabled,
+        names.ENV_GDRCOPY: settings.gdrcopy_enabled,
+    }
+    return Extras(
+        switches=tuple(name for name, is_on in wanted.items() if is_on),
+        annotation_prefix=settings.cdi_annotation_prefix,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The cards as one response names them."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+
+
+def cdi_name(card: str) -> str:
+    """The name of a card, or of a MIG instance, in our own specs."""
+    return f"{OWN_KIND}={card.replace('/', '_')}"
+
+
+def cdi_names(answers: Iterable[ContainerResponse]) -> frozenset[str]:
+    """Our CDI names in answers, by either strategy."""
+    return frozenset(
+        name
+        for answer in answers
+        for text in (*answer.cdi_devices, *(value for _, value in answer.annotations))
+        for name in text.split(",")
+        if name.startswith(f"{OWN_KIND}=")
+    )
+
+
+def name_cards(uuids: Sequence[str], way: HandOver, extras: Extras) -> Named:
+    """Name each card once. The variable is always set, for an image's own may say `all`."""
+    cards = list(dict.fromkeys(uuids))
+    if way.uses_cdi:
+        return _by_cdi_card_names(cards, way, extras)
+    envs = {names.ENV_VISIBLE_DEVICES: MOUNTS_INSIDE}
+    if DeviceListStrategy.ENVVAR in way.strategies:
+        is_bare = way.form is VisibleDevicesForm.BARE
+        shown = cards if is_bare else [f"{RUNTIME_KIND}={card}" for card in cards]
+        envs[names.ENV_VISIBLE_DEVICES] = ",".join(shown)
+    envs |= dict.fromkeys(extras.switches, _ENABLED)
+    mounts: tuple[Mount, ...] = ()
+    if DeviceListStrategy.VOLUME_MOUNTS in way.strategies:
+        mounts = tuple(_mount(card, way.form) for card in cards)
+    return Named(envs=envs, mounts=mounts)
+
+
+def _by_cdi_card_names(cards: list[str], way: HandOver, extras: Extras) -> Named:
+    qualified = tuple(map(cdi_name, cards))
+    envs = {names.ENV_VISIBLE_DEVICES: names.HIDES_ALL_CARDS}
+    annotations: tuple[tuple[str, str], ...] = ()
+    if DeviceListStrategy.CDI_ANNOTATIONS in way.strategies and cards:
+        key = f"{extras.annotation_prefix}hami-node_{cards[0].replace('/', '_')}"
+        annotations = ((key, ",".join(qualified)),)
+    is_asked = DeviceListStrategy.CDI_CRI in way.strategies
+    return Named(envs=envs, annotations=annotations, cdi_devices=qualified if is_asked else ())
+
+
+def _mount(card: str, form: VisibleDevicesForm) -> Mount:
+    folder = MOUNTS_INSIDE
+    if form is VisibleDevicesForm.RUNTIME:
+        folder = f"{MOUNTS_INSIDE}/cdi/{RUNTIME_KIND}"
+    return Mount(container_path=f"{folder}/{card}", host_path=_NOTHING_MOUNTED, is_read_only=False)

@@ -6,6 +6,7 @@ root, not this container's.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from hami_node.vendors.nvidia.choices import MemoryLimitBy
-from hami_node.vendors.nvidia.driver.location import HOST, HOST_MOUNT, DriverRoot
-from hami_node.vendors.nvidia.driver.rooted import FOLDERS, resolve_in
-from hami_node.vendors.nvidia.node.elf import MACHINES
-from hami_node.vendors.nvidia.node.handover.cdi_spec import DriverOnHost, HostFile, HostNode
-from hami_node.vendors.nvidia.node.handover.limit_hook import LimitHook
+from hami_node.vendors.nvidia.driver import FOLDERS, HOST, HOST_MOUNT, DriverRoot, resolve_in
+from hami_node.vendors.nvidia.node.handover.cdi_spec import (
+    LIMIT_TASK,
+    DriverOnHost,
+    HostFile,
+    HostNode,
+)
+from hami_node.vendors.nvidia.node.limiter.versions import MACHINES
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 
 CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -218,3 +222,50 @@ def _further(settings: NvidiaSettings) -> tuple[str, ...]:
         *(_MOFED_NODES if settings.mofed_enabled else ()),
         *(_GDRCOPY_NODES if settings.gdrcopy_enabled else ()),
     )
+
+
+# -- whether NVIDIA's CDI hook can set the driver's memory limit, by what is in its program --------
+_WORD: Final = LIMIT_TASK.encode()
+
+_FileState = tuple[int, int, int, int]
+
+
+class LimitHook:
+    """Looks into the hook's program, and again when it is another one."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, _FileState] | None = None
+        self._knows = False
+
+    def can_limit(self, hook: str, root: DriverRoot) -> bool | None:
+        """True if it has the task, which came with 1.20.1; None if it can't be seen from here.
+
+        A hook that does not know the task keeps every container that names it from being made.
+        """
+        for path in _seen_at(hook, root):
+            try:
+                return self._look(path)
+            except (OSError, ValueError):  # not there, or empty
+                continue
+        return None
+
+    def _look(self, path: Path) -> bool:
+        status = path.stat()
+        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._seen != (str(path), state):
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program,
+            ):
+                self._knows = program.find(_WORD) >= 0
+            self._seen = str(path), state
+        return self._knows
+
+
+def _seen_at(hook: str, root: DriverRoot) -> Iterator[Path]:
+    """Where the host's file may be seen in this container."""
+    for host, inside in ((HOST, HOST), (HOST, HOST_MOUNT), (root.host, root.inside)):
+        try:
+            yield resolve_in(inside, str(Path(hook).relative_to(host)))
+        except (ValueError, OSError):
+            continue  # it is not below that folder, or not there

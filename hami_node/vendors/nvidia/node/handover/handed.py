@@ -11,8 +11,7 @@ from hami_node.model import Grant, Uuid
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.on_node.answer import MadePart, Slice
 
-_UUID: Final = re.compile(r"MIG-[A-Za-z0-9-]{1,80}(?:/\d{1,4}/\d{1,4})?", re.ASCII)
-"""The second form, with card and numbers, is that of drivers before 470."""
+_UUID: Final = re.compile(r"MIG-[A-Za-z0-9-]{1,80}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +22,6 @@ class Instance:
     card: Uuid
     gpu_instance_id: int
     compute_instance_id: int
-
-    @property
-    def name(self) -> str:
-        """Its UUID as a name in CDI and of a file."""
-        return self.uuid.replace("/", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

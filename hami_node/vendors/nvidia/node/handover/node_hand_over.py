@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,22 +16,15 @@ from hami_node.logs import kv
 from hami_node.model import Device
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import BackendKind, VisibleDevicesForm
-from hami_node.vendors.nvidia.driver.location import (
+from hami_node.vendors.nvidia.driver import (
     HOST_MOUNT,
     OPERATORS_MOUNT,
     DriverRoot,
+    Validations,
     driver_root_of,
 )
-from hami_node.vendors.nvidia.driver.validations import Validations
-from hami_node.vendors.nvidia.mig.details import mig_of, minors_of
+from hami_node.vendors.nvidia.mig.layout import mig_of, minors_of
 from hami_node.vendors.nvidia.node.driver_limit import Toolkit, toolkit_of
-from hami_node.vendors.nvidia.node.handover.card_names import (
-    Named,
-    cdi_name,
-    cdi_names,
-    extras_of,
-    name_cards,
-)
 from hami_node.vendors.nvidia.node.handover.cdi_spec import (
     CdiDevice,
     CdiSpec,
@@ -41,8 +35,13 @@ from hami_node.vendors.nvidia.node.handover.cdi_spec import (
 from hami_node.vendors.nvidia.node.handover.choice import (
     OWN_KIND,
     HandOver,
+    Named,
     Signs,
+    cdi_name,
+    cdi_names,
     choose,
+    extras_of,
+    name_cards,
     wants_own_specs,
 )
 from hami_node.vendors.nvidia.node.handover.driver_files import (
@@ -53,7 +52,6 @@ from hami_node.vendors.nvidia.node.handover.driver_files import (
     nodes,
 )
 from hami_node.vendors.nvidia.node.handover.handed import Handed, handed_of
-from hami_node.vendors.nvidia.node.handover.signs import has_injected_driver, own_visible_devices
 from hami_node.vendors.nvidia.node.handover.spec_file import SpecFile
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import (
@@ -64,12 +62,26 @@ from hami_node.vendors.on_node.answer import (
 )
 
 if TYPE_CHECKING:
-    from hami_node.vendors.nvidia.node.handover.mig.caps import CapNodes
-    from hami_node.vendors.nvidia.node.handover.mig.instances import Instances, Place
+    from hami_node.vendors.nvidia.node.handover.instances import CapNodes, Instances
 
 log = logging.getLogger(__name__)
 
 RECREATE: Final = "delete and recreate the pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What one call sees: the settings, and the driver's root, None for simulated cards."""
+
+    settings: NvidiaSettings
+    root: DriverRoot | None
+
+    def nodes_of(self, cards: Iterable[Device]) -> Mapping[str, HostNode | None]:
+        """The device nodes of cards that have one; None for simulated cards."""
+        if self.root is None:
+            return {card.uuid: None for card in cards}
+        found = minors_of(cards).items()
+        return {uuid: node(self.root, f"nvidia{minor}") for uuid, minor in found}
 
 
 class NodeHandOver:
@@ -108,8 +120,7 @@ class NodeHandOver:
     @cached_property
     def _instances(self) -> Instances:
         """Loaded late: a node without MIG never needs it."""
-        from hami_node.vendors.nvidia.node.handover.mig.caps import CapNodes
-        from hami_node.vendors.nvidia.node.handover.mig.instances import Instances
+        from hami_node.vendors.nvidia.node.handover.instances import CapNodes, Instances
 
         return Instances(self._settings().cdi_spec_dir, self._caps or CapNodes())
 
@@ -123,19 +134,20 @@ class NodeHandOver:
         with self._lock:
             self._situation = situation
             self._given -= cdi_names(situation.answers or ())
-            settings, unwritten = self._settings(), ""
-            found = self._driver(settings) if self._wants_specs(settings) else None
+            seen, unwritten = self._look(), ""
+            signs = self._signs(seen)
+            found = self._driver(seen) if wants_own_specs(seen.settings, signs) else None
             try:
-                self._keep_specs(settings, situation, found)
-                self._keep_instances(settings, situation, found)
+                self._keep_specs(seen, situation, found)
+                self._keep_instances(seen, situation, found)
             except OSError as e:
                 unwritten = self._unwritten(e)
                 log.warning("cdi_specs_not_kept", extra=kv(reason=unwritten))
             if situation.node is not None:
-                way = self._way(settings, found)
+                way = self._way(seen, signs, found)
                 is_lost = bool(unwritten) and way.uses_cdi
                 self._show(HandOver(problem=unwritten) if is_lost else way)
-                self._chosen_by = settings
+                self._chosen_by = seen.settings
 
     def close(self) -> None:
         """The daemon ends: specs stay while containers, which may be restarted, name them."""
@@ -154,18 +166,18 @@ class NodeHandOver:
 
     def toolkit(self) -> Toolkit:
         """What becomes of the number for the driver's own memory limit."""
-        settings = self._settings()
         with self._lock:
-            if not self._chosen(settings).uses_cdi:
+            seen = self._look()
+            if not self._chosen(seen).uses_cdi:
                 injected = self._own.has_injected_driver
                 return toolkit_of(self._own.visible_devices, has_injected_driver=injected)
-            if _is_simulated(settings):
+            if seen.root is None:
                 return Toolkit.UNKNOWN
-            found, root = self._driver(settings), self._root(settings)
+            found = self._driver(seen)
             if isinstance(found, str) or not found.limits_memory:
                 return Toolkit.NO_HOOK
-            is_seen = self._files.can_limit(found.hook, root)
-        return Toolkit.APPLIES if is_seen else Toolkit.UNKNOWN
+            can_limit = self._files.can_limit(found.hook, seen.root)
+        return Toolkit.APPLIES if can_limit else Toolkit.UNKNOWN
 
     # -- a container -------------------------------------------------------------------------------
     def name(self, granted: Slice) -> Named:
@@ -174,29 +186,29 @@ class NodeHandOver:
         Raises:
             AllocationError: no way works here, or an instance can't be reached.
         """
-        handed, settings = handed_of(granted), self._settings()
+        handed, cards = handed_of(granted), tuple(granted.cards.values())
         with self._lock:
-            way = self._chosen(settings)
+            seen = self._look()
+            way = self._chosen(seen)
             if way.problem:
                 raise NodeUnfit(f"the cards can't be handed over on this node: {way.problem}")
             if way.uses_cdi:
-                self._ensure_specs(settings, granted, handed)
+                self._ensure_specs(seen, cards, handed)
                 self._given.update(map(cdi_name, handed.uuids))
             elif way.form is VisibleDevicesForm.RUNTIME and handed.instances:
-                place = self._place(settings, granted.cards.values())
+                place = self._instances.place(seen.root, cards)
                 self._instances.for_runtime(handed.instances, place)
-            named = name_cards(handed.uuids, way, extras_of(settings))
-            if settings.pass_device_specs and not _is_simulated(settings):
-                named = replace(named, devices=self._device_nodes(settings, granted, handed))
+            named = name_cards(handed.uuids, way, extras_of(seen.settings))
+            if seen.settings.pass_device_specs and seen.root is not None:
+                named = replace(named, devices=self._device_nodes(seen, seen.root, cards, handed))
         _refuse_own_variable(granted, named)
         return named
 
     def _device_nodes(
-        self, settings: NvidiaSettings, granted: Slice, handed: Handed
+        self, seen: _Seen, root: DriverRoot, cards: Sequence[Device], handed: Handed
     ) -> tuple[DeviceNode, ...]:
         """Nodes for kubelet. Raises AllocationError: the driver does not report one of them."""
-        cards = granted.cards.values()
-        root, of_cards = self._root(settings), self._nodes_of(settings, cards)
+        of_cards = seen.nodes_of(cards)
         found = [*nodes(root, *CONTROL_NODES)]
         for uuid in handed.cards:
             card = of_cards.get(uuid)
@@ -204,31 +216,41 @@ class NodeHandOver:
                 raise AllocationError(no_minor(uuid))
             found.append(card)
         if handed.instances:
-            found += self._instances.for_kubelet(handed.instances, self._place(settings, cards))
+            place = self._instances.place(root, cards)
+            found += self._instances.for_kubelet(handed.instances, place)
         by_path = {n.path: n.host_path for n in found}  # instances may be of one card
         return tuple(DeviceNode(container_path=p, host_path=host) for p, host in by_path.items())
 
     # -- the choice --------------------------------------------------------------------------------
-    def _chosen(self, settings: NvidiaSettings) -> HandOver:
+    def _look(self) -> _Seen:
+        settings = self._settings()
+        is_simulated = settings.backend is BackendKind.SIMULATED
+        root = None if is_simulated else driver_root_of(settings, self._validations)
+        return _Seen(settings=settings, root=root)
+
+    def _chosen(self, seen: _Seen) -> HandOver:
         """The last look's choice, while it works: looking takes milliseconds that kubelet waits."""
         last = self._logged
-        if last is None or last.problem or self._chosen_by != settings:
-            return self._way(settings)
+        if last is None or last.problem or self._chosen_by != seen.settings:
+            return self._way(seen, self._signs(seen), None)
         return last
 
-    def _way(self, settings: NvidiaSettings, found: DriverOnHost | str | None = None) -> HandOver:
-        """Choose by what is there now; `found` is the driver where it has been looked for."""
-        seen = self._situation.node
-        signs = replace(
+    def _signs(self, seen: _Seen) -> Signs:
+        """What is there now, beside our own specs."""
+        known = self._situation.node
+        return replace(
             self._own,
-            has_root=self._root(settings).inside.is_dir(),
-            is_simulated=_is_simulated(settings),
-            kubelet=seen.kubelet_version if seen is not None else "",
-            engine=seen.engine_version if seen is not None else "",
+            has_root=seen.root is not None and seen.root.inside.is_dir(),
+            is_simulated=seen.root is None,
+            kubelet=known.kubelet_version if known is not None else "",
+            engine=known.engine_version if known is not None else "",
         )
-        if wants_own_specs(settings, signs):
-            signs = replace(signs, spec_problem=self._spec_problem(settings, found))
-        return choose(settings, signs)
+
+    def _way(self, seen: _Seen, signs: Signs, found: DriverOnHost | str | None) -> HandOver:
+        """Choose by what is there now; `found` is the driver where it has been looked for."""
+        if wants_own_specs(seen.settings, signs):
+            signs = replace(signs, spec_problem=self._spec_problem(seen, found))
+        return choose(seen.settings, signs)
 
     def _show(self, way: HandOver) -> None:
         if way == self._logged:
@@ -255,50 +277,38 @@ class NodeHandOver:
             log.info("hand_over", extra=fields)
 
     # -- specs -------------------------------------------------------------------------------------
-    def _root(self, settings: NvidiaSettings) -> DriverRoot:
-        return driver_root_of(settings, self._validations)
-
-    def _place(self, settings: NvidiaSettings, cards: Iterable[Device]) -> Place:
-        root = None if _is_simulated(settings) else self._root(settings)
-        return self._instances.place(root, cards)
-
-    def _spec_problem(self, settings: NvidiaSettings, found: DriverOnHost | str | None) -> str:
-        found = self._found = self._driver(settings) if found is None else found
+    def _spec_problem(self, seen: _Seen, found: DriverOnHost | str | None) -> str:
+        found = self._found = self._driver(seen) if found is None else found
         if isinstance(found, str):
             return found
         problem = self._spec_file.write_problem()
         return (
-            f"{settings.cdi_spec_dir} is for our CDI specs, but {problem}: mount that folder of "
-            "the host into this daemon's container, writable, or set --cdi-spec-dir"
+            f"{seen.settings.cdi_spec_dir} is for our CDI specs, but {problem}: mount that folder "
+            "of the host into this daemon's container, writable, or set --cdi-spec-dir"
             if problem
             else ""
         )
 
-    def _driver(self, settings: NvidiaSettings) -> DriverOnHost | str:
-        if _is_simulated(settings):
+    def _driver(self, seen: _Seen) -> DriverOnHost | str:
+        if seen.root is None:
             return DriverOnHost()
-        if settings.driver_root is None and self._validations.awaits_driver:
+        if seen.settings.driver_root is None and self._validations.awaits_driver:
             # the host's own folder, taken instead, might have the remains of another driver
             return (
                 f"the GPU Operator's driver is not ready ({self._validations.driver_mark} is "
                 "missing): wait for it, or without the GPU Operator name the driver's folder by "
                 "--driver-root"
             )
-        return self._files.find(self._root(settings), settings)
-
-    def _wants_specs(self, settings: NvidiaSettings) -> bool:
-        has_root = self._root(settings).inside.is_dir()
-        signs = replace(self._own, has_root=has_root, is_simulated=_is_simulated(settings))
-        return wants_own_specs(settings, signs)
+        return self._files.find(seen.root, seen.settings)
 
     def _keep_specs(
-        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str | None
+        self, seen: _Seen, situation: NodeSituation, found: DriverOnHost | str | None
     ) -> None:
         """Specs for the cards of now, and of those that containers hold. Raises OSError."""
         kept = self._kept(situation)
         if isinstance(found, DriverOnHost):
-            self._warn_of_hook(found, settings)
-            spec = make_spec(self._nodes_of(settings, situation.cards), found, kept)
+            self._warn_of_hook(found, seen)
+            spec = make_spec(seen.nodes_of(situation.cards), found, kept)
             if spec is not None:
                 self._write(spec)
                 return
@@ -306,7 +316,7 @@ class NodeHandOver:
             log.info("cdi_specs_removed", extra=kv(file=str(self._spec_file.path)))
 
     def _keep_instances(
-        self, settings: NvidiaSettings, situation: NodeSituation, found: DriverOnHost | str | None
+        self, seen: _Seen, situation: NodeSituation, found: DriverOnHost | str | None
     ) -> None:
         """Specs for the MIG instances that containers hold. Raises OSError."""
         answers, cards = situation.answers, situation.cards
@@ -315,7 +325,8 @@ class NodeHandOver:
             return
         held = None if answers is None else cdi_names(answers) | self._given
         driver = found if isinstance(found, DriverOnHost) else None
-        gone = self._instances.keep(cards, held, self._place(settings, cards), driver)
+        place = self._instances.place(seen.root, cards)
+        gone = self._instances.keep(cards, held, place, driver)
         self._given -= set(map(cdi_name, gone))
 
     def _kept(self, situation: NodeSituation) -> list[CdiDevice]:
@@ -328,7 +339,7 @@ class NodeHandOver:
         held = cdi_names(situation.answers) | self._given
         return [device for device in present.devices if f"{OWN_KIND}={device.name}" in held]
 
-    def _ensure_specs(self, settings: NvidiaSettings, granted: Slice, handed: Handed) -> None:
+    def _ensure_specs(self, seen: _Seen, now: Sequence[Device], handed: Handed) -> None:
         """The engine resolves the names when it makes the container, so they have to be right.
 
         The cards are those of now, which the last look at the node may not have seen.
@@ -337,7 +348,7 @@ class NodeHandOver:
             AllocationError: they can't be.
         """
         present, found = self._spec_file.read(), self._found
-        cards = self._nodes_of(settings, granted.cards.values())
+        cards = seen.nodes_of(now)
         unknown = [uuid for uuid in handed.cards if uuid not in cards]
         if isinstance(found, str) or unknown:
             raise AllocationError(found if isinstance(found, str) else no_minor(unknown[0]))
@@ -347,7 +358,7 @@ class NodeHandOver:
             if spec is not None:
                 self._write(spec)
             if handed.instances:
-                place = self._place(settings, granted.cards.values())
+                place = self._instances.place(seen.root, now)
                 self._instances.for_engine(handed.instances, place, found)
         except OSError as e:
             raise AllocationError(f"{self._unwritten(e)}; then {RECREATE}") from e
@@ -364,17 +375,8 @@ class NodeHandOver:
             fields = kv(file=str(self._spec_file.path), cards=len(spec.devices))
             log.info("cdi_specs_written", extra=fields)
 
-    def _nodes_of(
-        self, settings: NvidiaSettings, cards: Iterable[Device]
-    ) -> Mapping[str, HostNode | None]:
-        """The device nodes of cards that have one; None for simulated cards."""
-        if _is_simulated(settings):
-            return {card.uuid: None for card in cards}
-        root = self._root(settings)
-        return {uuid: node(root, f"nvidia{minor}") for uuid, minor in minors_of(cards).items()}
-
-    def _warn_of_hook(self, found: DriverOnHost, settings: NvidiaSettings) -> None:
-        has_hook = bool(found.hook) or _is_simulated(settings)
+    def _warn_of_hook(self, found: DriverOnHost, seen: _Seen) -> None:
+        has_hook = bool(found.hook) or seen.root is None
         if self._has_hook and not has_hook:
             log.warning(
                 "cdi_hook_missing",
@@ -385,10 +387,6 @@ class NodeHandOver:
                 ),
             )
         self._has_hook = has_hook
-
-
-def _is_simulated(settings: NvidiaSettings) -> bool:
-    return settings.backend is BackendKind.SIMULATED
 
 
 def _refuse_own_variable(granted: Slice, named: Named) -> None:
@@ -404,3 +402,40 @@ def _refuse_own_variable(granted: Slice, named: Named) -> None:
             f"container {granted.container.name} sets {name} itself, which decides what cards it "
             "sees: remove it from env"
         )
+
+
+# -- what this process can see of the container runtime that started it ----------------------------
+_DRIVER_FILE: Final = re.compile(rb"/lib(?:nvidia-ml|cuda)\.so\.[0-9.]+\Z")
+
+
+def own_visible_devices(process: Path) -> tuple[str, ...]:
+    """Every entry of the variable in this process's first environment, `process`/environ.
+
+    A runtime may have written one of its own beside the one of the pod, and a dictionary of the
+    environment would show only one of them.
+    """
+    prefix = f"{names.ENV_VISIBLE_DEVICES}=".encode()
+    try:
+        entries = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return ()
+    return tuple(
+        entry.removeprefix(prefix).decode(errors="replace").strip()
+        for entry in entries
+        if entry.startswith(prefix)
+    )
+
+
+def has_injected_driver(process: Path, outside: Collection[Path] = ()) -> bool:
+    """True where the driver's library is mounted as a file of its own, which only a runtime does.
+
+    A folder with it, which the pod mounts, does not count; nor does what is mounted in the folders
+    `outside`, where the pod mounts the node: a node that is a container has such mounts itself.
+    """
+    try:
+        lines = (process / "mountinfo").read_bytes().splitlines()
+    except OSError:
+        return False
+    points = (fields[4] for line in lines if len(fields := line.split(b" ", 5)) > 4)
+    nodes = tuple(str(folder).encode() + b"/" for folder in outside)
+    return any(_DRIVER_FILE.search(point) and not point.startswith(nodes) for point in points)

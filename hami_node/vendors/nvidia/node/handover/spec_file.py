@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from hami_node.vendors.nvidia.node.delivery.whole_file import remove_unfinished, write_whole
-from hami_node.vendors.nvidia.node.handles import open_handle
+from hami_node.vendors.nvidia.node.handles import open_handle, remove_unfinished, write_whole
 from hami_node.vendors.nvidia.node.handover.cdi_spec import CdiSpec, decode_spec, encode_spec
 
 NAME: Final = "hami-node.io-gpu.json"

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from hami_node.errors import AllocationError, NodeUnfit
+from hami_node.errors import AllocationError, NodeUnfit, RegionError
 from hami_node.logs import kv
-from hami_node.vendors.nvidia.node.delivery.installed_names import LIBRARY
 from hami_node.vendors.nvidia.node.handles import (
     close_to_strangers,
     ensure_shared_file,
     make_writable,
     open_folder,
+    open_handle,
     regular_status,
     subfolder,
 )
-from hami_node.vendors.nvidia.node.limiter.cache_fit import remove_misfit
-from hami_node.vendors.nvidia.node.limiter.hook_mount import HINT as MOUNT_HINT
-from hami_node.vendors.nvidia.node.limiter.hook_mount import folder_problem
 from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter, LimiterFiles
-from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion, version_of
+from hami_node.vendors.nvidia.node.limiter.versions import LIBRARY, LimiterVersion, version_of
+from hami_node.vendors.nvidia.regions.region_layouts import HEAD_BYTES, layout_of
 from hami_node.vendors.on_node.answer import Slice
 
 log = logging.getLogger(__name__)
@@ -177,3 +176,115 @@ def _kept(own: int) -> tuple[str, LimiterVersion] | None:
         if version is not None and regular_status(own, name) is not None:
             return name, version
     return None
+
+
+# -- whether the hook folder is the node's: mounted where the hook path says, and writable ---------
+# What the daemon puts there is mounted into containers by the host's paths. A folder of the
+# daemon's own container would have these files for nobody else.
+MOUNT_HINT: Final = (
+    "--hook-path (HOOK_PATH) and the daemon's mount of the node's folder have to agree, see "
+    "daemonset/overlays/read-only-usr-local"
+)
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MountPoint:
+    path: Path
+    root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What this process sees of its mounts.
+
+    Attributes:
+        mountinfo: the kernel's list of them.
+        is_container: this process is the first of a container, whose root is not the node's.
+    """
+
+    mountinfo: Path = Path("/proc/self/mountinfo")
+    is_container: bool = field(default_factory=lambda: os.getpid() == 1)
+
+
+def folder_problem(folder: Path, around: Surroundings | None = None) -> str:
+    """Why containers can't get files from that folder; "" if nothing is known against it."""
+    around = around or Surroundings()
+    mount = _mount_of(folder, around.mountinfo) if around.is_container else None
+    if mount is not None and mount.path == Path("/"):
+        return f"{folder} is in the daemon's own container, not on the node"
+    if mount is not None and not _may_be_same(mount):
+        log.warning(
+            "hook_folder_from_elsewhere",
+            extra=kv(folder=str(folder), mounted_from=mount.root, hint=MOUNT_HINT),
+        )
+    return _writing_problem(folder)
+
+
+def _writing_problem(folder: Path) -> str:
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"{folder} can't be written" if there == folder else f"{folder} can't be made"
+
+
+def _may_be_same(mount: _MountPoint) -> bool:
+    """A bind mount's source ends as its target does; a file system of its own says nothing."""
+    return mount.root == "/" or mount.root.rsplit("/", 1)[-1] == mount.path.name
+
+
+def _mount_of(folder: Path, mountinfo: Path) -> _MountPoint | None:
+    """The mount that the folder is in; None where that can't be read."""
+    try:
+        lines = mountinfo.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    found = None
+    for line in lines:
+        words = line.split(" ")
+        if len(words) < 10 or "-" not in words[6:-1]:
+            continue
+        point = Path(_plain(words[4]))
+        is_longer = found is None or len(point.parts) >= len(found.path.parts)
+        if is_longer and folder.is_relative_to(point):
+            found = _MountPoint(path=point, root=_plain(words[3]))
+    return found
+
+
+def _plain(text: str) -> str:
+    """A path of mountinfo, in which spaces and the like are octal numbers."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+# -- whether a container's cache file may meet a library: one made by another version must not -----
+# Programs then hang, crash, or run without limits; so such a container gets a new, empty file.
+# Those that run keep the old one, which they have open.
+UNKNOWN: Final = ""
+
+
+def remove_misfit(folder: int, name: str, version: LimiterVersion, *, is_its_own: bool) -> None:
+    """Remove the cache file if it may have been made by another library. Raises OSError.
+
+    Args:
+        folder: the container's, open.
+        name: the cache file's.
+        version: of the library that the container gets.
+        is_its_own: it is the library that this container has got from the beginning.
+    """
+    status = regular_status(folder, name)
+    if status is None or status.st_size == 0 or status.st_nlink != 1:
+        return
+    made_by, wanted = _layout(folder, name, status.st_size), version.layout
+    is_known = UNKNOWN not in (made_by, wanted)
+    if made_by == wanted if is_known else is_its_own:
+        return
+    os.unlink(name, dir_fd=folder)
+    log.warning("cache_file_renewed", extra=kv(file=name, made_by=made_by, library=str(version)))
+
+
+def _layout(folder: int, name: str, size: int) -> str:
+    try:
+        with open_handle(name, os.O_RDONLY | os.O_NONBLOCK, folder) as handle:
+            return layout_of(size, os.pread(handle, HEAD_BYTES, 0)).name
+    except (OSError, RegionError):
+        return UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import stat
@@ -14,20 +15,23 @@ from typing import Final
 from hami_node.errors import InstallError
 from hami_node.logs import kv
 from hami_node.text import cut
-from hami_node.vendors.nvidia.node.delivery.digests import digest_of
-from hami_node.vendors.nvidia.node.delivery.installed_names import (
+from hami_node.vendors.nvidia.node.handles import open_handle
+from hami_node.vendors.nvidia.node.limiter.versions import (
     DIGITS,
     LIBRARY,
+    MAX_BYTES,
     MAX_POINTER_BYTES,
     POINTER,
+    SHRINKS,
+    LimiterVersion,
     Pointer,
+    Read,
     decode_pointer,
     digest_in,
+    library_problem,
+    version_of,
     wanted_digest,
 )
-from hami_node.vendors.nvidia.node.elf import SHRINKS, Read, library_problem
-from hami_node.vendors.nvidia.node.handles import open_handle
-from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion, version_of
 
 log = logging.getLogger(__name__)
 
@@ -344,3 +348,16 @@ def _pointer(path: Path) -> Pointer | None:
 def _regular(path: Path) -> Path | None:
     status = _status(path)
     return path if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+# -- checksums of files on the node ----------------------------------------------------------------
+_PART_BYTES: Final = 1 << 20
+
+
+def digest_of(handle: int) -> str:
+    """The sha256 of an open file; nobody reads much more than a library. Raises OSError."""
+    digest, at = hashlib.sha256(), 0
+    while at <= MAX_BYTES and (part := os.pread(handle, _PART_BYTES, at)):
+        digest.update(part)
+        at += len(part)
+    return digest.hexdigest()

@@ -9,16 +9,15 @@ from dataclasses import replace
 from hami_node.logs import kv
 from hami_node.model import Device
 from hami_node.vendors.nvidia.choices import RegisterFormat
-from hami_node.vendors.nvidia.mig.details import layout_of
-from hami_node.vendors.nvidia.mig.layout import MigLayout
+from hami_node.vendors.nvidia.mig.layout import MigLayout, layout_of
 from hami_node.vendors.nvidia.mig.offer import (
     MigRules,
     is_by_template,
     short_entries,
     unknown_names,
 )
-from hami_node.vendors.nvidia.mig_rules import mig_rules_of
 from hami_node.vendors.nvidia.mode import Mode
+from hami_node.vendors.nvidia.node.sharing import mig_rules_of
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Final
 
 from hami_node.engine.filters import WHOLE_CARD
 from hami_node.errors import RegionError, RegionNotReady
-from hami_node.model import Grant
 from hami_node.vendors.nvidia import names
+from hami_node.vendors.nvidia.node.handover.handed import in_order
 from hami_node.vendors.nvidia.node.limiter.limiter_files import PRELOAD
 from hami_node.vendors.nvidia.node.regions.region_file import RegionFile, open_region
 from hami_node.vendors.nvidia.regions.region import Region, numbers_of
@@ -56,7 +56,7 @@ class NvidiaLimitWriter:
                 memory_mib=grant.memory_mib or granted.cards[grant.uuid].memory_mib,
                 cores=cores,
             )
-            for grant in _ordered(granted)
+            for grant in in_order(granted)
         )
 
     def read(self, granted: Slice) -> tuple[CardLimit, ...]:
@@ -71,7 +71,7 @@ class NvidiaLimitWriter:
                 cores=region.core_percent[place] or WHOLE_CARD,
                 used_mib=-(-region.used[place].total_bytes // MIB),
             )
-            for grant, place in zip(_ordered(granted), places, strict=True)
+            for grant, place in zip(in_order(granted), places, strict=True)
         )
 
     def write(self, granted: Slice) -> None:
@@ -117,14 +117,9 @@ def _put(file: RegionFile, region: Region, limits: Iterable[tuple[CardLimit, int
     return has_changed
 
 
-def _ordered(granted: Slice) -> tuple[Grant, ...]:
-    cards = granted.cards
-    return tuple(sorted(granted.grants, key=lambda grant: (cards[grant.uuid].index, grant.uuid)))
-
-
 def _places(region: Region, granted: Slice) -> list[int]:
     """Where each card is in the file; by order, as in the variables, while it has no UUIDs."""
-    grants, uuids = _ordered(granted), region.device_uuids
+    grants, uuids = in_order(granted), region.device_uuids
     if not uuids:
         raise RegionNotReady("unnamed", "names no card yet: no program has opened one")
     if not any(uuids) and len(uuids) == len(grants):

@@ -6,14 +6,13 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hami_node.clock import Deadline
 from hami_node.errors import BackendError, DeviceLost
 from hami_node.model import Uuid
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
-from hami_node.vendors.nvidia.mig.found import MigCard, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.mig.layout import MigCard, MigDevice, MigPlacement
 from hami_node.vendors.nvidia.nvml.calls import (
     IN_USE,
     INSUFFICIENT_RESOURCES,
@@ -26,14 +25,21 @@ from hami_node.vendors.nvidia.nvml.calls import (
     NvmlCalls,
     of_one_card,
 )
-from hami_node.vendors.nvidia.nvml.mig.asked import AskedCard, Placement
-from hami_node.vendors.nvidia.nvml.mig.devices import Devices, HeldDevice
-from hami_node.vendors.nvidia.nvml.mig.instances import compute_profiles
-from hami_node.vendors.nvidia.nvml.mig.mode import MigModes, read_modes
-from hami_node.vendors.nvidia.nvml.mig.profiles import placement_of
-from hami_node.vendors.nvidia.nvml.mig.reader import RIGHTS, MigReader
+from hami_node.vendors.nvidia.nvml.cards import MigModes, read_modes
+from hami_node.vendors.nvidia.nvml.mig.reader import (
+    RIGHTS,
+    AskedCard,
+    Devices,
+    HeldDevice,
+    Placement,
+    compute_profiles,
+    placement_of,
+)
 from hami_node.vendors.nvidia.nvml.use import processes_on
 from hami_node.vendors.nvidia.nvml.worker import JobUnanswered
+
+if TYPE_CHECKING:
+    from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
 
 R = TypeVar("R")
 
@@ -52,30 +58,6 @@ MODE_RIGHTS: Final = (
 )
 
 
-class Jobs(Protocol):
-    """Where jobs are done: `PassWorker.do`."""
-
-    def __call__(self, card: int, work: Callable[[NvmlCalls], R], deadline: Deadline) -> R:
-        """See `PassWorker.do`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What a job needs of the backend.
-
-    Attributes:
-        do: does a job.
-        index_of: where the last pass has found a card; raises BackendError.
-        open: opens the session if it is not open; on the worker's thread.
-        stop_listening: ends this process's own use of the cards' events; on the worker's thread.
-    """
-
-    do: Jobs
-    index_of: Callable[[Uuid], int]
-    open: Callable[[NvmlCalls], object]
-    stop_listening: Callable[[], object]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """A card, found anew, and what is left of the time."""
@@ -91,20 +73,22 @@ class _Job:
 
 
 class NvmlMigDriver:
-    """The ports `MigDriver` and `ModeDriver`."""
+    """The port `MigDriver`."""
 
-    def __init__(self, session: Session, reader: Callable[[], MigReader]) -> None:
-        """Does nothing by itself; `reader` is asked for on the worker's thread."""
-        self._session, self._reader = session, reader
+    def __init__(self, backend: NvmlBackend) -> None:
+        """Does nothing by itself; the backend has the session and the thread for it."""
+        self._backend = backend
 
     def look(self, card: Uuid, deadline: Deadline) -> MigCard:
         """See `MigDriver`."""
         return self._do(
-            card, deadline, lambda job: self._reader().look(job.card, job.uuid, job.modes())
+            card,
+            deadline,
+            lambda job: self._backend.mig_reader().look(job.card, job.uuid, job.modes()),
         )
 
     def processes(self, card: Uuid, deadline: Deadline) -> frozenset[int] | None:
-        """See `ModeDriver`."""
+        """See `MigDriver`."""
         return self._do(
             card,
             deadline,
@@ -174,12 +158,12 @@ class NvmlMigDriver:
         self._do(card, deadline, destroy)
 
     def set_mode(self, card: Uuid, *, is_enabled: bool, deadline: Deadline) -> str:
-        """See `ModeDriver`."""
+        """See `MigDriver`."""
 
         def change(job: _Job) -> str:
             if job.modes() == (is_enabled, is_enabled):
                 return ""
-            self._session.stop_listening()
+            self._backend.stop_listening()
             activation = self._change(job, "nvmlDeviceSetMigMode", job.card.handle, int(is_enabled))
             with _begun():
                 now = self._found(job.card.calls, job.card.index, job.uuid, deadline)
@@ -193,22 +177,20 @@ class NvmlMigDriver:
         self, uuid: Uuid, deadline: Deadline, work: Callable[[_Job], R], rights: str = RIGHTS
     ) -> R:
         """Do it on the worker's thread. Raises MigError, whatever goes wrong."""
+
+        def begin(calls: NvmlCalls, index: int) -> R:
+            with of_one_card():
+                job = self._found(calls, index, uuid, deadline)
+                try:
+                    return work(job)
+                except CallFailed as e:
+                    if e.code == NOT_SUPPORTED and job.modes().is_enabled:
+                        text = f"{e}: the driver does not offer that here (a vGPU guest?)"
+                        raise DeviceLost(text) from e
+                    raise
+
         try:
-            index = self._session.index_of(uuid)
-
-            def begin(calls: NvmlCalls) -> R:
-                self._session.open(calls)
-                with of_one_card():
-                    job = self._found(calls, index, uuid, deadline)
-                    try:
-                        return work(job)
-                    except CallFailed as e:
-                        if e.code == NOT_SUPPORTED and job.modes().is_enabled:
-                            text = f"{e}: the driver does not offer that here (a vGPU guest?)"
-                            raise DeviceLost(text) from e
-                        raise
-
-            return self._session.do(index, begin, deadline)
+            return self._backend.do(uuid, begin, deadline)
         except BackendError as e:
             raise _mapped(uuid, e, rights) from e
 
@@ -225,13 +207,13 @@ class NvmlMigDriver:
         """A call that changes the card; not begun any more once nobody waits for it."""
         if job.deadline.left_s() <= 0:
             raise JobUnanswered("there was no time left; nothing was changed")
-        self._reader().note_change(job.uuid)
+        self._backend.mig_reader().note_change(job.uuid)
         return job.card.ask(function, *args)
 
     def _whole_kind(self, job: _Job, gpu_instance: object) -> int:
         """The compute instance over all of a GPU instance."""
         info = job.card.ask("nvmlGpuInstanceGetInfo", gpu_instance)
-        profiles = self._reader().profiles_of(job.card, job.uuid, job.modes()).profiles
+        profiles = self._backend.mig_reader().profiles_of(job.card, job.uuid, job.modes()).profiles
         slices = next((known.slice_count for known in profiles if known.id == info.profileId), 0)
         kinds = compute_profiles(job.card, gpu_instance)
         kind = next((number for number, size in kinds if size == slices), None)

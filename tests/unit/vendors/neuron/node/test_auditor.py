@@ -11,11 +11,9 @@ from hami_node.model import Node, Pod
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.vendors.neuron import names
 from hami_node.vendors.neuron.codec import decode_neuron_register
-from hami_node.vendors.neuron.node.auditor import SIGNS_S, NeuronAuditor
-from hami_node.vendors.neuron.node.check import NeuronShape
-from hami_node.vendors.neuron.node.holdings import cores_listed
+from hami_node.vendors.neuron.node.auditor import FOLDER, SIGNS_S, NeuronAuditor, read_signs
+from hami_node.vendors.neuron.node.check import NeuronShape, cores_listed
 from hami_node.vendors.neuron.node.reports import NeuronPublication
-from hami_node.vendors.neuron.node.signs import FOLDER, read_signs
 from hami_node.vendors.neuron.protocol import neuron_protocol
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.spec import AuditOutlets

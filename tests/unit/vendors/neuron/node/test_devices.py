@@ -7,12 +7,13 @@ import pytest
 from hami_node.model import Node
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.neuron.node.devices import (
+    NEURON_TYPES,
     NeuronProblem,
+    Wiring,
     devices_of,
     geometry_of,
     topology_of,
 )
-from hami_node.vendors.neuron.node.instance_types import NEURON_TYPES, Wiring
 from hami_node.vendors.neuron.placement import instance_type_of
 from hami_node.vendors.neuron.requests import NeuronResources
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.errors import DriverChanged, DriverUnavailable
-from hami_node.vendors.nvidia.driver.library import DriverLibrary, has_function
-from hami_node.vendors.nvidia.driver.location import DriverRoot
-from hami_node.vendors.nvidia.driver.validations import Validations
+from hami_node.vendors.nvidia.driver import DriverLibrary, DriverRoot, Validations, has_function
 from tests.nvml_stub.control import Stub
 from tests.reliability import shows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.driver.location import DriverRoot, driver_root_of
+from hami_node.vendors.nvidia.driver import DriverRoot, driver_root_of
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.driver.rooted import FOLDERS, LIBRARY, libraries_below, resolve_in
+from hami_node.vendors.nvidia.driver import FOLDERS, LIBRARY, libraries_below, resolve_in
 
 REAL = "libnvidia-ml.so.570.86.15"
 

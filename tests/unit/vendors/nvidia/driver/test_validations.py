@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_node.vendors.nvidia.driver.validations import Validations
+from hami_node.vendors.nvidia.driver import Validations
 from tests.reliability import shows
 
 OPERATOR = """IS_HOST_DRIVER=false

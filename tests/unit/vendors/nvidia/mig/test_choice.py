@@ -20,18 +20,16 @@ from hami_node.vendors.nvidia.mig.choice import (
     MigUse,
     use_of,
 )
-from hami_node.vendors.nvidia.mig.details import (
-    DriverCard,
-    is_instance,
-)
-from hami_node.vendors.nvidia.mig.found import MigCard
 from hami_node.vendors.nvidia.mig.layout import (
+    DriverCard,
+    MigCard,
     MigInstance,
     MigLayout,
     MigPlacement,
     MigProfile,
     TemplateSlot,
     entry_for,
+    is_instance,
 )
 from tests.fakes.mig_cards import A100_40
 from tests.unit.engine.cards import (

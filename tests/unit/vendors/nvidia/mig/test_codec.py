@@ -23,10 +23,8 @@ from hami_node.vendors.nvidia.mig.codec import (
     with_devices,
     with_parts,
 )
-from hami_node.vendors.nvidia.mig.found import (
-    MigDevice,
-)
 from hami_node.vendors.nvidia.mig.layout import (
+    MigDevice,
     MigInstance,
     MigPlacement,
     TemplateSlot,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hami_node.model import Grant, Pod
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.found import MigDevice
+from hami_node.vendors.nvidia.mig.layout import MigDevice
 from hami_node.vendors.nvidia.protocol import nvidia_protocol
 from tests.fakes.cards import uuid
 from tests.fakes.ledgers import CODEC

@@ -10,8 +10,13 @@ from hami_node.engine.card_rules import contradiction
 from hami_node.engine.usage import Charge, DeviceUsage, charged
 from hami_node.model import Device
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.found import FoundInstance, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement, TemplateSlot
+from hami_node.vendors.nvidia.mig.layout import (
+    FoundInstance,
+    MigDevice,
+    MigInstance,
+    MigPlacement,
+    TemplateSlot,
+)
 from hami_node.vendors.nvidia.mig.static import with_instances
 from hami_node.vendors.nvidia.node.sharing import offered_cards
 from tests.fakes.cards import uuid

@@ -16,15 +16,19 @@ from hami_node.vendors.nvidia.choices import (
     RegisterFormat,
 )
 from hami_node.vendors.nvidia.codec import decode_register, encode_json
-from hami_node.vendors.nvidia.mig.details import DriverCard, is_instance, layout_of
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
+from hami_node.vendors.nvidia.mig.layout import (
+    DriverCard,
+    MigInstance,
+    MigPlacement,
+    is_instance,
+    layout_of,
+)
 from hami_node.vendors.nvidia.mig.offer import (
     short_entries,
     unknown_names,
 )
-from hami_node.vendors.nvidia.mig_rules import mig_rules_of
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.sharing import offered_cards
+from hami_node.vendors.nvidia.node.sharing import mig_rules_of, offered_cards
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from tests.fakes.cards import MEMORY_MIB, card
 from tests.fakes.mig_cards import (

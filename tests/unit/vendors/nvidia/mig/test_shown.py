@@ -8,7 +8,7 @@ import pytest
 
 from hami_node.model import Device
 from hami_node.vendors.divided import DividedCard, PartState, PartView
-from hami_node.vendors.nvidia.mig.found import FoundInstance
+from hami_node.vendors.nvidia.mig.layout import FoundInstance
 from hami_node.vendors.nvidia.mig.shown import divided_cards
 from tests.fakes.cards import uuid
 from tests.fakes.mig_cards import divided, instance
@@ -35,14 +35,10 @@ def test_mode_now_and_after_the_next_reset(
     assert (found.mode, found.pending) == words
 
 
-def test_profiles_with_their_free_places() -> None:
-    found = shown(divided(0, instance(3, "2g.10gb", 0), instance(9, "1g.5gb", 2)))
-    free = {kind.name: found.free_starts(kind) for kind in found.kinds}
-    assert free == {
-        "1g.5gb": (3, 4, 5, 6), "1g.5gb+me": (3, 4, 5, 6), "1g.10gb": (4, 6), "2g.10gb": (4,),
-        "3g.20gb": (4,), "4g.20gb": (), "7g.40gb": (),
-    }  # fmt: skip
-    assert {kind.name: kind.memory_mib for kind in found.kinds}["7g.40gb"] == 40192
+def test_profiles_with_their_places() -> None:
+    kinds = {kind.name: kind for kind in shown(divided(0)).kinds}
+    assert (kinds["2g.10gb"].size, kinds["2g.10gb"].starts) == (2, (0, 2, 4))
+    assert kinds["7g.40gb"].memory_mib == 40192
 
 
 def test_half_made_instance_of_others_is_foreign_wherever_instances_are_offered() -> None:

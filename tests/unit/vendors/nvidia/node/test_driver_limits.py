@@ -17,8 +17,7 @@ from hami_node.vendors.nvidia.choices import (
     MemoryLimitBy,
     VisibleDevicesForm,
 )
-from hami_node.vendors.nvidia.node.driver_limit import Toolkit, limits_of
-from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
+from hami_node.vendors.nvidia.node.driver_limit import DriverLimits, Toolkit, limits_of
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
 from hami_node.vendors.nvidia.node.response import NvidiaResponder

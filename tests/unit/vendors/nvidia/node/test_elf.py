@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.vendors.nvidia.demo import empty_library
-from hami_node.vendors.nvidia.node.elf import MAX_BYTES, MIN_BYTES, library_problem
+from hami_node.vendors.nvidia.node.limiter.versions import MAX_BYTES, MIN_BYTES, library_problem
 
 HERE = os.uname().machine
 WHOLE = empty_library("x86_64")

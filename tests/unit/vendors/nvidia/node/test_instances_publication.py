@@ -6,11 +6,8 @@ from dataclasses import replace
 
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import Device, Node
-from hami_node.vendors.divided import DividedCards
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.codec import decode_register, decode_shares, encode_json
-from hami_node.vendors.nvidia.mig.mark import decode_mig
-from hami_node.vendors.nvidia.mig.shown import divided_cards
 from hami_node.vendors.nvidia.mig.static import with_instances
 from hami_node.vendors.nvidia.mode import MigStrategy
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -28,12 +25,10 @@ DIVIDED, SHARED = with_instances(PHYSICAL), card(1)
 def publication(
     *cards: Device, strategy: MigStrategy = MigStrategy.MIXED, error: str = ""
 ) -> Publication:
-    mark = divided_cards([PHYSICAL], (), is_offered=True)
     sources = CardSources(
         cards=lambda: cards,
         backend_error=lambda: error,
         used=lambda: {uuid(0): DeviceUsage(device=DIVIDED, slots_used=1, memory_used_mib=4864)},
-        divided=lambda: DividedCards(cards=mark),
     )
     settings = NvidiaSettings(mig_strategy=strategy)
     return NVIDIA_SPEC.publication(sources, lambda: settings)
@@ -50,8 +45,7 @@ def test_mixed_registers_shared_cards_and_shows_the_divided_ones() -> None:
     assert [it.uuid for it in decode_register(wanted[names.NODE_REGISTER] or "")] == [uuid(1)]
     (shown,) = decode_shares(wanted[names.NODE_STANDALONE] or "")
     assert (shown.device.uuid, shown.device.slots, shown.slots_used) == (uuid(0), 2, 1)
-    (mark,) = decode_mig(wanted[names.NODE_MIG] or "").cards
-    assert [part.state for part in mark.parts] == ["offered", "offered"]
+    assert wanted[names.NODE_MIG] is None, "what an earlier version wrote"
     assert names.NODE_HANDSHAKE in wanted
 
 
@@ -69,7 +63,7 @@ def test_node_without_a_card_for_schedulers_says_nothing_to_them() -> None:
         assert wanted[names.NODE_REGISTER] is None
         assert wanted[names.NODE_HANDSHAKE] is None
         assert wanted[names.NODE_STANDALONE]
-        assert wanted[names.NODE_MIG]
+        assert wanted[names.NODE_MIG] is None
 
 
 def test_driver_that_is_down_leaves_what_stands_as_unhealthy() -> None:
@@ -89,7 +83,6 @@ def test_end_of_the_daemon_makes_both_unhealthy() -> None:
     assert [it.healthy for it in decode_register(wanted[names.NODE_REGISTER] or "")] == [False]
     (shown,) = decode_shares(wanted[names.NODE_STANDALONE] or "")
     assert not shown.device.healthy
-    assert wanted[names.NODE_MIG] is None
 
 
 def test_sick_card_is_shown_as_it_is() -> None:

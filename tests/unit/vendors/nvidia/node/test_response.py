@@ -17,13 +17,12 @@ from hami_node.vendors.nvidia.choices import (
     LimiterMode,
 )
 from hami_node.vendors.nvidia.node import response
-from hami_node.vendors.nvidia.node.handover.card_names import Extras, name_cards
-from hami_node.vendors.nvidia.node.handover.choice import HandOver
+from hami_node.vendors.nvidia.node.handover.choice import Extras, HandOver, name_cards
 from hami_node.vendors.nvidia.node.handover.handed import in_order
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
 from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter
-from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion
+from hami_node.vendors.nvidia.node.limiter.versions import LimiterVersion
 from hami_node.vendors.nvidia.node.response import ResponseStyle, response_style
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import ContainerResponse, Mount, Slice

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.driver import DriverLibrary
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import HostSources
 from hami_node.vendors.nvidia.nvml.xid_ledger import XidPolicy

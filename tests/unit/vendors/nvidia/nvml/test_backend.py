@@ -14,12 +14,12 @@ import pytest
 from hami_node.errors import DriverChanged, DriverUnavailable
 from hami_node.model import Device, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
-from hami_node.vendors.nvidia.mig.details import (
+from hami_node.vendors.nvidia.driver import DriverLibrary
+from hami_node.vendors.nvidia.mig.layout import (
     DriverCard,
+    MigCard,
     minor_of,
 )
-from hami_node.vendors.nvidia.mig.found import MigCard
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend, NvmlSettings
 from hami_node.vendors.nvidia.nvml.cards import FELL_OFF, UNKNOWN_MODEL
 from tests.fakes.clock import RealClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.model import Uuid
-from hami_node.vendors.nvidia.nvml.mig.instance_errors import (
+from hami_node.vendors.nvidia.nvml.health import (
     MAX_KINDS,
     NO_INSTANCE,
     InstanceErrors,

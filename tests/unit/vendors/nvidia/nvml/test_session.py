@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hami_node.errors import DriverUnavailable
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
+from hami_node.vendors.nvidia.driver import DriverLibrary
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
 from hami_node.vendors.nvidia.nvml.session import LONGEST_PAUSE_S, NvmlSession
 from tests.nvml_stub.control import Stub

@@ -12,7 +12,7 @@ import pytest
 
 from hami_node.errors import InstallError
 from hami_node.vendors.nvidia.demo import empty_library
-from hami_node.vendors.nvidia.node.delivery.install import install
+from hami_node.vendors.nvidia.node.limiter.install import install
 from hami_node.vendors.nvidia.node.limiter.limiter_files import LimiterFiles
 from hami_node.vendors.on_node.limiter import LimiterInstalled, LimiterOrder
 from tests.reliability import shows
@@ -262,7 +262,7 @@ import ctypes, os, sys
 from pathlib import Path
 from hami_node.errors import InstallError
 from hami_node.vendors.on_node.limiter import LimiterOrder
-from hami_node.vendors.nvidia.node.delivery.install import install
+from hami_node.vendors.nvidia.node.limiter.install import install
 source, disk = Path(sys.argv[1]), Path(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x44000, None):
@@ -309,7 +309,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hami_node.vendors.on_node.limiter import LimiterOrder
-from hami_node.vendors.nvidia.node.delivery.install import install
+from hami_node.vendors.nvidia.node.limiter.install import install
 source, hook, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 count = 0
 def watch(event, args):

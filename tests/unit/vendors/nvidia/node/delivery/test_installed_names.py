@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import InstallError
-from hami_node.vendors.nvidia.node.delivery.installed_names import (
+from hami_node.vendors.nvidia.node.limiter.versions import (
     Pointer,
     decode_pointer,
     digest_in,

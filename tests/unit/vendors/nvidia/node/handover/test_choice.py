@@ -13,8 +13,13 @@ import pytest
 
 from hami_node.vendors.nvidia import names
 from hami_node.vendors.nvidia.choices import BackendKind, DeviceListStrategy, VisibleDevicesForm
-from hami_node.vendors.nvidia.node.handover.card_names import Extras, name_cards
-from hami_node.vendors.nvidia.node.handover.choice import HandOver, Signs, choose
+from hami_node.vendors.nvidia.node.handover.choice import (
+    Extras,
+    HandOver,
+    Signs,
+    choose,
+    name_cards,
+)
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 
 AUTO, ENVVAR, MOUNTS, ANNOTATIONS, CRI = DeviceListStrategy

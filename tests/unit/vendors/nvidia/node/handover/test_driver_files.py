@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.driver.location import driver_root_of
+from hami_node.vendors.nvidia.driver import driver_root_of
 from hami_node.vendors.nvidia.node.handover.cdi_spec import DriverOnHost
 from hami_node.vendors.nvidia.node.handover.driver_files import DriverFiles
 from hami_node.vendors.nvidia.settings import NvidiaSettings

@@ -31,11 +31,6 @@ def granted(*pairs: tuple[Grant, MadePart | None], cards: tuple[Device, ...] = C
     )
 
 
-def test_instance_of_an_old_driver_has_a_name_without_slashes() -> None:
-    (found,) = handed_of(granted((mig_grant(0), replace(part(1), uuid="MIG-GPU-0/1/0")))).instances
-    assert (found.uuid, found.name) == ("MIG-GPU-0/1/0", "MIG-GPU-0_1_0")
-
-
 @pytest.mark.parametrize(
     "pairs",
     [

@@ -17,10 +17,10 @@ from hami_node.vendors.nvidia.cards import (
     NVIDIA,
 )
 from hami_node.vendors.nvidia.choices import DeviceListStrategy
-from hami_node.vendors.nvidia.mig.details import (
+from hami_node.vendors.nvidia.mig.layout import (
     DriverCard,
 )
-from hami_node.vendors.nvidia.node.handover.card_names import Named
+from hami_node.vendors.nvidia.node.handover.choice import Named
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.handover.spec_file import NAME
 from hami_node.vendors.nvidia.settings import NvidiaSettings

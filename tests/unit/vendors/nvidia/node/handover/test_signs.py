@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.node.handover.signs import has_injected_driver, own_visible_devices
+from hami_node.vendors.nvidia.node.handover.node_hand_over import (
+    has_injected_driver,
+    own_visible_devices,
+)
 
 MOUNT = "2500 2300 8:1 /drv/lib.so {} ro,nosuid,nodev,relatime - ext4 /dev/sda1 rw\n"
 LIB = "/usr/lib/x86_64-linux-gnu"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.vendors.nvidia.node.leftovers.folders import GRACE_S, Folders
-from hami_node.vendors.nvidia.node.leftovers.trash import STEPS, TRASH
+from hami_node.vendors.nvidia.node.leftovers import GRACE_S, STEPS, TRASH, Folders
 from hami_node.vendors.nvidia.node.regions.region_file import MAX_CACHE_BYTES
 from hami_node.vendors.on_node.upkeep import ClosedFile, FilesFound, FilesInUse
 from tests.fakes.regions import fill_behind_the_end, on_the_disk
@@ -160,7 +159,7 @@ def test_cache_file_that_fills_the_disk_is_cut(node: Node, tmp_path: Path) -> No
 
 CLOSED = """
 import os, sys
-from hami_node.vendors.nvidia.node.leftovers.folders import Folders
+from hami_node.vendors.nvidia.node.leftovers import Folders
 from hami_node.vendors.on_node.upkeep import FilesInUse
 folders = Folders()
 used = FilesInUse(uids=frozenset(("u-1", "u-2", "u-3")), is_held=lambda uid: True)
@@ -282,7 +281,7 @@ def test_removal_that_a_killed_daemon_began_is_finished_by_the_next(node: Node) 
 RIGHTLESS = """
 import os, sys
 from pathlib import Path
-from hami_node.vendors.nvidia.node.leftovers.folders import Folders
+from hami_node.vendors.nvidia.node.leftovers import Folders
 from hami_node.vendors.on_node.upkeep import FilesInUse
 containers = os.open(sys.argv[1], os.O_RDONLY)
 folders = Folders()
@@ -334,7 +333,7 @@ def test_root_without_capabilities_removes_what_it_can_and_names_the_rest(node: 
 
 MOUNTED = """
 import ctypes, os, sys
-from hami_node.vendors.nvidia.node.leftovers.folders import Folders
+from hami_node.vendors.nvidia.node.leftovers import Folders
 from hami_node.vendors.on_node.upkeep import FilesInUse
 path = os.fsencode(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hami_node.vendors.nvidia.demo import empty_library
-from hami_node.vendors.nvidia.node.delivery.install import install
-from hami_node.vendors.nvidia.node.leftovers.old_limiters import GRACE_S, OldLimiters
+from hami_node.vendors.nvidia.node.leftovers import LIMITER_GRACE_S, OldLimiters
+from hami_node.vendors.nvidia.node.limiter.install import install
 from hami_node.vendors.nvidia.node.limiter.limiter_files import LimiterFiles
 from hami_node.vendors.on_node.limiter import LimiterOrder
 from hami_node.vendors.on_node.upkeep import FilesInUse
@@ -46,7 +46,7 @@ class Node:
     def versions(self, used: FilesInUse | None = NOBODY) -> list[str]:
         """What is left after long enough."""
         self.pass_(used)
-        self.now_s += GRACE_S
+        self.now_s += LIMITER_GRACE_S
         self.pass_(used)
         names = sorted(path.name for path in self.root.glob("libvgpu.so.*"))
         return [name.removeprefix("libvgpu.so.").rpartition("-")[0] for name in names]

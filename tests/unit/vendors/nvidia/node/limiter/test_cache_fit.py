@@ -10,7 +10,7 @@ import pytest
 
 from hami_node.model import Container
 from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
-from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion
+from hami_node.vendors.nvidia.node.limiter.versions import LimiterVersion
 from hami_node.vendors.nvidia.regions.region_layouts import LAYOUTS, MAGIC
 from hami_node.vendors.on_node.answer import Slice
 from tests.fakes.limiter import lay_limiter, take_limiter

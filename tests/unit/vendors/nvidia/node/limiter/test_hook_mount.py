@@ -10,8 +10,11 @@ import pytest
 from hami_node.errors import AllocationError
 from hami_node.vendors.nvidia.choices import LimiterMode
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
-from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder
-from hami_node.vendors.nvidia.node.limiter.hook_mount import Surroundings, folder_problem
+from hami_node.vendors.nvidia.node.limiter.hook_folder import (
+    HookFolder,
+    Surroundings,
+    folder_problem,
+)
 from hami_node.vendors.nvidia.node.response import NvidiaResponder
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import Slice

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hami_node.vendors.nvidia.demo import empty_library
-from hami_node.vendors.nvidia.node.delivery.install import install
-from hami_node.vendors.nvidia.node.elf import Read
+from hami_node.vendors.nvidia.node.limiter.install import install
 from hami_node.vendors.nvidia.node.limiter.limiter_files import Limiter, LimiterFiles
+from hami_node.vendors.nvidia.node.limiter.versions import Read
 from hami_node.vendors.on_node.limiter import LimiterOrder
 from tests.fakes.limiter import lay_limiter
 from tests.reliability import shows

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hami_node.vendors.nvidia.node.limiter.limiter_version import LimiterVersion, version_of
+from hami_node.vendors.nvidia.node.limiter.versions import LimiterVersion, version_of
 
 RISING = (
     "latest",

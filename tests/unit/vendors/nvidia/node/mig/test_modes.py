@@ -1,181 +1,153 @@
-"""When MIG mode is switched on, and what is said where it can't be."""
+"""MIG mode is switched on once, as the daemon starts, on cards that nobody uses; never else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from hami_node.clock import Deadline
-from hami_node.model import Device, Grant, Uuid
+from hami_node.model import Grant, Uuid
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
+from hami_node.vendors.nvidia.mig.layout import DriverCard
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.mig.modes import (
-    FIRST_WAIT_S,
-    LONGEST_WAIT_S,
-    NOT_SWITCHED,
-    SWITCHED_ON,
-    ModeKeeper,
-)
 from hami_node.vendors.nvidia.settings import NvidiaSettings
-from hami_node.vendors.on_node.parts import PartHolder, PartsKept, PartsSituation
-from tests.fakes.cards import card, uuid
-from tests.fakes.clock import FakeClock
-from tests.fakes.mig_cards import MIG, divided, instance
+from hami_node.vendors.on_node.answer import MadePart
+from tests.fakes.mig_cards import MIG
+from tests.fakes.mig_driver import FakeCard
+from tests.fakes.mig_node import MigNode, Served, row
 from tests.reliability import shows
 
 BUSY = "processes 4711 still use the card: end them"
+WAITS = "MigModeWaits"
 
 
-class FakeModes:
-    """Changes modes; `answers` are given in turn, "" after the last."""
-
-    def __init__(self) -> None:
-        self.answers: list[str | MigError] = []
-        self.asked: list[tuple[Uuid, bool]] = []
-        self.pids: frozenset[int] | MigError | None = frozenset()
-        self.during: Callable[[], object] = lambda: None
-
-    def set_mode(self, card: Uuid, *, is_enabled: bool, deadline: Deadline) -> str:
-        assert deadline.left_s() > 0
-        self.asked.append((card, is_enabled))
-        self.during()
-        answer = self.answers.pop(0) if self.answers else ""
-        if isinstance(answer, MigError):
-            raise answer
-        return answer
-
-    def processes(self, card: Uuid, deadline: Deadline) -> frozenset[int] | None:
-        del card, deadline
-        if isinstance(self.pids, MigError):
-            raise self.pids
-        return self.pids
+def node_of(folder: Path, *cards: FakeCard) -> MigNode:
+    made = cards or (FakeCard(is_enabled=False),)
+    node = MigNode(folder, {f"GPU-{number}": card for number, card in enumerate(made)})
+    node.settings = MIG
+    return node
 
 
-class Desk:
-    """A keeper over a driver that a test commands."""
-
-    def __init__(self) -> None:
-        self.clock, self.driver, self.settings = FakeClock(), FakeModes(), MIG
-        self.keeper = ModeKeeper(self.driver, lambda: self.settings, self.clock)
-        self.holders: tuple[PartHolder, ...] | None = ()
-
-    def keep(self, *cards: Device, hands_off: str = "") -> PartsKept:
-        return self.keeper.keep(cards, PartsSituation(holders=self.holders), hands_off)
-
-    def waits(self, *cards: Device, hands_off: str = "") -> str:
-        self.keep(*cards, hands_off=hands_off)
-        return self.keeper.waits().get(cards[0].uuid, "")
+def switched(node: MigNode) -> list[str]:
+    return [call.split()[0] for call in node.driver.calls if "set_mode" in call]
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def share(card: str) -> Served:
+    grant = Grant(uuid=Uuid(card), vendor=NVIDIA, memory_mib=1, cores=0)
+    return Served(grants=(grant,), parts=())
 
 
-OFF = divided(0, is_enabled=False)
-PENDING = divided(0, is_enabled=False, is_pending=True)
+def waits_for(node: MigNode) -> str:
+    """Why the first card has not the mode, as the next scan carries it on."""
+    (card,) = node.keeper.marked(node.driver.devices()[:1])
+    assert isinstance(card.detail, DriverCard)
+    return card.detail.waits_for
 
 
-def holder(part: MigInstance | None = None) -> PartHolder:
-    grant = Grant(uuid=uuid(0), vendor=NVIDIA, memory_mib=1, cores=0, part=part)
-    return PartHolder(
-        pod_uid="u", namespace="ns", pod="p", container="c", grants=(grant,), annotations={}
-    )
-
-
-def test_mode_is_switched_on_where_it_is_asked_for_and_nobody_is_there(desk: Desk) -> None:
-    kept = desk.keep(OFF)
-    assert desk.driver.asked == [(uuid(0), True)]
-    assert [note.reason for note in kept.notes] == [SWITCHED_ON]
-    assert kept.next_s is None
-    assert desk.keep(divided()) == PartsKept()
-    assert desk.driver.asked == [(uuid(0), True)]
+def test_mode_is_switched_on_where_it_is_asked_for_and_nobody_is_there(tmp_path: Path) -> None:
+    node = node_of(tmp_path)
+    node.keep()
+    node.keep()
+    assert switched(node) == ["GPU-0"]
+    assert node.reasons() == ["MigModeOn"]
+    assert node.driver.cards["GPU-0"].is_enabled
+    assert waits_for(node) == ""
 
 
 @pytest.mark.parametrize(
-    ("settings", "given"),
+    ("settings", "is_enabled"),
     [
-        (NvidiaSettings(), OFF),
-        (NvidiaSettings(operating_mode=Mode.MIG, filter_indexes=(0,)), OFF),
-        (NvidiaSettings(operating_mode=Mode.MIG, filter_uuids=(uuid(0),)), OFF),
-        (NvidiaSettings(), divided()),
-        (MIG, divided()),
-        (MIG, divided(is_enabled=True, is_pending=False)),
-        (MIG, card()),
+        (NvidiaSettings(), False),
+        (NvidiaSettings(operating_mode=Mode.MIG, filter_indexes=(0,)), False),
+        (NvidiaSettings(operating_mode=Mode.MIG, filter_uuids=("GPU-0",)), False),
+        (NvidiaSettings(), True),
+        (MIG, True),
     ],
-    ids=["not-asked", "filtered", "filtered-uuid", "on-unasked", "on", "going-off", "no-mig"],
+    ids=["not-asked", "filtered", "filtered-uuid", "on-unasked", "on"],
 )
 def test_mode_of_all_other_cards_is_left_alone(
-    desk: Desk, settings: NvidiaSettings, given: Device
+    tmp_path: Path, settings: NvidiaSettings, *, is_enabled: bool
 ) -> None:
-    desk.settings = settings
-    assert desk.keep(given) == PartsKept()
-    assert desk.driver.asked == []
+    node = node_of(tmp_path, FakeCard(is_enabled=is_enabled))
+    node.settings = settings
+    node.keep()
+    assert (switched(node), node.notes) == ([], [])
 
 
-def test_mode_waits_for_whoever_uses_the_card(desk: Desk) -> None:
-    desk.holders = None
-    assert "not known yet" in desk.waits(OFF)
-    desk.holders = (holder(),)
-    assert "container c of pod ns/p uses the card" in desk.waits(OFF)
-    desk.holders = ()
-    assert desk.waits(OFF, hands_off="MIG Manager changes the cards") == (
-        "MIG Manager changes the cards"
-    )
-    desk.driver.pids = frozenset(range(100, 112))
-    assert "(100, 101, 102, 103, 104, 105, 106, 107)" in desk.waits(OFF)
-    desk.driver.pids = None
-    assert "hostPID" in desk.waits(OFF)
-    desk.driver.pids = MigError(MigFailure.FAILED, "lost")
-    assert "lost" in desk.waits(OFF)
-    desk.driver.pids = frozenset()
-    assert "lists instances" in desk.waits(divided(0, instance(3, "2g.10gb", 0), is_enabled=False))
-    assert desk.driver.asked == []
-    assert desk.keep(OFF).next_s is None
-    assert desk.driver.asked == [(uuid(0), True)]
+def test_mode_that_is_switched_off_while_the_daemon_runs_stays_off(tmp_path: Path) -> None:
+    node = node_of(tmp_path, FakeCard())
+    node.keep()
+    node.driver.cards["GPU-0"].is_enabled = False
+    node.settle()
+    assert (switched(node), node.notes) == ([], [])
+    node.restart()
+    node.keep()
+    assert switched(node) == ["GPU-0"]
 
 
-def test_holder_of_an_instance_does_not_keep_the_mode_off_after_a_reboot(desk: Desk) -> None:
-    """On Hopper the mode is off then, and its container can't start before it is on again."""
-    place = MigInstance(profile="1g.5gb", placement=MigPlacement(start=0, size=1))
-    desk.holders = (holder(place),)
-    desk.keep(OFF)
-    assert desk.driver.asked == [(uuid(0), True)]
+def test_nothing_is_switched_before_it_is_known_who_uses_the_cards(tmp_path: Path) -> None:
+    node = node_of(tmp_path)
+    unknown = type(node.situation())()
+    assert node.keep(unknown) == ()
+    node.keep()
+    assert switched(node) == ["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("pids", "said"),
+    [
+        (frozenset(range(100, 112)), "processes 100, 101, 102, 103, 104, 105, 106, 107 and 4 more"),
+        (None, "hostPID"),
+        (MigError(MigFailure.FAILED, "lost"), "lost"),
+    ],
+    ids=["processes", "unseen", "unread"],
+)
+def test_card_that_somebody_uses_is_left_as_it_is(
+    tmp_path: Path, pids: frozenset[int] | MigError | None, said: str
+) -> None:
+    node = node_of(tmp_path)
+    node.driver.pids = pids
+    for _ in range(3):
+        node.keep()
+    assert switched(node) == []
+    assert node.reasons() == [WAITS]
+    assert said in node.notes[0].message
+    assert said in waits_for(node)
+
+
+def test_container_with_a_share_keeps_the_mode_off_and_one_with_an_instance_does_not(
+    tmp_path: Path,
+) -> None:
+    """On Hopper the mode is off after a reboot, which has taken the instance along."""
+    node = node_of(tmp_path, FakeCard(is_enabled=False), FakeCard(is_enabled=False))
+    part = MadePart(uuid="MIG-1", numbers=(7, 0))
+    node.held["a"] = {"main": share("GPU-0")}
+    node.held["b"] = {"main": Served(grants=(row("1g.5gb", 0, card="GPU-1"),), parts=(part,))}
+    node.keep()
+    assert switched(node) == ["GPU-1"]
+    assert "container main of pod work/a-name uses the card" in waits_for(node)
 
 
 @shows(
     "G20",
     fault="the driver says IN_USE where MIG mode is switched on, and leaves the change pending",
-    happens="the card says who holds it; it is tried again after a minute, then ever more rarely",
-    lost="the card, until nobody uses it",
+    happens="the card is unhealthy and says who holds it; it is not tried again by this daemon",
+    lost="the card, until it is reset or the mode is switched on by hand",
 )
-def test_refused_change_is_tried_again_ever_more_rarely(desk: Desk) -> None:
-    desk.driver.answers = [BUSY] * 20
-    kept = desk.keep(OFF)
-    assert [note.reason for note in kept.notes] == [NOT_SWITCHED]
-    assert BUSY in kept.notes[0].message
-    assert desk.keeper.waits() == {uuid(0): BUSY}
-    waits = []
-    for _ in range(8):
-        kept = desk.keep(PENDING)
-        assert kept.next_s is not None
-        assert kept.notes == (), "said once"
-        waits.append(kept.next_s)
-        asked = len(desk.driver.asked)
-        desk.clock.advance(kept.next_s - 1)
-        desk.keep(PENDING)
-        assert len(desk.driver.asked) == asked, "nothing before its time"
-        desk.clock.advance(1)
-        desk.keep(PENDING)
-        assert len(desk.driver.asked) == asked + 1
-    assert waits == [FIRST_WAIT_S * 2**tries for tries in range(6)] + [LONGEST_WAIT_S * 1.0] * 2
-    desk.driver.answers = []
-    desk.clock.advance(LONGEST_WAIT_S)
-    assert [note.reason for note in desk.keep(PENDING).notes] == [SWITCHED_ON]
-    assert desk.keeper.waits() == {}
+def test_refused_change_is_not_tried_again(tmp_path: Path) -> None:
+    node = node_of(tmp_path)
+    node.driver.mode_answers = [BUSY]
+    for _ in range(3):
+        node.keep()
+        node.clock.advance(3600)
+    assert switched(node) == ["GPU-0"]
+    assert node.reasons() == [WAITS]
+    assert waits_for(node) == BUSY
+    assert node.keeper.state().waits == {"GPU-0": BUSY}
+    node.driver.cards["GPU-0"].is_enabled = True  # by hand
+    node.keep()
+    assert waits_for(node) == ""
 
 
 @shows(
@@ -184,13 +156,14 @@ def test_refused_change_is_tried_again_ever_more_rarely(desk: Desk) -> None:
     happens="the card's reason and one Event name the overlay that gives them",
     lost="the card, until the rights or the mode are there",
 )
-def test_missing_rights_are_said_once(desk: Desk) -> None:
-    desk.driver.answers = [MigError(MigFailure.NO_RIGHTS, "apply the overlay for MIG")] * 9
-    assert "overlay" in desk.keep(OFF).notes[0].message
+def test_missing_rights_are_said_once(tmp_path: Path) -> None:
+    node = node_of(tmp_path)
+    node.driver.mode_answers = [MigError(MigFailure.NO_RIGHTS, "apply the overlay for MIG")]
     for _ in range(3):
-        desk.clock.advance(LONGEST_WAIT_S)
-        assert desk.keep(OFF).notes == ()
-    assert len(desk.driver.asked) == 4
+        node.keep()
+    assert node.reasons() == [WAITS]
+    assert "overlay" in node.notes[0].message
+    assert "overlay" in waits_for(node)
 
 
 @shows(
@@ -198,9 +171,11 @@ def test_missing_rights_are_said_once(desk: Desk) -> None:
     fault="one card's mode can't be changed",
     happens="the other cards of the node are changed and served",
 )
-def test_one_card_in_use_costs_only_itself(desk: Desk) -> None:
-    desk.driver.answers = [BUSY]
-    kept = desk.keep(OFF, divided(1, is_enabled=False), divided(2))
-    assert desk.driver.asked == [(uuid(0), True), (uuid(1), True)]
-    assert [note.reason for note in kept.notes] == [NOT_SWITCHED, SWITCHED_ON]
-    assert desk.keeper.waits() == {uuid(0): BUSY}
+def test_one_card_in_use_costs_only_itself(tmp_path: Path) -> None:
+    node = node_of(tmp_path, FakeCard(is_enabled=False), FakeCard(is_enabled=False), FakeCard())
+    node.driver.mode_answers = [BUSY]
+    node.keep()
+    assert switched(node) == ["GPU-0", "GPU-1"]
+    assert node.reasons() == [WAITS, "MigModeOn"]
+    node.serve("a", row("1g.5gb", 0, card="GPU-1"))
+    node.serve("b", row("1g.5gb", 0, card="GPU-2"))

@@ -9,10 +9,9 @@ import pytest
 from hami_node.errors import AllocationError
 from hami_node.model import Container, Grant
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.vendors.nvidia.mig.found import MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigInstance
+from hami_node.vendors.nvidia.mig.layout import MigDevice, MigInstance
 from hami_node.vendors.nvidia.mig.static import grants_of, with_instances
-from hami_node.vendors.nvidia.node.mig.offered import OfferedInstances
+from hami_node.vendors.nvidia.node.static_mig import OfferedInstances
 from hami_node.vendors.on_node.answer import MadePart, Slice
 from hami_node.vendors.on_node.parts import PartHolder, PartsSituation
 from tests.fakes.cards import card, uuid

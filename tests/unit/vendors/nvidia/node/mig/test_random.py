@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hami_node.errors import AllocationError
 from hami_node.model import Grant
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
-from hami_node.vendors.nvidia.mig.found import FoundInstance
-from hami_node.vendors.nvidia.mig.layout import MigInstance, MigPlacement
+from hami_node.vendors.nvidia.mig.layout import FoundInstance, MigInstance, MigPlacement
 from tests.fakes.mig_cards import A100_40
 from tests.fakes.mig_driver import FakeCard, Killed
 from tests.fakes.mig_node import MigNode, row, slot

@@ -199,25 +199,3 @@ def test_record_that_cannot_be_written_refuses_before_anything_is_made(node: Mig
     with pytest.raises(AllocationError, match=r"without its record.*no space left"):
         node.serve("a", row("1g.5gb", 0))
     assert (changes(node), node.kept()) == ([], ())
-
-
-# -- others at work --------------------------------------------------------------------------------
-
-
-def test_hands_off_nothing_is_made_or_destroyed_and_what_is_there_is_served(node: MigNode) -> None:
-    first = node.serve("a", row("1g.5gb", 0))
-    node.serve("b", row("1g.5gb", 1))
-    node.hands_off = "MIG Manager is at work"
-    node.driver.calls.clear()
-    node.end("b")
-    node.settle()
-    assert node.serve("a", row("1g.5gb", 0)) == first
-    with pytest.raises(AllocationError, match="MIG Manager is at work"):
-        node.serve("c", row("1g.5gb", 2))
-    assert changes(node) == []
-    assert node.notes == []
-    assert node.keeper.state().hands_off == "MIG Manager is at work"
-    node.hands_off = ""
-    node.clock.advance(30)
-    node.settle()
-    node.assert_whole()

@@ -8,8 +8,7 @@ import pytest
 
 from hami_node.clock import Deadline
 from hami_node.model import Uuid
-from hami_node.vendors.nvidia.mig.details import mig_of
-from hami_node.vendors.nvidia.mig.found import MigCard, MigDevice
+from hami_node.vendors.nvidia.mig.layout import MigCard, MigDevice, mig_of
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
 from hami_node.vendors.nvidia.nvml.mig.driver import NvmlMigDriver
 from tests.fakes.clock import RealClock

@@ -8,8 +8,7 @@ import pytest
 
 from hami_node.model import Uuid
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
-from hami_node.vendors.nvidia.mig.found import MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.mig.layout import MigDevice, MigPlacement
 from tests.nvml_stub.control import UUIDS, card
 from tests.unit.vendors.nvidia.nvml.mig.conftest import A100, H100, Rig, numbered, within
 
@@ -41,7 +40,7 @@ def test_instance_is_made_at_its_place_and_destroyed_again(rig: Rig) -> None:
     assert rig.hardware.instances(A100) == ()
 
 
-@pytest.mark.parametrize("line", ["compute_info card", "indices gaps", "uuids old"])
+@pytest.mark.parametrize("line", ["compute_info card", "indices gaps"])
 def test_device_is_found_however_the_driver_shows_it(rig: Rig, line: str) -> None:
     rig.show(line, "compute_info card")
     first = make(rig, "1g.5gb", ONE_AT_2)

@@ -14,8 +14,7 @@ import pytest
 from hami_node.clock import Deadline
 from hami_node.model import Uuid
 from hami_node.vendors.nvidia.mig.driver import MigDriver, MigError, MigFailure
-from hami_node.vendors.nvidia.mig.found import MigCard, MigDevice
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.mig.layout import MigCard, MigDevice, MigPlacement
 from hami_node.vendors.nvidia.nvml.backend import NvmlBackend
 from tests.fakes.waiting import eventually
 from tests.nvml_stub.control import UUIDS, Stub

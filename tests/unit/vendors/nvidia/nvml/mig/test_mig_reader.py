@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hami_node.errors import DeviceLost
-from hami_node.vendors.nvidia.driver.library import DriverLibrary
-from hami_node.vendors.nvidia.mig.found import MigCard
-from hami_node.vendors.nvidia.mig.layout import MigPlacement
+from hami_node.vendors.nvidia.driver import DriverLibrary
+from hami_node.vendors.nvidia.mig.layout import MigCard, MigPlacement
 from hami_node.vendors.nvidia.nvml.calls import NvmlCalls
-from hami_node.vendors.nvidia.nvml.mig.asked import AskedCard
-from hami_node.vendors.nvidia.nvml.mig.mode import MigModes
-from hami_node.vendors.nvidia.nvml.mig.reader import INSTANCES_S, PROFILES_S, MigReader
+from hami_node.vendors.nvidia.nvml.cards import MigModes
+from hami_node.vendors.nvidia.nvml.mig.reader import INSTANCES_S, PROFILES_S, AskedCard, MigReader
 from tests.fakes.clock import FakeClock
 from tests.nvml_stub.control import Stub, card
 from tests.nvml_stub.mig import ALL_MODELS, MigHardware, profiles_of

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hami_node.errors import AllocationError
-from hami_node.vendors.nvidia.driver.location import HOST, DriverRoot
+from hami_node.vendors.nvidia.driver import HOST, DriverRoot
 from hami_node.vendors.nvidia.node.handover.cdi_spec import HostNode
 from hami_node.vendors.nvidia.node.handover.handed import Instance
-from hami_node.vendors.nvidia.node.handover.mig.caps import (
+from hami_node.vendors.nvidia.node.handover.instances import (
     CapNodes,
     find_caps,
     find_major,

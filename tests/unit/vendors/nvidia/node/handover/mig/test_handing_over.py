@@ -20,12 +20,10 @@ from hami_node.vendors.nvidia.choices import (
     MemoryLimitBy,
     VisibleDevicesForm,
 )
-from hami_node.vendors.nvidia.mig.details import DriverCard
+from hami_node.vendors.nvidia.mig.layout import DriverCard
 from hami_node.vendors.nvidia.mode import Mode
-from hami_node.vendors.nvidia.node.driver_limit import Toolkit
-from hami_node.vendors.nvidia.node.driver_limits import DriverLimits
-from hami_node.vendors.nvidia.node.handover.mig.caps import CapNodes
-from hami_node.vendors.nvidia.node.handover.mig.spec_files import file_name
+from hami_node.vendors.nvidia.node.driver_limit import DriverLimits, Toolkit
+from hami_node.vendors.nvidia.node.handover.instances import CapNodes, file_name
 from hami_node.vendors.nvidia.node.handover.node_hand_over import NodeHandOver
 from hami_node.vendors.nvidia.node.handover.spec_file import NAME
 from hami_node.vendors.nvidia.node.limiter.hook_folder import HookFolder

@@ -1,1 +1,0 @@
-"""Where NVIDIA's driver is on the node, and its library."""

@@ -1,1 +1,0 @@
-"""Removes what ended containers and old limiters leave on the node."""

@@ -1,1 +1,0 @@
-"""The instances of this node one by one: their record, their states, and who works on them."""
