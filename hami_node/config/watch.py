@@ -16,9 +16,9 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class ConfigWatch:
-    """Compares content. `run` is the thread's body.
+    """Compares content, look by look; `run` is the body of a thread that does nothing else.
 
-    Every reload happens in that thread, one after the other, and content that changes after it was
+    Every reload happens in a look, one after the other, and content that changes after it was
     compared is noticed by the next comparison: the last state of the files is the one in force.
     """
 
@@ -32,7 +32,7 @@ class ConfigWatch:
     ) -> None:
         """Compare with the files as they are now, whether they exist yet or not.
 
-        `on_change` runs in the watching thread after each change, and before `on_request` for each
+        `on_change` runs in the look that finds a change, and before `on_request` for each
         `request`.
         """
         self._paths, self._clock = tuple(paths), clock
@@ -43,11 +43,12 @@ class ConfigWatch:
     def run(self, stop: threading.Event) -> None:
         """Watch until stopped."""
         while not stop.is_set():
-            self._compare()
+            self.look()
             self._clock.wait(self._wake, LOOK_S)
             self._wake.clear()
 
-    def _compare(self) -> None:
+    def look(self) -> None:
+        """Compare once. Never twice at the same time."""
         is_requested = self._requested.is_set()
         self._requested.clear()
         now = self._digests()  # before the files are read: what changes in between is seen again

@@ -14,6 +14,7 @@ from hami_node.cluster.client import connect
 from hami_node.cluster.events import EventWriter
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.config.settings import plain
+from hami_node.config.watch import LOOK_S
 from hami_node.errors import RecordError
 from hami_node.logs import kv
 from hami_node.metrics.daemon import DaemonMetrics
@@ -86,7 +87,7 @@ class ClusterServices:
         )
         self._found: Loaded | None = None
         """What was read of the record; None before that."""
-        self._strangers = Strangers(node, node)
+        self._strangers = Strangers(node)
         self._room = Room(
             node.vendor_cards,
             node.served,
@@ -97,7 +98,7 @@ class ClusterServices:
         self._settler = Settler(
             live=node.live, kube=node.kube, resources=node.kubelet, on_settled=self._settled
         )
-        self._locks, self._phases = LockKeeper(node, node), Phases(node, node.clock)
+        self._locks, self._phases = LockKeeper(node), Phases(node)
         self._files, self._card_parts = FileKeeper(node), PartKeeper(node)
         self._part_errors, self._rounds = PartErrors(node), PodRounds(node)
         self._hand_overs, self._resizes = HandOvers(node), Resizes(node)
@@ -149,6 +150,7 @@ class ClusterServices:
             Step("limiters", hand_overs.look_at_limiters, every_s=ROUND_S, settle_s=0.5),
             Step("pods", self._rounds.look, every_s=ROUND_S, settle_s=0.5),
             Step("usage", self._look_at_usage, usage.end, follows_changes=False),
+            Step("config", self.node.config_watch.look, every_s=LOOK_S, follows_changes=False),
         )
 
     def _once_recorded(self, look: Callable[[], float | None]) -> Callable[[], float | None]:
@@ -241,7 +243,7 @@ class ClusterServices:
         if not node.view.is_synced():
             return SYNC_CHECK_S
         allocators = {
-            resource: PodAllocator(node, node, owner, resource, self._locks)
+            resource: PodAllocator(node, owner, resource, self._locks)
             for owner in node.vendor_cards
             for resource in owner.resources
         }

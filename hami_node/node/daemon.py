@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hami_node import __version__
@@ -95,14 +94,13 @@ class Daemon(NodeState):
                 resource.lifecycle.registered.wait(FIRST_REGISTRATION_S)
         self.cluster = ClusterServices(self, *listeners)
         self.cluster.start()
-        self.threads.start("config", partial(self.config_watch.run, self.stop))
         for owner in self.vendor_cards:
             self.threads.start(f"scanner {owner.names}", owner.keep_scanning)
 
     def reload(self) -> None:
         """Read the configuration again; if it is invalid, the settings in force are kept.
 
-        Only the thread of `config_watch` calls this: a slower, older reload can't come last.
+        Only a look of `config_watch` calls this: a slower, older reload can't come last.
         """
         found = resolve(self._sources)
         errors = [str(error) for error in found.errors] or self._misfits(found.settings)
@@ -142,6 +140,8 @@ class Daemon(NodeState):
     def hang_up(self) -> None:
         """SIGHUP: read the configuration and register with kubelet again, soon."""
         self.config_watch.request()
+        if self.cluster is not None:
+            self.wake("config")
 
     def _register_again(self) -> None:
         for resource in self.resources:
@@ -157,7 +157,6 @@ class Daemon(NodeState):
                     self.threads.died = self.threads.died or "backend"
         for owner in self.vendor_cards:
             owner.close()
-        self.config_watch.wake()
         if self.cluster is not None:
             self.cluster.close()
         self.threads.join()

@@ -29,7 +29,7 @@ class FileKeeper:
 
     def __init__(self, node: NodeState) -> None:
         """Nothing is found yet."""
-        self._node, self._present = node, PresentPods(node, node.vendor_cards)
+        self._node, self._present = node, PresentPods(node)
         self._told: tuple[str, ...] = ()
         self._closed: frozenset[ClosedFile] = frozenset()
         self._found: list[FilesFound] | None = None

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hami_node.errors import HamiError
@@ -30,7 +30,7 @@ HANGS_S: Final = 3.0
 """When the log names one that does not return."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """Something that is compared again and again. It never runs twice at once.
 
@@ -51,19 +51,14 @@ class Step:
     settle_s: float = 0.0
     longest_pause_s: float = LONGEST_PAUSE_S
 
-
-@dataclass(slots=True)
-class _Progress:
-    """Of one step. `due_s` and `held_until_s` are on the clock that never jumps."""
-
-    step: Step
-    due_s: float = -math.inf
-    held_until_s: float = -math.inf
-    failures: int = 0
-    began_s: float = 0.0
-    thread: threading.Thread | None = None
-    is_running: bool = False
-    has_complained: bool = False
+    # the loop's; times are on the clock that never jumps
+    due_s: float = field(default=-math.inf, init=False)
+    held_until_s: float = field(default=-math.inf, init=False)
+    failures: int = field(default=0, init=False)
+    began_s: float = field(default=0.0, init=False)
+    thread: threading.Thread | None = field(default=None, init=False)
+    is_running: bool = field(default=False, init=False)
+    has_complained: bool = field(default=False, init=False)
 
     @property
     def next_s(self) -> float:
@@ -78,16 +73,16 @@ class Loop:
         """All steps are due at once."""
         self._clock = clock
         self._mutex, self._changed = threading.Lock(), threading.Event()
-        self._steps = {step.name: _Progress(step) for step in steps}
+        self._steps = tuple(steps)
         self._fatal: BaseException | None = None
 
     def wake(self, *names: str) -> None:
         """Something changed: these steps look soon; without a name, all that follow changes."""
         now_s = self._clock.monotonic()
         with self._mutex:
-            for name, progress in self._steps.items():
-                if name in names or (not names and progress.step.follows_changes):
-                    progress.due_s = min(progress.due_s, now_s + progress.step.settle_s)
+            for step in self._steps:
+                if step.name in names or (not names and step.follows_changes):
+                    step.due_s = min(step.due_s, now_s + step.settle_s)
         self._changed.set()
 
     def close(self) -> None:
@@ -101,54 +96,52 @@ class Loop:
             if wait_s is None or wait_s > 0:
                 self._clock.wait(self._changed, wait_s)
                 self._changed.clear()
-            for progress in self._steps.values():
-                if not stop.is_set() and self._is_due(progress):
-                    self._bounded(progress, self._pass, LIMIT_S)
+            for step in self._steps:
+                if not stop.is_set() and self._is_due(step):
+                    self._bounded(step, self._pass, LIMIT_S)
             self._complain()
-        for progress in self._steps.values():
-            if progress.step.end is not None:
-                if progress.thread is not None:
-                    progress.thread.join(END_S)
-                if not progress.is_running:
-                    self._bounded(progress, self._end, END_S)
+        for step in self._steps:
+            if step.end is not None:
+                if step.thread is not None:
+                    step.thread.join(END_S)
+                if not step.is_running:
+                    self._bounded(step, self._end, END_S)
 
     def _wait_s(self) -> float | None:
         """Seconds until a step is due; None where only a change makes one due."""
         with self._mutex:
-            waiting = (each.next_s for each in self._steps.values() if not each.is_running)
+            waiting = (each.next_s for each in self._steps if not each.is_running)
             next_s = min(waiting, default=math.inf)
         return None if next_s == math.inf else next_s - self._clock.monotonic()
 
-    def _is_due(self, progress: _Progress) -> bool:
+    def _is_due(self, step: Step) -> bool:
         now_s = self._clock.monotonic()
         with self._mutex:
-            is_due = not progress.is_running and progress.next_s <= now_s
+            is_due = not step.is_running and step.next_s <= now_s
             if is_due:
-                progress.due_s = math.inf
+                step.due_s = math.inf
         return is_due
 
-    def _bounded(
-        self, progress: _Progress, work: Callable[[_Progress], None], limit_s: float
-    ) -> None:
+    def _bounded(self, step: Step, work: Callable[[Step], None], limit_s: float) -> None:
         """Let it work in a thread, which is left alone after the limit."""
-        progress.began_s, progress.has_complained = self._clock.monotonic(), False
+        step.began_s, step.has_complained = self._clock.monotonic(), False
 
         def run() -> None:
             try:
-                work(progress)
+                work(step)
             except BaseException as e:  # noqa: BLE001 - raised again in the loop's own thread
                 self._fatal = e
             finally:
-                progress.is_running = False
+                step.is_running = False
                 self._changed.set()
 
-        thread = threading.Thread(target=run, name=progress.step.name, daemon=True)
-        progress.thread, progress.is_running = thread, True
+        thread = threading.Thread(target=run, name=step.name, daemon=True)
+        step.thread, step.is_running = thread, True
         try:
             thread.start()
         except RuntimeError as e:  # the node has no thread left for us
-            progress.thread, progress.is_running = None, False
-            self._after(progress, None, e)
+            step.thread, step.is_running = None, False
+            self._after(step, None, e)
         else:
             thread.join(limit_s)
         if self._fatal is not None:
@@ -157,28 +150,28 @@ class Loop:
     def _complain(self) -> None:
         """Name the steps that do not return, once for each time."""
         now_s = self._clock.monotonic()
-        for name, progress in self._steps.items():
-            is_hanging = progress.is_running and now_s - progress.began_s > HANGS_S
-            if is_hanging and not progress.has_complained:
-                progress.has_complained = True
-                log.warning("step_hangs", extra=kv(step=name, for_s=now_s - progress.began_s))
+        for step in self._steps:
+            is_hanging = step.is_running and now_s - step.began_s > HANGS_S
+            if is_hanging and not step.has_complained:
+                step.has_complained = True
+                log.warning("step_hangs", extra=kv(step=step.name, for_s=now_s - step.began_s))
 
-    def _pass(self, progress: _Progress) -> None:
+    def _pass(self, step: Step) -> None:
         try:
-            self._after(progress, progress.step.look(), None)
+            self._after(step, step.look(), None)
         except Exception as e:  # noqa: BLE001 - any bug: the daemon serves on
-            self._after(progress, None, e)
+            self._after(step, None, e)
 
-    def _after(self, progress: _Progress, next_s: float | None, error: Exception | None) -> None:
+    def _after(self, step: Step, next_s: float | None, error: Exception | None) -> None:
         """When the step looks again."""
-        step, pause_s = progress.step, 0.0
+        pause_s = 0.0
         if error is None:
-            progress.failures = 0
+            step.failures = 0
             next_s = step.every_s if next_s is None else next_s
         else:
-            progress.failures += 1
+            step.failures += 1
             longest_s, next_s = step.longest_pause_s, 0.0
-            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(progress.failures, 16), longest_s)
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(step.failures, 16), longest_s)
             fields = kv(step=step.name, error=str(error), retry_s=pause_s)
             if isinstance(error, HamiError):
                 log.warning("step_failed", extra=fields)
@@ -186,11 +179,10 @@ class Loop:
                 log.error("step_broken", extra=fields, exc_info=error)
         with self._mutex:
             now_s = self._clock.monotonic()
-            progress.due_s = min(progress.due_s, math.inf if next_s is None else now_s + next_s)
-            progress.held_until_s = now_s + pause_s
+            step.due_s = min(step.due_s, math.inf if next_s is None else now_s + next_s)
+            step.held_until_s = now_s + pause_s
 
-    def _end(self, progress: _Progress) -> None:
-        step = progress.step
+    def _end(self, step: Step) -> None:
         try:
             if step.end is not None:
                 step.end()

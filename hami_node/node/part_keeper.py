@@ -34,7 +34,7 @@ class PartKeeper:
 
     def __init__(self, node: NodeState) -> None:
         """Of this node."""
-        self._node, self._present = node, PresentPods(node, node.vendor_cards)
+        self._node, self._present = node, PresentPods(node)
 
     def look(self) -> float | None:
         """One pass over all vendors; seconds until the next one, None for the next change."""

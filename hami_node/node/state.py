@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loaded after the registration
     from hami_node.cluster.client import KubeClient
     from hami_node.cluster.events import EventWriter
     from hami_node.cluster.watching.views import WatchedCluster
+    from hami_node.config.watch import ConfigWatch
     from hami_node.metrics.daemon import DaemonMetrics
     from hami_node.node.holdings.live_use import LiveUse
     from hami_node.node.kubelet.pod_resources import KubeletPodResources
@@ -45,6 +46,7 @@ class NodeState:
         served: the protocols of `vendor_cards`, in the same order.
     """
 
+    config_watch: ConfigWatch
     metrics: DaemonMetrics
     kube: KubeClient
     view: WatchedCluster

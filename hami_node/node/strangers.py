@@ -23,8 +23,8 @@ from hami_node.logs import kv
 from hami_node.model import Device, Pod, Uuid, is_own_id, own_ids
 from hami_node.node.holdings.claims import Claims
 from hami_node.node.kubelet.lifecycle import KUBELET_SOCKET, own_sockets
-from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
+from hami_node.node.state import NodeState
 from hami_node.ports import EventNote, HeldContainer
 from hami_node.record.ledger import Entry, Ledger, Source
 from hami_node.text import cut
@@ -108,9 +108,9 @@ class _Rival:
 class Strangers:
     """Takes each list of kubelet's that the daemon reads anyway, and audits. Thread-safe."""
 
-    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+    def __init__(self, node: NodeState) -> None:
         """Nothing has been looked at yet."""
-        self._parts, self._cluster = parts, cluster
+        self._node = node
         self._lock, self._auditing = threading.Lock(), threading.Lock()
         self._holders: dict[str, _Holder] = {}
         self._reasons: Mapping[Uuid, str] = MappingProxyType({})
@@ -120,25 +120,24 @@ class Strangers:
         self.taken: dict[str, bool] = {}
         """Resources that ever were another plugin's, and whether they are now."""
         self._others = frozenset(
-            name for vendor in parts.vendors for name in vendor.listed(self._own(vendor))
+            name for vendor in node.vendors for name in vendor.listed(self._own(vendor))
         )
-        auditors = ((vendor, self._auditor(vendor)) for vendor in parts.vendors)
+        auditors = ((vendor, self._auditor(vendor)) for vendor in node.vendors)
         self._auditors = {vendor.settings.kind: it for vendor, it in auditors if it is not None}
         self._missing_since_s: dict[tuple[str, str, str], float] = {}
-        self.recorded = cluster.recorded
 
     def _own(self, vendor: AnyVendor) -> object:
-        return self._parts.settings().of(vendor.settings.kind)
+        return self._node.settings().of(vendor.settings.kind)
 
     def _auditor(self, vendor: AnyVendor) -> Auditor | None:
         """The auditor of the pods of a vendor that others serve."""
         if vendor.auditor is None or vendor.counter is None:
             return None
         outlets = AuditOutlets(
-            notify=self._cluster.notify,
-            count=self._cluster.metrics.of_vendors[vendor.counter.name].count,
-            sysfs_root=self._parts.settings().sysfs_root,
-            clock=self._parts.clock,
+            notify=self._node.notify,
+            count=self._node.metrics.of_vendors[vendor.counter.name].count,
+            sysfs_root=self._node.settings().sysfs_root,
+            clock=self._node.clock,
         )
         return vendor.auditor(outlets, lambda: self._own(vendor))
 
@@ -174,7 +173,7 @@ class Strangers:
     def begin(self) -> None:
         """The record is complete: the first report may follow."""
         self.audit()
-        self.recorded.set()
+        self._node.recorded.set()
 
     def settled(self, listed: Sequence[HeldContainer]) -> None:
         """kubelet's list, once the record has what it shows of our own containers."""
@@ -185,14 +184,14 @@ class Strangers:
     def look(self) -> float:
         """Read kubelet's list; seconds until the next time. Unreadable, it changes nothing."""
         try:
-            listed = self._cluster.kubelet.list()
+            listed = self._node.kubelet.list()
         except KubeletError as e:
             log.debug("strangers_unknown", extra=kv(error=str(e)))
             return INTERVAL_S
-        if self.recorded.is_set():
+        if self._node.recorded.is_set():
             self.settled(listed)
         ids = tuple(_flat(listed))
-        for resource in self._parts.resources:
+        for resource in self._node.resources:
             if resource.lifecycle.registered.is_set() and resource.uuids():
                 self._look_for_rival(resource, ids)
         return INTERVAL_S
@@ -202,23 +201,23 @@ class Strangers:
 
         The NUMA hints follow containers that have ended, too.
         """
-        if self.recorded.is_set():
-            for resource in self._parts.resources:
-                resource.update_hints(self._cluster.ledger.entries())
-        node, auditors = self._cluster.view.node(), self._auditors.values()
+        if self._node.recorded.is_set():
+            for resource in self._node.resources:
+                resource.update_hints(self._node.ledger.entries())
+        node, auditors = self._node.view.node(), self._auditors.values()
         if node is None:
             return
         with self._auditing:
             before = [auditor.closed for auditor in auditors]
             for auditor in auditors:
-                auditor.audit(node, self._cluster.live.pods(), self._held_of_others())
+                auditor.audit(node, self._node.live.pods(), self._held_of_others())
             has_changed = before != [auditor.closed for auditor in auditors]
         if has_changed:
-            self._cluster.wake()
+            self._node.wake()
 
     def look_at_lost(self, entries: Iterable[Entry], lost: Mapping[str, frozenset[str]]) -> None:
         """Tell people of devices on record that are offered no more, once; `lost` by resource."""
-        now_s, before = self._parts.clock.monotonic(), self._missing_since_s
+        now_s, before = self._node.clock.monotonic(), self._missing_since_s
         since: dict[tuple[str, str, str], float] = {}
         for entry in entries:
             for name in lost.get(entry.resource, frozenset()).intersection(entry.device_ids):
@@ -228,12 +227,12 @@ class Strangers:
                     since[key] = math.inf  # never again
                     whose = Pod(uid=entry.pod_uid, namespace=entry.namespace, name=entry.pod)
                     why = _vanished(entry, name)
-                    self._cluster.notify(EventNote.about(whose, VANISHED_EVENT, why))
+                    self._node.notify(EventNote.about(whose, VANISHED_EVENT, why))
         self._missing_since_s = since
 
     # -- our cards, from other plugins -------------------------------------------------------------
     def _close_held(self, ids: Sequence[_Listed]) -> None:
-        inventories = [resource.inventory for resource in self._parts.resources]
+        inventories = [resource.inventory for resource in self._node.resources]
         with self._lock:
             found = self._held_from_others(ids)
             if not found and not self._holders:
@@ -246,16 +245,16 @@ class Strangers:
         for uuid in (uuid for change in changes for uuid in change.recovered):
             log.info("card_opened", extra=kv(uuid=uuid))
         if any(changes):
-            self._cluster.wake()
+            self._node.wake()
 
     def _held_from_others(self, ids: Sequence[_Listed]) -> dict[str, dict[Uuid, str]]:
         """The cards of each pod, and by which resource it has them.
 
         An ID of our own resource that names no card is of all of them, for any may be meant.
         """
-        names = {resource.name for resource in self._parts.resources}
+        names = {resource.name for resource in self._node.resources}
         strange: list[tuple[_Listed, bool, tuple[Uuid, ...]]] = []
-        for owner in self._parts.vendor_cards:
+        for owner in self._node.vendor_cards:
             for resource in owner.resources:
                 cards, own = resource.inventory.cards, _Own()
                 own.add(cards)
@@ -283,7 +282,7 @@ class Strangers:
         """
         if not strange:
             return
-        entries, pods = self._cluster.ledger.entries(), self._cluster.live.pods()
+        entries, pods = self._node.ledger.entries(), self._node.live.pods()
         served = _ids(entry for entry in entries if entry.source is Source.SERVED)
         known = _ids(entries)
         over = {pod.key for pod in pods if pod.is_over}
@@ -295,7 +294,7 @@ class Strangers:
 
     def _merged(self, found: Mapping[str, Mapping[Uuid, str]]) -> dict[str, _Holder]:
         """Those that the list shows, and those that it has left out although they live."""
-        pods = {pod.key: pod for pod in self._cluster.live.pods()}
+        pods = {pod.key: pod for pod in self._node.live.pods()}
         merged: dict[str, _Holder] = {}
         for name, cards in found.items():
             pod = pods.get(name)
@@ -328,9 +327,9 @@ class Strangers:
             rival.taken, rival.sockets = self._taken(resource.name, new, sockets), sockets
             log.error("resource_taken", extra=kv(resource=resource.name, why=rival.taken))
             self.taken = {**self.taken, resource.name: True}
-            node = self._cluster.view.node()
+            node = self._node.view.node()
             if node is not None:
-                self._cluster.notify(EventNote.about(node, TAKEN_EVENT, rival.taken))
+                self._node.notify(EventNote.about(node, TAKEN_EVENT, rival.taken))
 
     def _begin_anew(self, resource: str, number: int, strange: frozenset[_Listed]) -> None:
         """After our registration the resource is ours; pods from before may keep their IDs."""
@@ -343,9 +342,9 @@ class Strangers:
             log.warning("foreign_ids_held", extra=kv(resource=resource, containers=named))
 
     def _other_sockets(self) -> Iterator[str]:
-        folder = self._parts.settings().plugin_dir
+        folder = self._node.settings().plugin_dir
         ours = {
-            path.name for each in self._parts.resources for path in own_sockets(folder, each.name)
+            path.name for each in self._node.resources for path in own_sockets(folder, each.name)
         }
         for path in folder.glob("*.sock"):
             if path.name != KUBELET_SOCKET and path.name not in ours:
@@ -357,7 +356,7 @@ class Strangers:
         return (
             f"another device plugin has taken {resource}: container {first.name} was given "
             f"{cut(first.device_id, MAX_ID_CHARS)}, which is none of this daemon's device IDs; "
-            f"sockets of other plugins in {self._parts.settings().plugin_dir}: {others}; remove "
+            f"sockets of other plugins in {self._node.settings().plugin_dir}: {others}; remove "
             "that plugin from this node, then this daemon registers again"
         )
 
@@ -375,8 +374,8 @@ class Strangers:
                 shown.setdefault(key, []).append(each.device_id)
         if not shown:
             return
-        ledger, now_s = self._cluster.ledger, self._parts.clock.now()
-        live = self._cluster.live.pods()
+        ledger, now_s = self._node.ledger, self._node.clock.now()
+        live = self._node.live.pods()
         pods = {pod.key: pod for pod in live if not pod.is_over}
         entries, found = ledger.entries(), list[Entry]()
         for (name, container, resource), ids_held in shown.items():
@@ -392,7 +391,7 @@ class Strangers:
     def _held_of_others(self) -> Mapping[str, tuple[HeldContainer, ...]]:
         """What each pod holds of them, by uid."""
         found: dict[str, tuple[HeldContainer, ...]] = {}
-        for entry in self._cluster.ledger.entries():
+        for entry in self._node.ledger.entries():
             if entry.vendor == entry.resource and entry.resource in self._others:
                 item = HeldContainer(
                     namespace=entry.namespace,

@@ -166,7 +166,8 @@ class AllocatingDaemon:
         self.ledger = Ledger(MortalRecord(world, "grants", fate), grant_codec(served))
         self.live = LiveUse(watched=watched, vendors=served, ledger=self.ledger, clock=clock)
         self.one_at_a_time = threading.Lock()
-        cluster: Any = SimpleNamespace(
+        node = self._cards(fate)
+        vars(node).update(
             kube=kube,
             view=watched,
             kubelet=fate.mortal(world.listed),
@@ -182,19 +183,18 @@ class AllocatingDaemon:
                 count_allocate=lambda result, _: world.results.append(result),
             ),
         )
-        parts = self._parts(fate)
-        self.keeper, self.phases = LockKeeper(parts, cluster), Phases(cluster, self.clock)
-        (owner,) = parts.vendor_cards
+        self.keeper, self.phases = LockKeeper(node), Phases(node)
+        (owner,) = node.vendor_cards
         (resource,) = owner.resources
-        self.allocator = PodAllocator(parts, cluster, owner, resource, self.keeper)
+        self.allocator = PodAllocator(node, owner, resource, self.keeper)
         self.view.start(self.stop)
         eventually(self.view.is_synced)
         self.ledger.load()
         self.live.settle(world.listed.list())
         fate.is_armed = True
 
-    def _parts(self, fate: Fate) -> Any:
-        """The cards of the world, as the daemon's resource of them."""
+    def _cards(self, fate: Fate) -> Any:
+        """The state of a node with the cards of the world, as the daemon's resource of them."""
         world = self.world
         found = settings(node_name=NODE, hook_path=world.hook, backend=BackendKind.SIMULATED)
         own = found.of(NvidiaSettings)

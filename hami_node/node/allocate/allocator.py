@@ -42,8 +42,8 @@ from hami_node.node.allocate.which import CHOICE_S, READ_S, Identity
 from hami_node.node.cards.preference import choose_ids
 from hami_node.node.holdings.recorded import answer_of, answer_text
 from hami_node.node.holdings.settler import notice_ended
-from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
+from hami_node.node.state import NodeState
 from hami_node.node.vendor_cards import VendorCards
 from hami_node.ports import EventNote
 from hami_node.record.bounded import BoundedWork
@@ -80,29 +80,28 @@ class PodAllocator:
 
     def __init__(
         self,
-        parts: NodeParts,
-        cluster: ClusterParts,
+        node: NodeState,
         owner: VendorCards,
         resource: NodeResource,
         locks: LockKeeper,
     ) -> None:
         """Serve a resource of the owner's cards."""
-        self._parts, self._cluster, self._owner, self._resource = parts, cluster, owner, resource
-        self._ledger, self._clock, self._locks = cluster.ledger, parts.clock, locks
-        settings = parts.settings()
+        self._node, self._owner, self._resource = node, owner, resource
+        self._ledger, self._clock, self._locks = node.ledger, node.clock, locks
+        settings = node.settings()
         vendor = protocol_of(resource.vendor, settings)
         terms = Shares if vendor.is_fixed(resource.name) else Reserved
-        self._terms: Terms = terms(parts, cluster, resource, vendor)
+        self._terms: Terms = terms(node, resource, vendor)
         self._identity = Identity(
-            cluster,
+            node,
             self._terms,
             resource.name,
             node_name=settings.node_name,
             lock_owner=locks.owner_now,
         )
-        self._writer = PodWriter(cluster, vendor, locks)
+        self._writer = PodWriter(node, vendor, locks)
         self._files = BoundedWork(FILES_S, f"the folder with the files for {resource.name}")
-        self._maker = PartMaker(owner, resource.name, cluster.live)
+        self._maker = PartMaker(owner, resource.name, node.live)
 
     def allocate(
         self, device_ids: Sequence[Sequence[str]], deadline: Deadline
@@ -149,19 +148,19 @@ class PodAllocator:
         Raises:
             AllocationError: they take too long.
         """
-        if not self._cluster.one_at_a_time.acquire(timeout=deadline.left_s()):
+        if not self._node.one_at_a_time.acquire(timeout=deadline.left_s()):
             raise AllocationError(f"hami-node is still busy with another call: {RECREATE}")
         try:
             yield
         finally:
-            self._cluster.one_at_a_time.release()
+            self._node.one_at_a_time.release()
 
     def _rules(self) -> Rules:
         """As the settings in force have them, all at once."""
-        now = self._parts.settings()
+        now = self._node.settings()
         return Rules(
             vendor=protocol_of(self._resource.vendor, now),
-            vendors=protocols_of(self._parts.vendors, now),
+            vendors=protocols_of(self._node.vendors, now),
             compat=COMPATS[now.compat.value],
         )
 
@@ -209,7 +208,7 @@ class PodAllocator:
             self._ledger.remove(candidate.pod.uid, candidate.container.name, word)
         objection = self._terms.objection(candidate, ask, rules)
         if objection is not None and not candidate.is_repeat:
-            live, kube = self._cluster.live, self._cluster.kube.within(deadline.at_most(READ_S))
+            live, kube = self._node.live, self._node.kube.within(deadline.at_most(READ_S))
             if notice_ended(live, kube, live.unlisted()):
                 objection = self._terms.objection(candidate, ask, rules)
         if objection is not None:
@@ -320,7 +319,7 @@ class PodAllocator:
         finally:
             took_s = self._clock.monotonic() - began_s
             self._resource.update_hints(self._ledger.entries())  # before the next one is admitted
-            self._cluster.metrics.count_allocate(claim.result, took_s)
+            self._node.metrics.count_allocate(claim.result, took_s)
             log.info(
                 "allocate",
                 extra=kv(
@@ -346,7 +345,7 @@ class PodAllocator:
                 self._notify(pod, REFUSED_EVENT, why)
         if candidate is None or candidate.is_repeat:
             return
-        pod, refused = candidate.pod, self._cluster.refused
+        pod, refused = candidate.pod, self._node.refused
         refused.pop(pod.uid, None)
         refused[pod.uid] = self._terms.is_reserved
         if len(refused) > MAX_REFUSED:
@@ -354,10 +353,10 @@ class PodAllocator:
         self._notify(pod, REFUSED_EVENT, why)
         if self._terms.is_reserved:
             self._locks.release(pod)
-            self._cluster.wake("phases")
+            self._node.wake("phases")
 
     def _notify(self, pod: Pod, reason: str, message: str) -> None:
-        self._cluster.notify(EventNote.about(pod, reason, message))
+        self._node.notify(EventNote.about(pod, reason, message))
 
 
 def _has_its_files(answer: ContainerResponse) -> bool:

@@ -13,7 +13,7 @@ from hami_node.node.allocate.lock_keeper import LockKeeper
 from hami_node.node.allocate.phases import phase_set
 from hami_node.node.allocate.refusals import RECREATE
 from hami_node.node.allocate.terms import Candidate
-from hami_node.node.parts import ClusterParts
+from hami_node.node.state import NodeState
 from hami_node.ports import DaemonKube, JsonPatch
 from hami_node.vendors.on_node.answer import MadePart
 from hami_node.vendors.protocol import VendorProtocol
@@ -33,9 +33,9 @@ Made = Sequence[MadePart | None]
 class PodWriter:
     """Empties slots of one vendor's reservations."""
 
-    def __init__(self, cluster: ClusterParts, vendor: VendorProtocol, locks: LockKeeper) -> None:
+    def __init__(self, node: NodeState, vendor: VendorProtocol, locks: LockKeeper) -> None:
         """Write through the cluster's client; `locks` frees the node's lock."""
-        self._cluster, self._kube, self._vendor = cluster, cluster.kube, vendor
+        self._node, self._kube, self._vendor = node, node.kube, vendor
         self._keys, self._locks = vendor.keys.grants, locks
 
     def commit(self, candidate: Candidate, made: Made, limiter: str, deadline: Deadline) -> None:
@@ -64,7 +64,7 @@ class PodWriter:
                 f"{candidate.name}: its pod is {pod.phase} already, so this call is not for "
                 f"it: {RECREATE}"
             )
-        self._cluster.live.patched(pod)
+        self._node.live.patched(pod)
         if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_SUCCESS:
             self._locks.release(pod)
 
@@ -110,7 +110,7 @@ class PodWriter:
             return False
         others = (
             vendor.held_by(candidate.pod)
-            for vendor in self._cluster.served
+            for vendor in self._node.served
             if vendor.cards is not self._vendor.cards
         )
         return not any(held.is_any_waiting or held.problem for held in others)

@@ -11,7 +11,7 @@ from hami_node.cluster.node_lock import NodeLock
 from hami_node.errors import NotFound
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.parts import ClusterParts, NodeParts
+from hami_node.node.state import NodeState
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
 
@@ -25,11 +25,11 @@ SETTLE_S: Final = 1.0
 class LockKeeper:
     """Watches our node's lock: a step of the loop."""
 
-    def __init__(self, parts: NodeParts, cluster: ClusterParts) -> None:
+    def __init__(self, node: NodeState) -> None:
         """Of this daemon's node."""
-        self._cluster, self._kube, self._watched = cluster, cluster.kube, cluster.view
-        self._node_name, self._clock = parts.settings().node_name, parts.clock
-        self._lock = NodeLock(cluster.kube, parts.clock)
+        self._node, self._kube, self._watched = node, node.kube, node.view
+        self._node_name, self._clock = node.settings().node_name, node.clock
+        self._lock = NodeLock(node.kube, node.clock)
         self._released = ""
         self._looked_s = -math.inf
         self._seen: tuple[str, float] = "", -math.inf
@@ -59,7 +59,7 @@ class LockKeeper:
         text = self._text_of(pod)
         if text:
             self._released = text
-            self._cluster.wake("locks")
+            self._node.wake("locks")
 
     def watch(self) -> float | None:
         """Check a lock that stays the same for the settling time; seconds until the next check.
@@ -69,7 +69,7 @@ class LockKeeper:
         """
         if released := self._released:
             if self._lock.remove_exactly(self._node_name, released):
-                self._cluster.metrics.locks_removed.count("served")
+                self._node.metrics.locks_removed.count("served")
             if self._released == released:
                 self._released = ""
         text, now_s = self._text(), self._clock.monotonic()
@@ -102,11 +102,11 @@ class LockKeeper:
             log.info(
                 "lock_removed", extra=kv(node=node.name, lock=node.annotations[names.NODE_LOCK])
             )
-            self._cluster.metrics.locks_removed.count("stale")
+            self._node.metrics.locks_removed.count("stale")
 
     def _is_done(self, namespace: str, name: str) -> bool:
         """True if the pod no longer needs the lock: ended, fully served, refused or deleted."""
-        for pod in self._cluster.live.pods():
+        for pod in self._node.live.pods():
             if (pod.namespace, pod.name) == (namespace, name) and not self._needs_none(pod):
                 return False
         try:
@@ -118,6 +118,6 @@ class LockKeeper:
     def _needs_none(self, pod: Pod) -> bool:
         if pod.is_over or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED:
             return True
-        held = [vendor.held_by(pod) for vendor in self._cluster.served]
+        held = [vendor.held_by(pod) for vendor in self._node.served]
         is_any_served = any(grants.is_served for grants in held)
         return is_any_served and not any(grants.is_any_waiting or grants.problem for grants in held)

@@ -9,8 +9,8 @@ from typing import Final
 from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.model import Pod
-from hami_node.node.parts import ClusterParts
-from hami_node.ports import Clock, JsonPatch
+from hami_node.node.state import NodeState
+from hami_node.ports import JsonPatch
 from hami_node.wire import names
 from hami_node.wire.values.json_patch import annotation_pointer
 
@@ -25,10 +25,10 @@ MAX_UNANSWERED: Final = 2
 class Phases:
     """A step of the loop. Nothing is queued: a refused pod without the phase is found again."""
 
-    def __init__(self, cluster: ClusterParts, clock: Clock) -> None:
+    def __init__(self, node: NodeState) -> None:
         """Write through the cluster's client."""
-        self._kube, self._live, self._refused = cluster.kube, cluster.live, cluster.refused
-        self._clock = clock
+        self._kube, self._live, self._refused = node.kube, node.live, node.refused
+        self._clock = node.clock
         self._tries: dict[str, tuple[int, float]] = {}
         """Of pods that could not be written, by uid: how often, and when next."""
 

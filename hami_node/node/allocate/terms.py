@@ -20,8 +20,8 @@ from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.errors import GrantMismatch, WireError
 from hami_node.model import Ask, Container, ContainerGrants, ContainerKind, Device, Pod, Uuid
 from hami_node.node.allocate.refusals import RECREATE
-from hami_node.node.parts import ClusterParts, NodeParts
 from hami_node.node.resource import NodeResource
+from hami_node.node.state import NodeState
 from hami_node.record.ledger import Entry, Source
 from hami_node.vendors.held_grants import HeldGrants
 from hami_node.vendors.protocol import VendorProtocol
@@ -114,14 +114,13 @@ class _Terms:
 
     def __init__(
         self,
-        parts: NodeParts,
-        cluster: ClusterParts,
+        node: NodeState,
         resource: NodeResource,
         vendor: VendorProtocol,
     ) -> None:
         """Serve containers that ask for this resource."""
         self.vendor = vendor
-        self._parts, self._live, self._ledger = parts, cluster.live, cluster.ledger
+        self._node, self._live, self._ledger = node, node.live, node.ledger
         self._resource = resource
 
     def cards(self) -> Mapping[Uuid, Device]:
@@ -130,7 +129,7 @@ class _Terms:
 
     def usage(self, pod: Pod) -> Mapping[Uuid, DeviceUsage]:
         """Of all cards, by the served containers of all pods but this one."""
-        return self._live.cards(self._parts.cards(), leave_out=pod.uid)
+        return self._live.cards(self._node.cards(), leave_out=pod.uid)
 
 
 class Reserved(_Terms):

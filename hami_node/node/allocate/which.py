@@ -21,7 +21,7 @@ from hami_node.logs import kv
 from hami_node.model import Container, ContainerKind, Pod
 from hami_node.node.allocate.refusals import RECREATE
 from hami_node.node.allocate.terms import Candidate, Terms, repeat_of
-from hami_node.node.parts import ClusterParts
+from hami_node.node.state import NodeState
 from hami_node.ports import HeldContainer
 from hami_node.record.ledger import Entry
 from hami_node.vendors.held_grants import HeldGrants
@@ -73,7 +73,7 @@ class Identity:
 
     def __init__(
         self,
-        cluster: ClusterParts,
+        node: NodeState,
         terms: Terms,
         resource: str,
         *,
@@ -85,9 +85,9 @@ class Identity:
         `lock_owner` asks the API server for `namespace/name` of the pod that the node lock names
         now, or "", and raises KubeError.
         """
-        self._cluster, self._terms, self._resource = cluster, terms, resource
+        self._node, self._terms, self._resource = node, terms, resource
         self._node_name, self._lock_owner = node_name, lock_owner
-        self._live, self._kube, self._ledger = cluster.live, cluster.kube, cluster.ledger
+        self._live, self._kube, self._ledger = node.live, node.kube, node.ledger
         self._ended: dict[str, Deadline] = {}
         """Pods that the API server said have ended, by uid, and until when that is believed."""
 
@@ -123,7 +123,7 @@ class Identity:
     def _look(self, call: Call, limit: Deadline, list_limit: Deadline) -> Candidate:
         """Look once. Raises NoPendingPod."""
         try:
-            listed = self._cluster.kubelet.list(limit)
+            listed = self._node.kubelet.list(limit)
         except KubeletError as e:
             log.warning("list_not_read", extra=kv(error=str(e)))
             unread = f"kubelet's list of pods can't be read ({e})"
@@ -362,7 +362,7 @@ class Identity:
         """True if no call can be for this pod any more."""
         return (
             pod.is_over
-            or pod.uid in self._cluster.refused
+            or pod.uid in self._node.refused
             or pod.node_name not in ("", self._node_name)
             or pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_FAILED
         )

@@ -49,14 +49,12 @@ class Bench:
             counter=SimpleNamespace(name="chips"),
             auditor=lambda *_: SimpleNamespace(audit=self._audit, closed={}, drifted=0),
         )
-        parts: Any = SimpleNamespace(
+        node: Any = SimpleNamespace(
             settings=lambda: SimpleNamespace(of=lambda kind: kind, sysfs_root=None),
             vendors=(chips,),
             vendor_cards=(owner,),
             resources=owner.resources,
             clock=self.clock,
-        )
-        cluster: Any = SimpleNamespace(
             ledger=self.ledger,
             live=SimpleNamespace(pods=lambda: self.pods),
             view=SimpleNamespace(node=lambda: Node(name="n1")),
@@ -65,7 +63,7 @@ class Bench:
             recorded=threading.Event(),
             metrics=SimpleNamespace(of_vendors={"chips": SimpleNamespace(count=None)}),
         )
-        self.strangers = Strangers(parts, cluster)
+        self.strangers = Strangers(node)
 
     def _changed(self) -> None:
         self.changes += 1

@@ -30,8 +30,9 @@ def keeper(
 ) -> LockKeeper:
     clock = clock or FakeClock()
     count = (removed if removed is not None else []).append
-    parts: Any = SimpleNamespace(settings=lambda: settings(node_name=NODE), clock=clock)
-    shared: Any = SimpleNamespace(
+    node: Any = SimpleNamespace(
+        settings=lambda: settings(node_name=NODE),
+        clock=clock,
         kube=cluster,
         view=cluster,
         live=live_use(cluster, clock),
@@ -39,7 +40,7 @@ def keeper(
         metrics=SimpleNamespace(locks_removed=SimpleNamespace(count=count)),
         wake=lambda *_: None,
     )
-    return LockKeeper(parts, shared)
+    return LockKeeper(node)
 
 
 def locked(text: str | None, *pods: Pod) -> FakeCluster:

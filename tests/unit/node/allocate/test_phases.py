@@ -54,12 +54,13 @@ def a_pod(name: str, *, refusal: str = "", phase: str = names.PHASE_ALLOCATING) 
 
 def phases(cluster: Cluster, *refused: str) -> tuple[Phases, FakeClock]:
     clock = FakeClock()
-    shared: Any = SimpleNamespace(
+    node: Any = SimpleNamespace(
+        clock=clock,
         kube=cluster,
         live=live_use(cluster, clock),
         refused={f"uid-{name}": True for name in refused},
     )
-    return Phases(shared, clock), clock
+    return Phases(node), clock
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -75,7 +75,7 @@ def identity_of(
         live=live, ledger=ledger, kube=cluster, kubelet=resources, refused={}
     )
     resource: Any = SimpleNamespace(name=GPU)
-    terms = Reserved(cast(Any, None), shared, resource, VENDOR)
+    terms = Reserved(shared, resource, VENDOR)
     return Identity(shared, terms, GPU, node_name=NODE, lock_owner=lambda _: lock_owner)
 
 
