@@ -184,6 +184,18 @@ def test_init_container_with_the_row_of_the_app_has_the_same_part(
     assert [it["migUUID"] for it in shown(world, "p")] == ["PART-1", "PART-1"]
 
 
+def test_init_container_with_another_row_has_a_part_of_its_own(
+    world: World, parts: FakeParts
+) -> None:
+    world.desk()
+    boxes = [Box(name="i", memory_mib=4000, kind=ContainerKind.INIT), BOX]
+    two = rows(row(6, 0), row(5, 1))
+    world.place("p", boxes, {"i": [PART], "main": [PART]}, annotations=two)
+    assert parts_in(world.allocate("p", IDS, "i")) == "PART-1"
+    del world.listed.held["default", "p"]["i"]  # kubelet lists no init containers
+    assert parts_in(world.allocate("p", IDS)) == "PART-2"
+
+
 # -- who else writes -------------------------------------------------------------------------------
 @shows(
     "M9",

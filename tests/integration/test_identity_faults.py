@@ -14,7 +14,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.wire import names
 from tests.fakes.cards import uuid
-from tests.fakes.pods import Box, Part, pod_body
+from tests.fakes.pods import Box, Generation, Part, pod_body
 from tests.integration.desk import Fate, Killed, World
 from tests.integration.rig import Rig, inside
 from tests.reliability import shows
@@ -346,6 +346,17 @@ def test_answer_for_a_kubelet_that_is_gone_does_not_count_as_given(world: World)
     first = desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())[0]
     again = desk.allocator.allocate([[f"{uuid(1)}-1"]], desk.deadline())[0]
     assert limit(first) == limit(again) == "1000m"
+
+
+def test_reservation_that_changes_while_it_is_borrowed_serves_nobody(world: World) -> None:
+    desk = world.desk()
+    boxes = [Box(name="i", memory_mib=1000, kind=ContainerKind.INIT), B_BOX]
+    world.place("p", boxes, B, Generation.V2_7, is_locked=False)
+    other = {nvidia_names.POD_ALLOCATED: f"{uuid(1)},NVIDIA,9000,0:;"}
+    world.disk = lambda _: world.api.annotate("pods", "p", other, "default")
+    with pytest.raises(AllocationError, match="its reservation changed while it was served"):
+        desk.allocator.allocate([B_IDS], desk.deadline())
+    assert desk.ledger.entries() == ()
 
 
 def test_ids_that_kubelet_gives_twice_serve_nobody_with_anothers_slice(world: World) -> None:

@@ -241,7 +241,8 @@ def test_find_init_container_again_after_its_pod_runs_is_a_repeat() -> None:
     found = identity(
         FakeCluster(pod), resources, an_entry(container="i", kind="init", device_ids=("x-1",))
     )
-    assert found.find(("x-1",), soon()).is_repeat
+    again = found.find(("x-1",), soon())
+    assert (again.container.name, again.is_repeat) == ("i", True)
 
 
 # -- without kubelet's list ------------------------------------------------------------------------
