@@ -63,7 +63,7 @@ class LiveUse:
         self._pods: dict[str, Pod] = {}
         """By uid, as they were at the last look."""
         self._shown: frozenset[str] = frozenset()
-        """The pods that the watch itself showed at the last look, by uid."""
+        """Pods on record that the watch itself showed at the last look, by uid."""
         self._vanished: frozenset[str] = frozenset()
         """Pods on record that it has shown, and shows no more."""
         self._has_ended: dict[str, bool] = {}
@@ -238,7 +238,7 @@ class LiveUse:
         self._pods = {pod.uid: pod for pod in self._newest.all()}
         recorded = {entry.pod_uid for entry in entries}
         self._vanished = (self._vanished | self._shown) & (recorded - self._pods.keys())
-        self._shown = self._newest.shown()
+        self._shown = self._newest.shown() & recorded
         ended = {uid: True for uid, pod in self._pods.items() if pod.is_over}
         known = recorded | self._pods.keys()
         self._has_ended = {
