@@ -117,7 +117,6 @@ def test_socket_fails_and_hangs_each_pod_gets_its_own_slice(rig: Rig, code: str)
 )
 def test_list_stays_unreadable_the_room_of_an_ended_pod_is_free(world: World) -> None:
     desk = world.desk()
-    world.budget_s = 2.0
     whole = Box(memory_mib=30000)
     reserved = {"main": [Part(uuid=uuid(1), memory_mib=30000)]}
     world.place("x", [whole], reserved)
