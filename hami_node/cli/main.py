@@ -59,7 +59,7 @@ def _run_demo(keep: bool) -> int:
     signals = SignalThread(*ends)  # before the slow imports: an interruption is never lost
     need(EXTENDER)  # it starts one, as a program of its own
     from hami_node.demo.demo import run
-    from hami_node.demo.stage import Stage, cast_of
+    from hami_node.demo.stage import Stage
 
     stop, taken = threading.Event(), list[int]()
 
@@ -68,7 +68,7 @@ def _run_demo(keep: bool) -> int:
         stop.set()
 
     signals.start({number: partial(end, number) for number in ends})
-    code = run(Stage(cast_of(VENDORS), stop=stop), keep=keep)
+    code = run(Stage(VENDORS, stop=stop), keep=keep)
     return ExitCode.SIGNALLED + taken[-1] if stop.is_set() else code
 
 

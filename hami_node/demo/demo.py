@@ -65,7 +65,7 @@ def run(
     failed: tuple[str, ...] | None = None
     try:
         with stage:
-            failed = _show(stage, view, steps_of(stage.cast) if steps is None else steps)
+            failed = _show(stage, view, steps_of(stage) if steps is None else steps)
             if keep:
                 view.kept(commands(stage))
                 failed += _watch(stage, view)
@@ -182,7 +182,7 @@ def _of_extender(stage: Stage) -> tuple[Command, ...]:
         (
             "webhook",
             "as the API server: have a new pod reviewed",
-            review_of(NEXT.body(stage.cast.shared.protocol)),
+            review_of(NEXT.body(stage.shared.protocol)),
         ),
         (
             "filter",

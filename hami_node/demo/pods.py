@@ -85,7 +85,7 @@ def create(stage: Stage, body: Json) -> Pod:
 
 def create_tenant(stage: Stage, tenant: Tenant) -> Pod:
     """The same for a pod that shares cards. Raises PodDenied."""
-    return create(stage, tenant.body(stage.cast.shared.protocol))
+    return create(stage, tenant.body(stage.shared.protocol))
 
 
 def try_once(stage: Stage, name: str) -> str:
@@ -117,7 +117,7 @@ def place(stage: Stage, name: str) -> str:
 # -- bypassing webhook and extender ----------------------------------------------------------------
 def forge(stage: Stage, name: str, want: Want, card: Device, granted_mib: int) -> None:
     """Write a bound pod with a reservation by hand, which only the scheduler may do."""
-    protocol = stage.cast.shared.protocol
+    protocol = stage.shared.protocol
     grant = Grant(uuid=card.uuid, vendor=card.vendor, memory_mib=granted_mib, cores=want.cores)
     container = want.container(protocol)
     node, devices = stage.read_node(GPU_NODE), {card.uuid: card}
@@ -202,7 +202,7 @@ def grants_on(
 
 def shared_grants(stage: Stage, card: Uuid) -> list[tuple[str, Grant]]:
     """The slices of a shared card, each with who holds it."""
-    held = grants_on(stage, stage.cast.shared.protocol, GPU_NODE)
+    held = grants_on(stage, stage.shared.protocol, GPU_NODE)
     return [(owner, grant) for owner, grants in held for grant in grants if grant.uuid == card]
 
 

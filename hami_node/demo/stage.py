@@ -57,28 +57,6 @@ class StoppedError(BaseException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
-    """The simulated devices: cards that pods share, and those that other plugins serve."""
-
-    shared: SharedCards
-    foreign: tuple[ForeignDevices, ...]
-
-
-def cast_of(vendors: Iterable[AnyVendor]) -> Cast:
-    """What these vendors provide; of several shared cards the first.
-
-    Raises:
-        HamiError: no vendor provides cards to share.
-    """
-    parts = [vendor.demo() for vendor in vendors if vendor.demo is not None]
-    shared = next((part for part in parts if isinstance(part, SharedCards)), None)
-    if shared is None:
-        raise HamiError("no vendor brings cards that the demo could share")
-    foreign = tuple(part for part in parts if isinstance(part, ForeignDevices))
-    return Cast(shared=shared, foreign=foreign)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A running program; `title` is its name for people: "the extender"."""
 
@@ -125,6 +103,8 @@ class Stage:
     A context manager that stops and removes all on exit.
 
     Attributes:
+        shared: the simulated cards that pods share.
+        foreign: simulated devices that other plugins serve, each on its own node.
         cards: the shared cards, as reported.
         home: the card that the first pod got, and that others share.
         served: what kubelet was answered for each pod that runs.
@@ -132,7 +112,7 @@ class Stage:
 
     def __init__(
         self,
-        cast: Cast,
+        vendors: Iterable[AnyVendor],
         *,
         command: Sequence[str] = COMMAND,
         limit_s: float = LIMIT_S,
@@ -141,12 +121,21 @@ class Stage:
         """Prepare; entering starts kubelets and API server, `start_...` the programs.
 
         Args:
-            cast: the devices that the vendors provide.
+            vendors: provide the simulated devices; of several shared cards the first count.
             command: how `hami-node` is started.
             limit_s: how long to wait for what usually takes milliseconds.
             stop: ends every wait with `StoppedError`.
+
+        Raises:
+            HamiError: no vendor provides cards to share.
         """
-        self.clock, self.cast = SystemClock(), cast
+        parts = [vendor.demo() for vendor in vendors if vendor.demo is not None]
+        shared = next((part for part in parts if isinstance(part, SharedCards)), None)
+        if shared is None:
+            raise HamiError("no vendor brings cards that the demo could share")
+        self.shared = shared
+        self.foreign = tuple(part for part in parts if isinstance(part, ForeignDevices))
+        self.clock = SystemClock()
         self.stop = stop or threading.Event()
         self._env = {key: text for key, text in environment().items() if _KEPT_ENV.fullmatch(key)}
         self._command, self._limit_s = command, limit_s
@@ -166,7 +155,7 @@ class Stage:
             exits.enter_context(self.api)
             self.kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
             self._add_node(GPU_NODE, {}, {}, exits)
-            for part in self.cast.foreign:
+            for part in self.foreign:
                 self._add_node(part.node, part.labels, part.quantities, exits)
             self._exits = exits.pop_all()
         return self
@@ -184,7 +173,7 @@ class Stage:
     ) -> None:
         folder = self.folder / name
         hook = folder / "hook"
-        for file, content in self.cast.shared.limiter_files(hook).items():
+        for file, content in self.shared.limiter_files(hook).items():
             (hook / file).parent.mkdir(parents=True, exist_ok=True)
             (hook / file).write_bytes(content)
             (hook / file).chmod(0o644)  # whatever the umask: all users in a container read it
@@ -201,10 +190,10 @@ class Stage:
         metadata = {"name": name, "labels": dict(labels)}
         self.api.create("nodes", {"metadata": metadata, "status": status})
         self.kubelets[name] = kubelet
-        self._write_cards(name, self.cast.shared.cards if name == GPU_NODE else ())
+        self._write_cards(name, self.shared.cards if name == GPU_NODE else ())
 
     def _write_config(self, folder: Path) -> None:
-        (folder / CONFIG).write_text(self.cast.shared.config(SPLIT), encoding="utf-8")
+        (folder / CONFIG).write_text(self.shared.config(SPLIT), encoding="utf-8")
 
     # -- the programs ------------------------------------------------------------------------------
     def start_daemon(self, node: str) -> None:
@@ -327,12 +316,12 @@ class Stage:
     @property
     def resource(self) -> str:
         """The extended resource that counts shared cards."""
-        return self.cast.shared.protocol.counted[0]
+        return self.shared.protocol.counted[0]
 
     @property
     def id_count(self) -> int:
         """How many device IDs the shared cards have in kubelet."""
-        return SPLIT * len(self.cast.shared.cards)
+        return SPLIT * len(self.shared.cards)
 
     def read_node(self, name: str) -> Node:
         """The node object as stored by the API server."""
@@ -340,7 +329,7 @@ class Stage:
 
     def registered(self) -> tuple[Device, ...] | None:
         """The shared cards that the node object names; None without any."""
-        return self.cast.shared.protocol.registered_on(self.read_node(GPU_NODE)) or None
+        return self.shared.protocol.registered_on(self.read_node(GPU_NODE)) or None
 
     def card(self, uuid: Uuid) -> Device:
         """The reported card of that UUID. Raises StepFailed when none has it."""
@@ -368,7 +357,7 @@ class Stage:
 
     def break_card(self, index: int | None, reason: str = "") -> None:
         """Make a shared card fail, or (None) make all cards healthy."""
-        self._write_cards(GPU_NODE, self.cast.shared.cards, index, reason)
+        self._write_cards(GPU_NODE, self.shared.cards, index, reason)
 
     def card_file(self, node: str) -> Path:
         """The file with the node's simulated cards."""

@@ -13,7 +13,7 @@ from typing import Final
 from hami_node.config.settings import Settings
 from hami_node.demo import pods
 from hami_node.demo.pods import Tenant, Want, granted_mib
-from hami_node.demo.stage import EXTENDER, GPU_NODE, SPLIT, Cast, Stage
+from hami_node.demo.stage import EXTENDER, GPU_NODE, SPLIT, Stage
 from hami_node.engine.ranking import BINPACK, SPREAD
 from hami_node.model import Container, Device, Pod
 from hami_node.simulate.kube_scheduler import CallFailed, PodDenied, Unschedulable
@@ -95,7 +95,7 @@ class Step:
 # -- the programs are ready ------------------------------------------------------------------------
 def find_cards(stage: Stage) -> Iterator[Shown]:
     """Start the daemon of the node with shared cards; it finds the cards."""
-    cards = stage.cast.shared.cards
+    cards = stage.shared.cards
     stage.start_daemon(GPU_NODE)
     daemon = stage.program(GPU_NODE)
     found = stage.until(GPU_NODE, "cards are found", lambda: daemon.logged("cards_found"))
@@ -113,7 +113,7 @@ def register(stage: Stage) -> Iterator[Shown]:
     took_ms = (kubelet.registrations[0][0] - stage.program(GPU_NODE).started_s) * 1e3
     example = min(kubelet.devices(stage.resource))
     stage.start_extender()  # during the next step
-    for part in stage.cast.foreign:
+    for part in stage.foreign:
         stage.start_daemon(part.node)  # likewise; checked later
     yield f"{stage.resource}: {ids} device IDs, {SPLIT} for each card, such as {example}"
     yield f"registered {took_ms:.0f} ms after the process started"
@@ -127,12 +127,12 @@ def publish(stage: Stage) -> Iterator[Shown]:
     """The register annotation agrees with kubelet's devices, and the handshake is fresh."""
     stage.cards = stage.until(GPU_NODE, "the node object names the cards", stage.registered)
     offered = [(card.model, card.memory_mib) for card in stage.cards]
-    check(offered == list(stage.cast.shared.cards), f"the annotation names other cards: {offered}")
+    check(offered == list(stage.shared.cards), f"the annotation names other cards: {offered}")
     ids = set(stage.kubelet.devices(stage.resource))
     published = {f"{card.uuid}-{slot}" for card in stage.cards for slot in range(card.slots)}
     check(ids == published, "kubelet and the annotation name different cards")
     annotations = stage.read_node(GPU_NODE).annotations
-    keys = stage.cast.shared.protocol.keys
+    keys = stage.shared.protocol.keys
     handshake = decode_handshake(annotations.get(keys.handshake, ""), keys.handshake)
     check(handshake.kind is HandshakeKind.REPORTED, f"the handshake is {handshake.kind}")
     check(names.NODE_SIMULATED in annotations, f"{names.NODE_SIMULATED} is missing")
@@ -166,7 +166,7 @@ def reach_extender(stage: Stage) -> Iterator[Shown]:
 # -- pods that are created unscheduled and go through the extender ---------------------------------
 def walk(stage: Stage) -> Iterator[Shown]:
     """A pod with nothing but limits: webhook, filter, bind, kubelet, limits in the container."""
-    name, cards = FIRST.name, stage.cast.shared
+    name, cards = FIRST.name, stage.shared
     wish, word = cards.wish
     created = pods.create_tenant(stage, replace(FIRST, wishes={wish: word}))
     added = _added_by_webhook(created, cards.protocol)
@@ -208,7 +208,7 @@ def _added_by_webhook(created: Pod, cards: VendorProtocol) -> str:
 
 def share(stage: Stage) -> Iterator[Shown]:
     """Two pods join the first on its card; kubelet admits them in another order."""
-    card, cards = stage.shared_card, stage.cast.shared
+    card, cards = stage.shared_card, stage.shared
     for tenant in JOINING:
         pods.create_tenant(stage, tenant)
         pods.place(stage, tenant.name)
@@ -282,7 +282,7 @@ def wait_for_room(stage: Stage) -> Iterator[Shown]:
     is_explained = nearest in message and f"{wanted_mib} MiB requested" in message
     check(is_explained, f"the Event's message is: {message}")
     waiting = pods.read(stage, name)
-    grants = stage.cast.shared.protocol.keys.grants.allocated
+    grants = stage.shared.protocol.keys.grants.allocated
     has_nothing = not waiting.node_name and grants not in waiting.annotations
     check(has_nothing, f"pod {name} waits, but has a reservation")
     yield f"pod {name} requests {wanted_mib} MiB and is Pending; kubectl describe pod {name} shows:"
@@ -304,7 +304,7 @@ def wait_for_room(stage: Stage) -> Iterator[Shown]:
 
 def card_of(stage: Stage, pod: Pod) -> Device:
     """The card that is reserved for the pod. Raises StepFailed unless it is exactly one."""
-    held = stage.cast.shared.protocol.held_by(pod)
+    held = stage.shared.protocol.held_by(pod)
     uuids = {grant.uuid for slot in held.slots for grant in slot}
     check(len(uuids) == 1, f"pod {pod.name} has a reservation on {len(uuids)} cards")
     return stage.card(uuids.pop())
@@ -319,7 +319,7 @@ def admit(stage: Stage, tenant: Tenant) -> list[tuple[str, ...]]:
     phase = pod.annotations.get(names.POD_BIND_PHASE)
     check(phase == names.PHASE_SUCCESS, f"pod {name} is left in phase {phase}")
     stage.served[name] = admission
-    cards, card = stage.cast.shared, card_of(stage, pod)
+    cards, card = stage.shared, card_of(stage, pod)
     return [limits_row(cards, name, want, admission, card) for want in tenant.wants]
 
 
@@ -515,7 +515,7 @@ def who_holds_what(stage: Stage) -> Rows:
         rows.append((name, _health(card), slots, memory, f"{cores}/{card.cores} %"))
         for owner, grant in held:
             rows.append((f"  {owner}", "", "1", f"{grant.memory_mib} MiB", f"{grant.cores} %"))
-    for part in stage.cast.foreign:  # in a single row; a slot is a core
+    for part in stage.foreign:  # in a single row; a slot is a core
         devices = part.protocol.registered_on(stage.read_node(part.node))
         if not devices:
             continue
@@ -587,7 +587,7 @@ def _steps_on(part: ForeignDevices) -> Iterable[Step]:
         yield Step(title=title, act=partial(act, part), programs=(EXTENDER, part.node))
 
 
-def steps_of(cast: Cast) -> tuple[Step, ...]:
+def steps_of(stage: Stage) -> tuple[Step, ...]:
     """All steps: for the shared cards, for every other vendor, and for the metrics."""
-    foreign = (step for part in cast.foreign for step in _steps_on(part))
+    foreign = (step for part in stage.foreign for step in _steps_on(part))
     return (*_SHARED, *foreign, Step(title="The daemon's metrics agree", act=audit))

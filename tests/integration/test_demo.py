@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from hami_node.demo import demo
-from hami_node.demo.stage import EXTENDER, Stage, cast_of
+from hami_node.demo.stage import EXTENDER, Stage
 from hami_node.demo.steps import Shown, Step, steps_of, walk
 from hami_node.vendors.registry import VENDORS
 from tests.fakes.processes import processes_of
 from tests.fakes.waiting import eventually
 
-CAST = cast_of(VENDORS)
-STEPS = steps_of(CAST)
+STEPS = steps_of(Stage(VENDORS))
 
 DEMO = (sys.executable, "-m", "hami_node", "demo")
 LIMIT_S = 90.0
@@ -55,7 +54,7 @@ def failed_demo(script: str) -> str:
     """What a demo of these programs prints, which fails in the end."""
     shown = io.StringIO()
     command = (sys.executable, "-c", script)
-    assert demo.run(Stage(CAST, command=command), keep=False, stream=shown) == 1
+    assert demo.run(Stage(VENDORS, command=command), keep=False, stream=shown) == 1
     return shown.getvalue()
 
 
@@ -107,7 +106,7 @@ def test_demo_with_an_extender_that_is_killed_names_it_and_leaves_nothing() -> N
 
     shown = io.StringIO()
     steps = (*STEPS[:4], Step(title="the extender is killed", act=kill), *STEPS[4:5])
-    assert demo.run(Stage(CAST), keep=False, stream=shown, steps=steps) == 1
+    assert demo.run(Stage(VENDORS), keep=False, stream=shown, steps=steps) == 1
     assert f"failed: {title_of(walk)}" in shown.getvalue()
     assert "Connection refused" in shown.getvalue()
     assert "last log lines of the extender" in shown.getvalue()

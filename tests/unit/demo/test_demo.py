@@ -10,7 +10,7 @@ import pytest
 
 from hami_node.demo import demo
 from hami_node.demo.pods import Want
-from hami_node.demo.stage import LONGEST_TMP, Stage, cast_of, temporary_folder
+from hami_node.demo.stage import LONGEST_TMP, Stage, temporary_folder
 from hami_node.demo.steps import Shown, Step, limits_row
 from hami_node.errors import ConfigError
 from hami_node.kubelet_api import deviceplugin_pb2 as api
@@ -21,7 +21,7 @@ from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.cards import NVIDIA
 from hami_node.vendors.registry import VENDORS
 
-CAST = cast_of(VENDORS)
+SHARED = Stage(VENDORS).shared
 
 CARD = Device(uuid=Uuid("GPU-1"), index=0, vendor=NVIDIA, model="NVIDIA L40S", memory_mib=46068)
 WANT = Want(name="main", memory_mib=3000, cores=30)
@@ -54,12 +54,12 @@ def missing(stage: Stage) -> Iterable[Shown]:
 
 def shown_by(*steps: Step) -> tuple[int, str]:
     stream = io.StringIO()
-    return demo.run(Stage(CAST), keep=False, stream=stream, steps=steps), stream.getvalue()
+    return demo.run(Stage(VENDORS), keep=False, stream=stream, steps=steps), stream.getvalue()
 
 
 # -- what a step believes --------------------------------------------------------------------------
 def test_limits_of_a_container_that_got_its_own_are_shown() -> None:
-    row = limits_row(CAST.shared, "pod", WANT, admission_of(ENVS), CARD)
+    row = limits_row(SHARED, "pod", WANT, admission_of(ENVS), CARD)
     assert row == ("pod / main", "3000 MiB, 30 %", "3000m", "30", "0")
 
 
@@ -80,7 +80,7 @@ def test_limits_of_a_container_that_got_its_own_are_shown() -> None:
 )
 def test_limits_that_are_not_the_containers_own_are_false(admission: Admission, why: str) -> None:
     with pytest.raises(StepFailed, match=why):
-        limits_row(CAST.shared, "pod", WANT, admission, CARD)
+        limits_row(SHARED, "pod", WANT, admission, CARD)
 
 
 # -- the run ---------------------------------------------------------------------------------------
