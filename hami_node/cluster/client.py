@@ -22,9 +22,8 @@ from hami_node.cluster.paths import (
     resource_of,
     segment,
 )
-from hami_node.cluster.transport.connection import Connection, OnRequest, Timeouts
+from hami_node.cluster.transport.connection import Connection, OnRequest, Sender, Timeouts
 from hami_node.cluster.transport.credentials import load_configuration
-from hami_node.cluster.transport.sender import Sender
 from hami_node.cluster.watching.frames import read_list, read_mapping, read_names
 from hami_node.errors import Conflict, KubeError, WireError
 from hami_node.logs import kv
@@ -73,29 +72,19 @@ class KubeClient:
         A request whose response was lost may have been served: then a repeated patch with a `test`
         or a create ends in Conflict, and the caller has to check.
         """
-        return KubeClient(
-            self.sender.with_attempts(attempts),
-            component=self._component,
-            host_name=self._host_name,
-            clock=self._clock,
-        )
+        return self._by(self.sender.with_attempts(attempts))
 
     def fenced(self, fence: Fence) -> KubeClient:
         """The same client; `fence` is checked right before every attempt to write."""
-        return KubeClient(
-            self.sender.fenced(fence),
-            component=self._component,
-            host_name=self._host_name,
-            clock=self._clock,
-        )
+        return self._by(self.sender.fenced(fence))
 
     def within(self, deadline: Deadline) -> KubeClient:
         """The same client, but all its calls end by the deadline; each is tried once."""
+        return self._by(self.sender.within(deadline))
+
+    def _by(self, sender: Sender) -> KubeClient:
         return KubeClient(
-            self.sender.within(deadline),
-            component=self._component,
-            host_name=self._host_name,
-            clock=self._clock,
+            sender, component=self._component, host_name=self._host_name, clock=self._clock
         )
 
     def close(self) -> None:

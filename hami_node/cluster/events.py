@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from hami_node.cluster.event_queue import EventQueue
 from hami_node.errors import KubeError
 from hami_node.logs import kv
 from hami_node.ports import Clock, EventNote, Kube
@@ -25,9 +24,93 @@ from hami_node.text import cut_to_bytes
 
 log = logging.getLogger(__name__)
 
+
 _MESSAGE_BYTES: Final = 1024  # the API server refuses longer messages of Events
 _RETRY_S: Final = (0.5, 2.0, 5.0)  # waits between the attempts to write an Event
 _LOOK_S: Final = 1.0  # between two looks at the clock while the minute's budget is spent
+
+_Key = tuple[str, str, str, str | int]
+
+
+class Allowance:
+    """A budget of at most `per_minute` in any 60 s: half at once, half as time goes by."""
+
+    def __init__(self, per_minute: int, now_s: float) -> None:
+        """Start with all that may be spent at once."""
+        self._most = max(1.0, per_minute / 2)
+        self._per_s = self._most / 60.0
+        self._left, self._since_s = self._most, now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until something may be spent; 0 for at once."""
+        left = min(self._most, self._left + max(0.0, now_s - self._since_s) * self._per_s)
+        self._left, self._since_s = left, now_s
+        return 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
+
+    def spend(self) -> None:
+        """Take one; only after `wait_s` was 0."""
+        self._left -= 1.0
+
+
+class EventQueue:
+    """Notes that wait: failures before chatter, each with a budget. Its owner holds a lock."""
+
+    def __init__(self, size: int, per_minute: tuple[int, int], now_s: float) -> None:
+        """Hold at most `size` notes; `per_minute` is for urgent and for routine ones."""
+        urgent, routine = per_minute
+        self._size, self._serial = size, 0
+        self._urgent: dict[_Key, EventNote] = {}
+        self._routine: dict[_Key, EventNote] = {}
+        self._kinds = (
+            (self._urgent, Allowance(urgent, now_s)),
+            (self._routine, Allowance(routine, now_s)),
+        )
+        self._served: dict[str, int] = {}
+
+    def put(self, note: EventNote) -> EventNote | None:
+        """Take a note; the one that is left out for it, which may be the note itself, or None.
+
+        A newer routine note replaces an older one of the same reason about the same object. Without
+        room the namespace with the most notes gives one up, its oldest; routine before urgent.
+        """
+        self._serial += 1
+        waiting = self._routine if note.is_routine else self._urgent
+        key = (note.kind, note.name, note.uid, note.reason if note.is_routine else self._serial)
+        left_out = None
+        if key not in waiting and len(self._urgent) + len(self._routine) >= self._size:
+            crowd = self._routine or self._urgent
+            counts = Counter(each.namespace for each in crowd.values())
+            most = max(counts, key=counts.__getitem__)
+            if crowd is not waiting and note.is_routine:
+                return note
+            if crowd is self._urgent and counts[note.namespace] + 1 >= counts[most]:
+                return note
+            left_out = crowd.pop(next(at for at in crowd if crowd[at].namespace == most))
+        waiting[key] = note
+        return left_out
+
+    def take(self, now_s: float) -> EventNote | None:
+        """The next note that may be written now: urgent before routine, namespaces in turns."""
+        for waiting, allowance in self._kinds:
+            if waiting and not allowance.wait_s(now_s):
+                allowance.spend()
+                return self._next(waiting)
+        return None
+
+    def _next(self, waiting: dict[_Key, EventNote]) -> EventNote:
+        """The oldest note of the namespace whose last turn was the longest ago."""
+        turns = self._served
+        note = waiting.pop(min(waiting, key=lambda at: turns.get(waiting[at].namespace, 0)))
+        if len(turns) > self._size:
+            turns.clear()
+        self._serial += 1
+        turns[note.namespace] = self._serial
+        return note
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Seconds until `take` may have a note; None while nothing waits."""
+        waits = [allowance.wait_s(now_s) for waiting, allowance in self._kinds if waiting]
+        return min(waits, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +160,7 @@ class EventWriter:
             if not self._is_allowed(note):
                 return False
             now_s = self._clock.monotonic()
-            left_out = self._waiting.put(note, now_s)
+            left_out = self._waiting.put(note)
             if left_out is not None:
                 self._last_s.pop(hash(left_out), None)  # may come again
             if left_out is not note:

@@ -17,7 +17,7 @@ from hami_node.model import Node
 from hami_node.ports import Clock, Kube
 from hami_node.wire.lock import LockOwner, decode_lock, encode_lock
 from hami_node.wire.names import NODE_LOCK
-from hami_node.wire.values.json_patch import annotation_pointer
+from hami_node.wire.values import annotation_pointer
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Final
 from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.errors import KubeError, NotLeading, WireError
+from hami_node.extender.binding.sending import settle_late
 from hami_node.extender.caller_limits import check_pod
 from hami_node.extender.http.messages import (
     FilterAnswer,
@@ -16,12 +17,9 @@ from hami_node.extender.http.messages import (
     decode_filter_args,
     encode_filter_answer,
 )
-from hami_node.extender.late_binding import settle_late
-from hami_node.extender.placing import FindPod, NotStored, PodPlacer
+from hami_node.extender.placing import NotStored, PodPlacer
 from hami_node.extender.simulating import simulated
-from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy
-from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.model import Pod
 from hami_node.ports import EventNote, Fence
 from hami_node.text import cut
@@ -66,16 +64,9 @@ class Outlets:
 class PodFilter:
     """Answers /filter. Thread-safe."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        writer: ReservationWriter,
-        outlets: Outlets,
-        find_pod: FindPod = lambda _namespace, _name: None,
-    ) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
-        self._state, self._writer, self._out = state, writer, outlets
-        self._placer = PodPlacer(state, writer, find_pod)
+    def __init__(self, placer: PodPlacer, outlets: Outlets) -> None:
+        """Decide by `placer`, report to `outlets`."""
+        self._placer, self._state, self._out = placer, placer.state, outlets
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -139,7 +130,7 @@ class PodFilter:
         if not self._state.may_arrive(pod.uid):
             return ""
         try:
-            settle_late(self._state, self._writer, pod, fence)
+            settle_late(self._state, self._placer.writer, pod, fence)
         except KubeError as e:
             return f"whether pod {pod.key} was bound is unknown: {e}"
         return ""

@@ -5,41 +5,38 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hami_node.cluster.client import KubeClient, connect
 from hami_node.cluster.events import EventLimits, EventWriter
-from hami_node.cluster.kinds import QUOTAS
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.cluster.transport.connection import Timeouts
+from hami_node.cluster.watching.object_cache import QUOTAS
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.cluster.watching.watches import ResourceWatch
 from hami_node.config.settings import Settings, plain
-from hami_node.extender.binding.bind import BindParts, PodBinder
-from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
+from hami_node.extender.binding.bind import PodBinder
+from hami_node.extender.binding.bind_lock import QUIET_S, BindLock
 from hami_node.extender.binding.sending import Sending
 from hami_node.extender.card_pages import card_pages
 from hami_node.extender.filter import Outlets, PodFilter
 from hami_node.extender.http.server import Endpoints, ExtenderServer, ServerLimits, TlsFiles
-from hami_node.extender.leading.echoes import Echoes
+from hami_node.extender.leading.catching_up import Echoes
 from hami_node.extender.leading.endpoint import LeaderEndpoint, Place
-from hami_node.extender.leading.handover import HandOver
 from hami_node.extender.leading.leader import Leader
 from hami_node.extender.leading.readiness import MakeLeader, Readiness
-from hami_node.extender.preemption.budgets import Protection
-from hami_node.extender.preemption.preempt import PodPreemption
-from hami_node.extender.preemption.victims import SearchParts
-from hami_node.extender.releaser import Releaser
-from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
+from hami_node.extender.placing import PodPlacer
+from hami_node.extender.preemption.preempt import PodPreemption, Protection
+from hami_node.extender.resizing.resizer import Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
-from hami_node.extender.sweeper import Sweeper
+from hami_node.extender.sweeper import Releaser, Sweeper, Waker
 from hami_node.extender.waiting import WaitingPods, extender_state
-from hami_node.extender.waker import Waker
-from hami_node.extender.webhook.rules import webhook_rules_of
+from hami_node.extender.webhook.admission import webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.metrics.server import MetricsServer, PageServer, Probes, ProbeServer
@@ -101,25 +98,26 @@ class Parts:
         self.quotas = ResourceWatch(self.kube, QUOTAS, clock=clock, from_cache=False)
         rules = rules_of(settings, vendors)
         self.state = ClusterState(rules, clock)
+        self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
+        self.readiness = self._build_readiness()
         self.resizer = self._build_resizer()
         self._waiting = WaitingPods(self.view.pod, clock)
         self._follow()
-        self.events = EventWriter(self.kube, clock, EVENT_LIMITS)
-        self.readiness = self._build_readiness()
         self._writer = ReservationWriter(self.kube.with_retries(ATTEMPTS), clock, rules.vendors)
         self.sweeper = self._build_sweeper()
-        self.releaser = self._build_releaser()
-        self.waker = Waker(self.state, self.kube, clock, self.readiness.is_leading)
-        metrics.read = extender_state(self.state, self._waiting, clock, self.readiness.is_leading)
-        probes = self._build_probes(died)
+        readiness = self.readiness
+        self.releaser = Releaser(self.state, self._writer, clock, readiness.require_lead)
+        self.waker = Waker(self.state, self.kube, clock, readiness.is_leading)
+        metrics.read = extender_state(self.state, self._waiting, clock, readiness.is_leading)
+        probes = Probes(live={"threads": died}, ready={"api-server": readiness.why_not_ready})
         self.endpoint = self._build_endpoint()
-        self.handover = HandOver(self.readiness, self.endpoint, clock)
         # public for callers in this process
         self.endpoints = self._build_endpoints(probes)
         self.webhook_server = self._build_webhook_server()
         self.server = self._build_server(None if self.webhook_server is None else DECISIONS)
         self.metrics_server = self._build_metrics_server(probes)
-        self.probe_server = self._build_probe_server(probes)
+        has_probes = settings.probe_address != "off"
+        self.probe_server = ProbeServer(settings.probe_address, probes) if has_probes else None
 
     def _build_readiness(self) -> Readiness:
         settings = self._settings
@@ -134,15 +132,15 @@ class Parts:
             self.quotas,
             self._election(),
             self._clock,
-            self._begin_term,
+            partial(self.state.begin_term, settings.scheduler_name),
             (echoes.on_pod, echoes.on_node),
         )
 
     def _build_resizer(self) -> Resizer:
-        outlets = ResizeOutlets(
+        outlets = Outlets(
             notify=self._notify,
             on_result=self._metrics.resizes.count,
-            require_lead=lambda: self.readiness.require_lead(),
+            require_lead=self.readiness.require_lead,
         )
         return Resizer(self.state, self.kube, outlets)
 
@@ -196,19 +194,6 @@ class Parts:
             paths=("/webhook",),
         )
 
-    def _build_releaser(self) -> Releaser:
-        return Releaser(self.state, self._writer, self._clock, self.readiness.require_lead)
-
-    def _build_probe_server(self, probes: Probes) -> ProbeServer | None:
-        address = self._settings.probe_address
-        return None if address == "off" else ProbeServer(address, probes)
-
-    def _build_probes(self, died: Callable[[], str]) -> Probes:
-        return Probes(
-            live={"threads": died},
-            ready={"api-server": self.readiness.why_not_ready},
-        )
-
     def _connect(self, timeouts: Timeouts) -> KubeClient:
         return connect(
             self._settings.kubeconfig,
@@ -224,9 +209,6 @@ class Parts:
         self.view.pod_watch.cache.follow(self.state.pod_changed)
         self.view.pod_watch.cache.follow(self.resizer.pod_changed)
         self.quotas.cache.follow(self._quota_changed)
-
-    def _begin_term(self) -> None:
-        self.state.begin_term(self._settings.scheduler_name)
 
     def _quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         quota, limited = after or before, self.state.rules.limited
@@ -262,45 +244,36 @@ class Parts:
 
     def _build_endpoints(self, probes: Probes) -> Endpoints:
         settings, metrics = self._settings, self._metrics
-        outlets, find_pod = self._outlets("filter"), self.view.pod
-        pod_filter = PodFilter(self.state, self._writer, outlets, find_pod)
+        placer = PodPlacer(self.state, self._writer, self.view.pod)
+        pod_filter = PodFilter(placer, self._outlets("filter"))
         binder = PodBinder(
-            BindParts(
-                kube=self.kube,
-                state=self.state,
-                writer=self._writer,
-                lock=self._build_lock(),
-                find_pod=self.view.pod,
-                clock=self._clock,
-                scheduler_name=settings.scheduler_name,
-                sending=self._build_sending(),
-            ),
+            placer,
+            self.kube,
+            self._build_lock(),
             self._outlets("bind"),
+            self._clock,
+            settings.scheduler_name,
+            self._build_sending(),
+        )
+        preemption = PodPreemption(
+            self.state,
+            self._writer,
+            self._outlets("preempt"),
+            Protection(self.kube, self._clock),
+            self._clock,
+            lambda: self._stop.wait(PAUSE_S),
         )
         rules = webhook_rules_of(settings, self._vendors)
-        webhook = Webhook(
-            lambda: rules,
-            lambda result: metrics.decisions.count("webhook", result),
-        )
+        webhook = Webhook(rules, lambda result: metrics.decisions.count("webhook", result))
         return Endpoints(
             filter=pod_filter.answer,
             bind=binder.answer,
-            preempt=self._build_preemption().answer,
+            preempt=preemption.answer,
             webhook=webhook.review,
             live=probes.live,
             ready=probes.ready,
             metrics=metrics.exposition,
-            advise=self.handover.advice,
         )
-
-    def _build_preemption(self) -> PodPreemption:
-        parts = SearchParts(
-            state=self.state,
-            clock=self._clock,
-            pause=lambda: self._stop.wait(PAUSE_S),
-            protection=Protection(self.kube, self._clock),
-        )
-        return PodPreemption(parts, self._writer, self._outlets("preempt"))
 
     def _build_sending(self) -> Sending:
         leader = self.readiness.leader
@@ -313,15 +286,13 @@ class Parts:
     def _build_lock(self) -> BindLock:
         expiry_s = self._settings.node_lock_timeout_s
         return BindLock(
-            LockParts(
-                kube=self.kube,
-                state=self.state,
-                lock=NodeLock(self.kube, self._clock, expiry_s, quiet_s=QUIET_S),
-                clock=self._clock,
-                stop=self._stop,
-                wait_s=self._settings.lock_wait_s,
-                expiry_s=expiry_s,
-            )
+            self.state,
+            self.kube,
+            NodeLock(self.kube, self._clock, expiry_s, quiet_s=QUIET_S),
+            self._clock,
+            self._stop,
+            wait_s=self._settings.lock_wait_s,
+            expiry_s=expiry_s,
         )
 
     def _build_metrics_server(self, probes: Probes) -> MetricsServer | None:
@@ -347,11 +318,7 @@ class Parts:
             on_result=lambda result: self._metrics.decisions.count(call, result),
             on_cut=self._metrics.cut_searches.count,
             on_wait=self._waiting.note,
-            require_lead=(
-                self.readiness.require_lead
-                if call == "bind"
-                else self.readiness.require_lead_for_new
-            ),
+            require_lead=self.readiness.require_lead,
         )
 
     def _notify(self, event: EventNote) -> None:

@@ -15,10 +15,10 @@ from hami_node.engine.fleet.fleet import NoNode
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import Conflict, KubeError, NotFound, PodTaken, WireError
+from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, Reserved
 from hami_node.extender.state.reservation_writer import ReservationWriter
-from hami_node.extender.state.unbound.carried import Carried, can_carry
 from hami_node.inspection.reasons import Explained, explained, lasting_of
 from hami_node.logs import kv
 from hami_node.model import Grant, Node, Pod
@@ -53,7 +53,13 @@ class NotStored:
 
 
 class PodPlacer:
-    """Thread-safe."""
+    """Thread-safe.
+
+    Attributes:
+        state: which pod holds what.
+        writer: writes reservations.
+        find_pod: looks up the watch's cache.
+    """
 
     def __init__(
         self,
@@ -61,8 +67,8 @@ class PodPlacer:
         writer: ReservationWriter,
         find_pod: FindPod,
     ) -> None:
-        """Decide on `state`, write through `writer`; `find_pod` looks up the watch's cache."""
-        self._state, self._writer, self._find_pod = state, writer, find_pod
+        """Decide on `state`, write through `writer`."""
+        self.state, self.writer, self.find_pod = state, writer, find_pod
 
     def place(
         self,
@@ -90,13 +96,13 @@ class PodPlacer:
             return known
         if (refusal := self._unfit(pod, known)) is not None:
             return refusal
-        answer = self._state.reserve(known, request, candidates, is_binding=is_binding)
+        answer = self.state.reserve(known, request, candidates, is_binding=is_binding)
         if not isinstance(answer, Reserved):
             return answer
-        node = self._state.node(answer.placed.node)
-        if node is not None and can_carry(node, known, self._state.rules.vendors):
+        node = self.state.node(answer.placed.node)
+        if node is not None and can_carry(node, known, self.state.rules.vendors):
             if known is not pod:
-                self._state.learned(known)  # of what the caller sent nothing is kept
+                self.state.learned(known)  # of what the caller sent nothing is kept
             return self._carried(known, request, answer, node, fence)
         return self._written(pod, answer, fence)
 
@@ -104,7 +110,7 @@ class PodPlacer:
         self, pod: Pod, request: PodRequest, nodes: Collection[str], answer: NoNode
     ) -> Explained | Refused:
         """Why none of these nodes can take the pod, for which `answer` was found."""
-        state = self._state
+        state = self.state
         closed = state.backed_off()
         rejections = state.explain(request, nodes, answer)
         if isinstance(rejections, Refused):
@@ -121,7 +127,7 @@ class PodPlacer:
 
     def _known(self, pod: Pod) -> Pod:
         """The pod as the API server has shown it, unless the caller's is newer."""
-        shown = (self._find_pod(pod.namespace, pod.name), self._state.latest(pod.uid))
+        shown = (self.find_pod(pod.namespace, pod.name), self.state.latest(pod.uid))
         known = [one for one in shown if one is not None and one.uid == pod.uid]
         newest = max(known, key=attrgetter("version"), default=pod)
         return newest if newest.version >= max(pod.version, 1) else pod
@@ -132,7 +138,7 @@ class PodPlacer:
         if known is not pod:
             return known
         try:
-            stored = self._writer.read(pod)
+            stored = self.writer.read(pod)
         except NotFound:
             return Refused(why=f"pod {pod.key} was deleted")
         except KubeError as e:
@@ -157,9 +163,9 @@ class PodPlacer:
         self, pod: Pod, request: PodRequest, reserved: Reserved, node: Node, fence: Fence
     ) -> Stored | Busy:
         """Keep the decision in memory: nobody but the pod's Binding has to know it."""
-        state = self._state
+        state = self.state
         try:
-            annotations = self._writer.annotations_of(pod, reserved, node)
+            annotations = self.writer.annotations_of(pod, reserved, node)
             carried = Carried(
                 annotations={key: value for key, value in annotations.items() if value is not None},
                 request=request,
@@ -175,10 +181,10 @@ class PodPlacer:
 
     def _written(self, pod: Pod, reserved: Reserved, fence: Fence) -> Stored | NotStored | Busy:
         """Store the decision; undo it where that fails."""
-        state, node = self._state, reserved.placed.node
+        state, node = self.state, reserved.placed.node
         try:
-            annotations = self._writer.annotations_of(pod, reserved, state.node(node))
-            stored = self._writer.write(
+            annotations = self.writer.annotations_of(pod, reserved, state.node(node))
+            stored = self.writer.write(
                 pod, annotations, lambda: state.is_current(pod.uid, reserved.token), fence
             )
         except KubeError as e:
@@ -200,7 +206,7 @@ class PodPlacer:
 
     def _is_true(self, described: Pod, stored: Pod) -> bool:
         """Whether the caller described the pod correctly: it may have been wrong, or outdated."""
-        vendors = self._state.rules.vendors
+        vendors = self.state.rules.vendors
         if (described.containers, described.annotations) == (stored.containers, stored.annotations):
             return True
         try:
@@ -210,9 +216,9 @@ class PodPlacer:
 
     def _withdrawn(self, stored: Pod, fence: Fence) -> NotStored:
         """Release what was reserved for a pod that differs from the caller's description."""
-        self._state.release(stored.uid)
+        self.state.release(stored.uid)
         try:
-            self._writer.clear(stored, fence)
+            self.writer.clear(stored, fence)
         except KubeError as e:
             # the sweeper retries
             log.warning("undo_failed", extra=kv(pod=stored.key, error=str(e)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from hami_node.config.settings import Settings, changed_fields, settings_of
 from hami_node.config.sources import ConfigSources, resolve
 from hami_node.config.watch import ConfigWatch
 from hami_node.extender.parts import Parts
-from hami_node.extender.restart import restart_program
 from hami_node.logs import LineQueue, configure, kv
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.ports import Clock
@@ -25,11 +25,27 @@ from hami_node.vendors.spec import AnyVendor
 
 log = logging.getLogger(__name__)
 
+
+def restart_program() -> None:
+    """Execute the same command again.
+
+    A process that ends is restarted by kubelet, but with a growing delay: two edits within minutes
+    would leave the cluster without a scheduler. Signals are blocked, which the new program
+    inherits: one that arrives in between waits until that program takes it.
+    """
+    logging.shutdown()
+    command = [sys.executable, *sys.orig_argv[1:]]
+    os.execv(sys.executable, command)  # noqa: S606 - our own command line, and no shell
+
+
 GRACE_S: Final = 20.0
 """How long running requests may take at shutdown; a bind waits no longer for a lock."""
 RESTART_AFTER_S: Final = 15.0
 """The leader restarts later than the other replicas, which get the same configuration with it."""
 LOOK_S: Final = 0.25
+DRAIN_S: Final = 0.5
+"""How long a leader that ends lets running decisions hold up the next one."""
+DRAIN_LOOK_S: Final = 0.01
 SWITCH_S: Final = 0.001
 """So long may a thread keep the interpreter that others wait for: a sweep, say, a decision. A
 decision changes threads several times, and would wait for Python's 5 ms each time."""
@@ -103,15 +119,27 @@ class Extender:
         return self._end()
 
     def leave(self) -> None:
-        """Hand over to another replica, if this one leads, and then stop; takes some seconds."""
+        """Stop; where this replica leads, the next one begins about a second later."""
         with self._leaving:
             try:
-                if not self.stop.is_set():
-                    parts = self.parts
-                    release = self._end_of_lead.set
-                    parts.handover.run(parts.server.running, release, self.stop)
+                readiness = self.parts.readiness
+                if readiness.leader and readiness.is_leading() and not self.stop.is_set():
+                    self._end_lead()
             finally:
                 self.stop.set()
+
+    def _end_lead(self) -> None:
+        """Release the Lease once the decisions are made that run, and decide nothing more.
+
+        What takes longer, such as a bind that waits for a lock, is asked of the next leader.
+        """
+        parts = self.parts
+        log.info("leader_leaves")
+        parts.readiness.close()
+        for _ in range(round(DRAIN_S / DRAIN_LOOK_S)):
+            if not parts.server.running() or self.stop.wait(DRAIN_LOOK_S):
+                break
+        self._end_of_lead.set()
 
     def _end(self) -> int:
         """Finish running requests, release the Lease, end the threads."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from hami_node.engine.place import NodeOffer, PodRequest, Refused
+from hami_node.engine.place import NodeOffer, PodRequest, Refused, what_if
 from hami_node.engine.usage import NodeUsage
-from hami_node.engine.what_if import what_if
 from hami_node.extender.http.messages import FilterAnswer, FilterArgs
 from hami_node.extender.rules import ExtenderRules
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.extender.state.snapshot import Snapshot
+from hami_node.extender.state.decisions import Snapshot
 from hami_node.model import NO_SCORES, Node, Pod, Uuid
 from hami_node.vendors.offer import offer_of
 

@@ -1,24 +1,122 @@
-"""Enables decisions once everything is listed, then drops what no longer counts."""
+"""What a replica does without being asked, in a thread each: sweep, give back, wake.
+
+The sweeper enables decisions once everything is listed, then drops what no longer counts. The
+releaser gives cards back as soon as kube-scheduler has given a pod up after the filter. The waker
+lets kube-scheduler take up the pods that wait, once a closed node is open or cards are free: it
+asks again about a pod that an extender refused only when something has changed in the cluster. Of
+what changes on a node, every version from 1.28 on heeds labels; annotations only from 1.30 on.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from hami_node.cluster.client import KubeClient
 from hami_node.cluster.watching.views import WatchedCluster
 from hami_node.errors import KubeError, NotFound, NotLeading, PodTaken
 from hami_node.extender import memory
-from hami_node.extender.late_binding import settle_late
+from hami_node.extender.binding.sending import settle_late
 from hami_node.extender.leading.readiness import Readiness
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.logs import kv
+from hami_node.model import Pod
 from hami_node.ports import Clock, Fence
+from hami_node.vendors.holding import has_grants
+from hami_node.wire import names
 
 log = logging.getLogger(__name__)
+
+
+LOOK_S: Final = 0.2
+RELEASE_S: Final = 2.0
+"""What is not removed from pods by then is left to the sweeper."""
+
+
+class Releaser:
+    """`run` is a thread's body."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        writer: ReservationWriter,
+        clock: Clock,
+        require_lead: Callable[[], Fence],
+    ) -> None:
+        """Release in `state`; the pods are written by whoever leads."""
+        self._state, self._writer, self._clock = state, writer, clock
+        self._require_lead = require_lead
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until stopped."""
+        while not stop.wait(LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Release what is due; then remove it from the pods that carry it."""
+        if released := self._state.take_given_up():
+            with suppress(NotLeading):
+                self._clear(released, self._require_lead())
+
+    def _clear(self, pods: Iterable[Pod], fence: Fence) -> None:
+        end_s = self._clock.monotonic() + RELEASE_S
+        for pod in pods:
+            if not has_grants(pod, self._state.rules.vendors):
+                continue
+            if self._clock.monotonic() > end_s or self._state.reservation_of(pod.uid):
+                continue
+            try:
+                self._state.learned(self._writer.clear(pod, fence))
+            except PodTaken as e:
+                self._state.learned(e.pod)
+            except KubeError as e:
+                log.debug("release_not_cleared", extra=kv(pod=pod.key, error=str(e)))
+
+
+AT_ONCE: Final = 2
+"""Nodes written after each look, so ten a second at most: kube-scheduler takes up every pod that
+waits after each."""
+RETRY_S: Final = 1.0
+
+
+class Waker:
+    """`run` is a thread's body."""
+
+    def __init__(
+        self, state: ClusterState, kube: KubeClient, clock: Clock, is_leading: Callable[[], bool]
+    ) -> None:
+        """Write nodes of `state` that pods have missed, while leading."""
+        self._state, self._kube, self._clock = state, kube, clock
+        self._is_leading = is_leading
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until stopped."""
+        rest_s = LOOK_S
+        while not stop.wait(rest_s):
+            rest_s = LOOK_S if self.look() else RETRY_S
+
+    def look(self) -> bool:
+        """Write what is due; False where that failed, and is due again."""
+        if not self._is_leading():
+            return True
+        is_done = True
+        for node in self._state.take_opened(AT_ONCE):
+            stamp = str(round(self._clock.now() * 1000))
+            try:
+                self._kube.label_node(node, {names.OPENED_NODE: stamp})
+            except NotFound:
+                continue
+            except KubeError as e:
+                log.warning("node_not_opened", extra=kv(node=node, error=str(e)))
+                self._state.not_opened(node)
+                is_done = False
+        return is_done
+
 
 SWEEP_S: Final = 15.0
 SYNC_CHECK_S: Final = 0.05

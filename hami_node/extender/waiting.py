@@ -13,7 +13,7 @@ from hami_node.model import Pod
 from hami_node.ports import Clock
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 MAX_PODS: Final = 10_000
 """Pods that are remembered; of more, those that were asked for last are not counted."""

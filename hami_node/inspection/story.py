@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from hami_node.text import cut
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 MAX_EVENTS: Final = 20
 """Events of a pod, the newest ones: tenants can write any number."""

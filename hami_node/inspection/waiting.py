@@ -16,7 +16,7 @@ from hami_node.model import Pod, Vendor
 from hami_node.vendors.holding import holding_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 SHOWN: Final = 3
 """Nodes named in a sentence."""

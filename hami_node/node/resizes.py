@@ -55,7 +55,7 @@ from hami_node.wire.resize import (
     encode_words,
     is_about,
 )
-from hami_node.wire.values.json_patch import annotation_pointer
+from hami_node.wire.values import annotation_pointer
 
 log = logging.getLogger(__name__)
 

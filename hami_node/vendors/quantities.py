@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from hami_node.errors import WireError
 from hami_node.model import Container, Node
-from hami_node.wire.values.quantity import parse_whole_quantity
-from hami_node.wire.values.scalars import MAX_INT32
+from hami_node.wire.values import MAX_INT32, parse_whole_quantity
 
 ResourceName = Annotated[
     str,

@@ -11,12 +11,10 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import NODES, PODS, QUOTAS, WatchedKind
-from hami_node.cluster.watching.watch_health import OF_FEW, WatchTimes
-from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.cluster.watching.object_cache import NODES, PODS, QUOTAS, WatchedKind
+from hami_node.cluster.watching.watches import OF_FEW, ResourceWatch, WatchTimes
 from hami_node.engine.place import PodRequest
-from hami_node.extender.http.server_limits import ServerLimits
-from hami_node.extender.http.serving import BoundedServer, listen
+from hami_node.extender.http.serving import BoundedServer, ServerLimits, listen
 from hami_node.inspection.picture import Basis
 from hami_node.inspection.views import Problem
 from hami_node.model import Node, Pod

@@ -21,7 +21,7 @@ from hami_node.view.rows import MAX_TEXT, holder_json
 from hami_node.view.summary import refusal_in_words
 from hami_node.view.whatif import verdicts
 from hami_node.wire import names
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 MAX_EVENTS: Final = 100
 _MAX_DIGITS: Final = 12

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from hami_node.cluster.watching.watch_health import Trouble
+from hami_node.cluster.watching.watches import Trouble
 from hami_node.errors import Forbidden, KubeError, NotFound
 from hami_node.text import cut
 from hami_node.view.live_picture import LivePicture

@@ -9,7 +9,7 @@ import msgspec
 
 from hami_node.model import Uuid
 from hami_node.wire import names
-from hami_node.wire.values.json_text import decode_json, encode_json_text
+from hami_node.wire.values import decode_json, encode_json_text
 
 _DECODER: Final[msgspec.json.Decoder[dict[str, str]]] = msgspec.json.Decoder(dict[str, str])
 

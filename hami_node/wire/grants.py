@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hami_node.errors import WireError
 from hami_node.model import ContainerGrants, Grant, Uuid, Vendor
-from hami_node.wire.values.scalars import parse_whole
+from hami_node.wire.values import parse_whole
 
 
 def decode_grants(text: str, key: str, vendor: Vendor) -> tuple[ContainerGrants, ...]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from hami_node.errors import WireError
 from hami_node.wire import names
-from hami_node.wire.values.timestamps import format_dashed, format_go, format_rfc3339, parse_time
+from hami_node.wire.times import format_dashed, format_go, format_rfc3339, parse_time
 
 
 class HandshakeKind(StrEnum):

@@ -12,7 +12,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.wire import names
-from hami_node.wire.values.json_text import decode_json, encode_json_text
+from hami_node.wire.values import decode_json, encode_json_text
 
 MAX_CONTAINERS: Final = 64
 """More than any pod with cards has; a longer text is somebody else's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hami_node.wire.values.timestamps import format_rfc3339, parse_time
+from hami_node.wire.times import format_rfc3339, parse_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,6 @@ NODE_CLEAR_ERRORS: Final = "hami-node.io/clear-card-errors"
 NODE_READ_BY: Final = "hami-node.io/read-by"
 # extender -> extender: since when the leader leads, on its own pod and that pod's node; ours
 NODE_LEADING_SINCE: Final = "hami-node.io/leading-since"
-# extender -> extender: the leader that is about to release its Lease, on the Lease; ours
-LEASE_LEAVING: Final = "hami-node.io/leaving"
 # daemon -> people: how containers get their cards here, or why they can't; ours
 NODE_HAND_OVER: Final = "hami-node.io/hand-over"
 # daemon -> people: the cards of this node are simulated; ours

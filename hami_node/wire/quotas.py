@@ -1,4 +1,4 @@
-"""ResourceQuota and LimitRange objects: the limits that concern cards."""
+"""ResourceQuota, LimitRange and PodDisruptionBudget objects: the limits of tenants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.wire.values.quantity import parse_whole_quantity
+from hami_node.wire.values import parse_whole_quantity
 
 LIMITS: Final = "limits."
 """Before a resource's name in `spec.hard`: what HAMi's schedulers keep, ours too."""
@@ -108,3 +108,49 @@ def maximum_in(
     bounds = [one for found in ranges for one in found.spec.limits or () if one.type == kind]
     maxima = [one.max[resource] for one in bounds if one.max and resource in one.max]
     return min((parse_whole_quantity(str(text), resource) for text in maxima), default=None)
+
+
+class _Selector(msgspec.Struct, rename="camel"):
+    match_labels: dict[str, str] | None = None
+
+
+class _BudgetSpec(msgspec.Struct):
+    selector: _Selector | None = None
+
+
+class _Budget(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _BudgetSpec = msgspec.field(default_factory=_BudgetSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisruptionBudget:
+    """A budget; `labels` are those that all of its pods have, None if it concerns no pod."""
+
+    namespace: str
+    labels: Mapping[str, str] | None
+
+    def may_concern(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether a pod may be one of its pods: `matchExpressions` count as met."""
+        return (
+            self.labels is not None
+            and namespace == self.namespace
+            and all(labels.get(key) == value for key, value in self.labels.items())
+        )
+
+
+def decode_budget(raw: Mapping[str, object]) -> DisruptionBudget:
+    """Read one budget.
+
+    Raises:
+        WireError: a field of the wrong kind; the text names the field.
+    """
+    try:
+        found = msgspec.convert(raw, _Budget)
+    except msgspec.MsgspecError as error:
+        raise WireError("PodDisruptionBudget", str(error), "can't be read") from error
+    selector = found.spec.selector
+    return DisruptionBudget(
+        namespace=found.metadata.namespace,
+        labels=None if selector is None else selector.match_labels or {},
+    )

@@ -16,8 +16,7 @@ import msgspec
 
 from hami_node.errors import WireError
 from hami_node.model import DEFAULT_MODE, Device, PairScores, Uuid, Vendor
-from hami_node.wire.values.json_text import decode_json, encode_json_text
-from hami_node.wire.values.scalars import MAX_INT32, parse_bool, parse_whole
+from hami_node.wire.values import MAX_INT32, decode_json, encode_json_text, parse_bool, parse_whole
 
 MOST_CARDS: Final = 256
 """Of one node. An annotation has room for 85,000, and each costs every decision that tries them."""

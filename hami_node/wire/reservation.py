@@ -10,7 +10,7 @@ import msgspec
 from hami_node.errors import WireError
 from hami_node.model import Container, ContainerKind, Pod, Vendor
 from hami_node.wire import names
-from hami_node.wire.values.quantity import parse_whole_quantity
+from hami_node.wire.values import parse_whole_quantity
 
 SHARED_KEYS = (
     names.POD_NODE,

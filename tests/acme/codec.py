@@ -10,7 +10,7 @@ import msgspec
 
 from hami_node.model import Device
 from hami_node.wire import register
-from hami_node.wire.values.json_text import encode_json_text
+from hami_node.wire.values import encode_json_text
 from tests.acme import names
 from tests.acme.cards import ACME, AcmeDetail
 

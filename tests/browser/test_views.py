@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from hami_node.wire.values.timestamps import format_dashed
+from hami_node.wire.times import format_dashed
 from tests.browser.screen import Screen
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.card_cluster import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hami_node.engine.card_rules import Placement, rules_of
 from hami_node.engine.compat import Compat
 from hami_node.engine.filters import WHOLE_CARD, Rejection, context, taken_of
-from hami_node.engine.fit import fit
+from hami_node.engine.place import fit
 from hami_node.engine.quota import QuotaTally
 from hami_node.engine.ranking import (
     SPREAD,

@@ -27,7 +27,7 @@ from hami_node.vendors.nvidia.requests import gpu_ask_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import register
 from hami_node.wire.grants import decode_grants, encode_grants
-from hami_node.wire.values.scalars import parse_bool, parse_whole
+from hami_node.wire.values import parse_bool, parse_whole
 from tests.conformance.objects import Json, device_of, instance_of, vendors_of
 
 ERROR: Json = {"error": True}

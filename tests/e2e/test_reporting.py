@@ -12,7 +12,7 @@ from hami_node.model import Device
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.wire import names
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 from tests.e2e import cards
 from tests.e2e.api import Api
 from tests.e2e.audit import Audit

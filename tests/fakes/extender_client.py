@@ -1,4 +1,4 @@
-"""A client as kube-scheduler's: it keeps its connection, and follows a 307 over a new one."""
+"""A client as kube-scheduler's: it keeps its connection until the server closes it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from hami_node.simulate.store import Json
-
-MAX_HOPS: Final = 9
-"""Go's client gives up with the tenth redirect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,6 @@ class Called:
 
     status: int
     answer: Any
-    hops: int
     seconds: float
 
     @property
@@ -45,17 +41,13 @@ class ExtenderClient:
 
     def call(self, path: str, body: Json) -> Called:
         """One call, as Go's `http.Client.Do` makes it."""
-        began_s, data = time.monotonic(), json.dumps(body)
-        for hops in range(MAX_HOPS + 1):  # noqa: B007 - used after it
-            try:
-                status, answer = self._once(path, data)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                status, answer = 0, str(error)
-            if status != 307:
-                break
-        took_s = time.monotonic() - began_s
-        return Called(status=status, answer=answer, hops=hops, seconds=took_s)
+        began_s = time.monotonic()
+        try:
+            status, answer = self._once(path, json.dumps(body))
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            status, answer = 0, str(error)
+        return Called(status=status, answer=answer, seconds=time.monotonic() - began_s)
 
     def close(self) -> None:
         if self._connection is not None:

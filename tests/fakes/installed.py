@@ -16,7 +16,7 @@ from hami_node.cluster.client import KubeClient, connect
 from hami_node.extender.http.certificate_secret import CertificateSecret, Target, certify
 from hami_node.extender.http.certify import Subject, service_names
 from hami_node.simulate.apiserver import ApiServer
-from hami_node.wire.values.timestamps import format_go, format_rfc3339
+from hami_node.wire.times import format_go, format_rfc3339
 from tests.fakes.saved_cluster import card_json
 
 SPACE: Final = "hami-system"

@@ -9,9 +9,7 @@ from urllib.parse import urlencode
 from hami_node.clock import Deadline
 from hami_node.cluster.calls import ApiCall
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.transport.connection import Connection
-from hami_node.cluster.transport.failures import decode_status, failure_of
-from hami_node.cluster.transport.sender import Sender
+from hami_node.cluster.transport.connection import Connection, Sender, decode_status, failure_of
 from hami_node.simulate.api import read_request, serve, status_object
 from hami_node.simulate.store import ApiRefusal, Store
 from tests.fakes.clock import FakeClock

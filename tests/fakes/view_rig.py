@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from hami_node.clock import Deadline, SystemClock
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.cluster.watching.watch_health import WatchTimes
+from hami_node.cluster.watching.watches import WatchTimes
 from hami_node.config.sources import ConfigSources, resolve
 from hami_node.extender.rules import rules_of
 from hami_node.inspection.picture import Basis

@@ -20,7 +20,7 @@ from hami_node.engine.usage import collapse
 from hami_node.errors import NotLeading
 from hami_node.extender.service import Extender
 from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.extender.state.counted_pod import reservation_marks
+from hami_node.extender.state.pod_book import reservation_marks
 from hami_node.model import ContainerKind, Device, Node, Pod, Uuid
 from hami_node.setting_types import Role
 from hami_node.simulate.kube_scheduler import bind_arguments, filter_arguments
@@ -33,7 +33,7 @@ from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire import names
 from hami_node.wire.lock import decode_lock
 from hami_node.wire.objects import decode_node, decode_pod
-from hami_node.wire.values.quantity import parse_whole_quantity
+from hami_node.wire.values import parse_whole_quantity
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
 from tests.fakes.pods import Box

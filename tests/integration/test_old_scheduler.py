@@ -10,7 +10,7 @@ import pytest
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.choices import RegisterFormat
 from hami_node.vendors.nvidia.node.register_form import form_of
-from hami_node.wire.values.timestamps import format_dashed
+from hami_node.wire.times import format_dashed
 from tests.fakes.cards import uuid
 from tests.fakes.clock import PacedClock
 from tests.fakes.pods import NODE, Box, Generation, Part

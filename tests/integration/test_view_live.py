@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hami_node.extender.http.server_limits import ServerLimits
+from hami_node.extender.http.serving import ServerLimits
 from hami_node.view.feed import KEPT, MAX_NAMES, Change
-from hami_node.wire.values.timestamps import format_dashed
+from hami_node.wire.times import format_dashed
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.card_cluster import holding_pod, node_object, pending_pod
 from tests.fakes.view_rig import ViewRig

@@ -6,25 +6,215 @@ Configuration, credentials and TLS are those of the `kubernetes` package; bodies
 from __future__ import annotations
 
 import http.client
+import io
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
+import tenacity
 import urllib3
+import urllib3.connection
+import urllib3.connectionpool
+from urllib3.exceptions import HTTPError, NewConnectionError, SSLError
+from urllib3.exceptions import TimeoutError as HttpTimeout
 
 from hami_node.clock import Deadline
-from hami_node.cluster.calls import ApiCall
-from hami_node.cluster.transport.bounded_reads import POOL_CLASSES, all_reads_by
+from hami_node.cluster.calls import JSON_PATCH, ApiCall, Query
 from hami_node.cluster.transport.credentials import CREDENTIAL_ERRORS, acting_as
-from hami_node.cluster.transport.failures import decode_status, failure_of, foreign_errors
 from hami_node.cluster.transport.light_import import import_light
-from hami_node.errors import AnswerTooLarge, ConfigError, KubeError
+from hami_node.cluster.watching.frames import UNREADABLE, read_list
+from hami_node.errors import (
+    AnswerTooLarge,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    Gone,
+    KubeError,
+    NotFound,
+)
 from hami_node.logs import kv
-from hami_node.ports import Clock
+from hami_node.ports import Clock, Fence
+
+log = logging.getLogger(__name__)
+
+_ADMISSION_WORDS: Final = ("ValidatingAdmissionPolicy", "admission webhook", "denied the request")
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    """Part of a Status object; `causes` name the fields that are invalid."""
+
+    retry_after_seconds: int = 0
+    causes: list[object] | None = None
+
+
+class Status(msgspec.Struct):
+    """What the API server sends with an error, and inside an ERROR watch event."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+def decode_status(body: bytes | msgspec.Raw) -> Status:
+    """The Status in a body; for anything else, as a proxy may send, its first words."""
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except UNREADABLE:
+        return Status(message=bytes(body)[:200].decode("utf-8", "replace").strip())
+
+
+def failure_of(call: ApiCall, status: int, body: Status, retry_after: str = "") -> KubeError:
+    """The error that an HTTP status means for this call."""
+    words = body.message or http.client.responses.get(status, "no reason given")
+    text = f"can't {call}: {words} (HTTP {status})"
+    if status in (401, 403):
+        hint = (
+            "the API server does not accept our credentials"
+            if status == 401
+            else f"check that our service account may {call.verb} {call.resource}"
+        )
+        return Forbidden(f"{text}; {hint}", status)
+    if status == 422 and any(word in words for word in _ADMISSION_WORDS):
+        return Forbidden(f"{text}; an admission rule of the cluster refuses it", status)
+    if status == 404:
+        return NotFound(text, status)
+    if status == 409 or (status == 422 and _is_failed_test(call, body)):
+        return Conflict(text, status)
+    if status == 410:
+        return Gone(text, status)
+    return KubeError(text, status, _retry_after_s(body, retry_after))
+
+
+def _is_failed_test(call: ApiCall, status: Status) -> bool:
+    """Whether a 422 means that a JSON patch did not apply; for an invalid object it has causes."""
+    has_causes = status.details is not None and bool(status.details.causes)
+    return call.content_type == JSON_PATCH and not has_causes
+
+
+def _retry_after_s(status: Status, header: str) -> float | None:
+    if header.isdecimal():
+        return float(header)
+    if status.details is not None and status.details.retry_after_seconds > 0:
+        return float(status.details.retry_after_seconds)
+    return None
+
+
+def _unreachable(call: ApiCall, host: str, error: Exception) -> KubeError:
+    """The error for a call without an HTTP response."""
+    if isinstance(error, SSLError):
+        return KubeError(f"can't {call}: TLS with {host} failed: {error}")
+    # in urllib3 a refused connection is a timeout too
+    if isinstance(error, HttpTimeout) and not isinstance(error, NewConnectionError):
+        return KubeError(f"can't {call}: {host} did not answer in time")
+    return KubeError(f"can't {call}: {host} can't be reached: {_plain_words(error)}")
+
+
+def _plain_words(error: BaseException) -> str:
+    """The operating system's message, without the layers around it: `Connection refused`."""
+    inner: BaseException | None = error
+    while inner is not None:
+        for cause in (inner, *inner.args):
+            if isinstance(cause, OSError) and cause.strerror:
+                return cause.strerror
+        inner = inner.__cause__ or inner.__context__
+    return str(error)
+
+
+@contextmanager
+def foreign_errors(call: ApiCall, host: str) -> Iterator[None]:
+    """The only place where errors without an HTTP status are mapped."""
+    try:
+        yield
+    except (HTTPError, http.client.HTTPException, OSError) as error:
+        raise _unreachable(call, host, error) from error
+
+
+_limit: Final[ContextVar[Deadline | None]] = ContextVar("limit", default=None)
+
+
+@contextmanager
+def all_reads_by(deadline: Deadline) -> Iterator[None]:
+    """Reads of responses in this block, and in this thread, end by the deadline."""
+    token = _limit.set(deadline)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+class _BoundedReads(io.RawIOBase):
+    """A socket's bytes."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock = raw, sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - any writable buffer
+        deadline = _limit.get()
+        if deadline is not None:
+            left_s, usual_s = deadline.left_s(), self._sock.gettimeout()
+            if not left_s:
+                raise TimeoutError("the response is not complete in time")
+            self._sock.settimeout(left_s if usual_s is None else min(left_s, usual_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:  # noqa: ANN401
+        super().__init__(sock, *args, **named)
+        self.fp = io.BufferedReader(_BoundedReads(self.fp.detach(), sock))
+
+
+class _HttpConnection(urllib3.connection.HTTPConnection):
+    """Its head and its body are otherwise two writes, each of which wakes the server."""
+
+    response_class = _Response
+    _held: bytearray | None = None
+
+    def request(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - passed on
+        self._held = held = bytearray()
+        try:
+            super().request(*args, **named)
+        finally:
+            self._held = None
+        self.send(held)
+
+    def send(self, data: Any) -> None:  # noqa: ANN401 - as the base class has it
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held += data
+
+
+class _HttpsConnection(_HttpConnection, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _HttpPool(urllib3.connectionpool.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.connectionpool.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+POOL_CLASSES: Final = {"http": _HttpPool, "https": _HttpsPool}
+"""For `urllib3.PoolManager.pool_classes_by_scheme`."""
+
 
 (_rest, _keepalive) = import_light("kubernetes.client.rest", "kubernetes.utils.keepalive")
 
@@ -32,7 +222,6 @@ OnRequest = Callable[[str, str, int], None]
 """Called after each request: verb (get, list, watch, create, update, patch, delete), resource, HTTP
 status; 0 when there was no response."""
 
-log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 16
 _IDLE_CONNECTIONS: Final = 40
@@ -296,3 +485,130 @@ def _check(call: ApiCall, response: urllib3.BaseHTTPResponse, body: bytes) -> No
     if response.status >= 300:
         retry_after = response.headers.get("Retry-After", "")
         raise failure_of(call, response.status, decode_status(body), retry_after)
+
+
+PAGE_LIMIT: Final = 500
+_JITTERED: Final = tenacity.wait_random_exponential(multiplier=0.2, max=5.0)
+
+
+class Sender:
+    """Sends requests; their responses are bytes. Thread-safe."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        stop: threading.Event | None = None,
+        attempts: int = 1,
+        fence: Fence | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Send through a connection.
+
+        Args:
+            connection: where requests go.
+            stop: ends waits between attempts.
+            attempts: the most attempts for a request that fails transiently.
+            fence: raises where a write must not be sent any more; checked before each attempt.
+            deadline: when the caller's time is over; None for the usual limits of each request.
+        """
+        self._connection, self._attempts = connection, attempts
+        self._fence, self._deadline = fence, deadline
+        self._stop = stop or threading.Event()
+
+    def with_attempts(self, attempts: int) -> Sender:
+        """The same connection with another number of attempts."""
+        return Sender(self._connection, stop=self._stop, attempts=attempts, fence=self._fence)
+
+    def fenced(self, fence: Fence) -> Sender:
+        """The same connection; `fence` is checked before each attempt to write."""
+        return Sender(self._connection, stop=self._stop, attempts=self._attempts, fence=fence)
+
+    def within(self, deadline: Deadline) -> Sender:
+        """The same connection, for calls that all end by the deadline and are tried once."""
+        return Sender(self._connection, stop=self._stop, fence=self._fence, deadline=deadline)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+    def send(self, call: ApiCall) -> bytes:
+        """Send a call and read its whole response. Raises KubeError or one of its kinds."""
+        if self._attempts == 1:
+            return self._attempt(call)
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._attempts)
+            | tenacity.stop_when_event_set(self._stop),
+            wait=_wait_s,
+            retry=tenacity.retry_if_exception(_is_transient),
+            sleep=tenacity.sleep_using_event(self._stop),
+            reraise=True,
+        )
+        return retrying(self._attempt, call)
+
+    def _attempt(self, call: ApiCall) -> bytes:
+        if self._fence is not None and call.method != "GET":
+            self._fence()
+        return self._connection.send(call, self._deadline)
+
+    def patch(
+        self, path: str, resource: str, subject: str, body: object, content_type: str
+    ) -> bytes:
+        """PATCH an object; `subject` names it for people."""
+        return self.send(
+            ApiCall(
+                method="PATCH",
+                verb="patch",
+                path=path,
+                resource=resource,
+                subject=subject,
+                body=body,
+                content_type=content_type,
+            )
+        )
+
+    def list_page(
+        self, path: str, resource: str, query: Query, most_bytes: int | None = None
+    ) -> bytes:
+        """A page of a LIST, undecoded. Raises AnswerTooLarge beyond `most_bytes`."""
+        return self.send(replace(_read_call("list", path, resource, query), most_bytes=most_bytes))
+
+    def list_items(
+        self, path: str, resource: str, query: Query = (), most_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        """All objects of a list; `resourceVersion=0` takes them from the API server's cache.
+
+        Raises AnswerTooLarge where a page, which then is the whole list, has more bytes.
+        """
+        first: Query = (*query, ("limit", str(PAGE_LIMIT)), ("resourceVersion", "0"))
+        page = read_list(self.list_page(path, resource, first, most_bytes))
+        yield from page.items
+        while page.next_token:
+            more: Query = (*query, ("limit", str(PAGE_LIMIT)), ("continue", page.next_token))
+            page = read_list(self.list_page(path, resource, more, most_bytes))
+            yield from page.items
+
+    @contextmanager
+    def watch(self, path: str, resource: str, query: Query, silence_s: float) -> Iterator[Stream]:
+        """Open a WATCH; `silence_s` without a byte counts as a dead connection."""
+        call = _read_call("watch", path, resource, (*query, ("watch", "true")))
+        with self._connection.stream(call, silence_s) as stream:
+            yield stream
+
+
+def _read_call(verb: str, path: str, resource: str, query: Query) -> ApiCall:
+    """A call for all objects of a resource."""
+    return ApiCall(
+        method="GET", verb=verb, path=path, resource=resource, subject=resource, query=query
+    )
+
+
+def _wait_s(state: tenacity.RetryCallState) -> float:
+    """Seconds until the next attempt: as the server requested, else growing and jittered."""
+    error = state.outcome.exception() if state.outcome else None
+    wanted_s = error.retry_after_s if isinstance(error, KubeError) else None
+    return _JITTERED(state) if wanted_s is None else min(wanted_s, 5.0) + _JITTERED(state) / 4
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, KubeError) and error.is_transient

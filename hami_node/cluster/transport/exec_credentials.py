@@ -21,7 +21,7 @@ from hami_node.cluster.transport.kubeconfig import Chosen, Cluster, Exec
 from hami_node.config.sources import environment
 from hami_node.errors import ConfigError
 from hami_node.text import cut
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 _VERSIONS: Final = frozenset(
     f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from hami_node.logs import kv
+from hami_node.model import Node, Pod
 from hami_node.ports import Listener
+from hami_node.wire.objects import decode_node, decode_pod
+from hami_node.wire.quotas import ResourceQuota, decode_resource_quota
 
 log = logging.getLogger(__name__)
+
 
 Key = tuple[str, str]
 """(namespace, name); the namespace of a node is ""."""
@@ -141,3 +146,31 @@ class ObjectCache(Generic[T]):
             call(*args)
         except Exception:
             log.exception("watch_listener_failed", extra=kv(resource=self._resource))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedKind(Generic[T]):
+    """What to list and how to read it."""
+
+    resource: str
+    path: str
+    decode: Callable[[bytes], T]
+    key_of: Callable[[T], Key]
+
+
+PODS: Final[WatchedKind[Pod]] = WatchedKind(
+    resource="pods",
+    path="/api/v1/pods",
+    decode=decode_pod,
+    key_of=lambda pod: (pod.namespace, pod.name),
+)
+NODES: Final[WatchedKind[Node]] = WatchedKind(
+    resource="nodes", path="/api/v1/nodes", decode=decode_node, key_of=lambda node: ("", node.name)
+)
+
+QUOTAS: Final[WatchedKind[ResourceQuota]] = WatchedKind(
+    resource="resourcequotas",
+    path="/api/v1/resourcequotas",
+    decode=decode_resource_quota,
+    key_of=lambda quota: (quota.namespace, quota.name),
+)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import NODES, PODS
-from hami_node.cluster.watching.watch_health import OF_FEW, WatchTimes
-from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.cluster.watching.object_cache import NODES, PODS
+from hami_node.cluster.watching.watches import OF_FEW, ResourceWatch, WatchTimes
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, Listener
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
@@ -27,14 +27,11 @@ from hami_node.errors import (
     WireError,
 )
 from hami_node.extender.binding.bind_lock import BindLock
-from hami_node.extender.binding.sending import Sending, why_over
+from hami_node.extender.binding.sending import Sending, settle_late, why_over
 from hami_node.extender.filter import Outlets
 from hami_node.extender.http.messages import BindArgs, decode_bind_args, encode_error
-from hami_node.extender.late_binding import settle_late
-from hami_node.extender.placing import FindPod, PodPlacer, Stored
-from hami_node.extender.state.cluster_state import ClusterState
-from hami_node.extender.state.reservation_writer import ReservationWriter
-from hami_node.extender.state.unbound.carried import Carried, can_carry
+from hami_node.extender.placing import PodPlacer, Stored
+from hami_node.extender.state.carried import Carried, can_carry
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, EventNote, Fence
@@ -56,38 +53,34 @@ class _OutcomeUnknownError(KubeError):
     """Whether the pod was bound can't be found out now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindParts:
-    """The dependencies of binding.
-
-    Attributes:
-        kube: the API.
-        state: which pod holds what.
-        writer: writes reservations.
-        lock: locks nodes.
-        find_pod: looks up the watch's cache.
-        clock: the time.
-        scheduler_name: pods without cards are bound for this scheduler only.
-        sending: sends Bindings that carry their reservation.
-    """
-
-    kube: KubeClient
-    state: ClusterState
-    writer: ReservationWriter
-    lock: BindLock
-    find_pod: FindPod
-    clock: Clock
-    scheduler_name: str
-    sending: Sending = field(default_factory=Sending)
-
-
 class PodBinder:
     """Answers /bind. Thread-safe; calls for different pods run concurrently."""
 
-    def __init__(self, parts: BindParts, outlets: Outlets) -> None:
-        """Use `parts`, report to `outlets`."""
-        self._parts, self._out = parts, outlets
-        self._placer = PodPlacer(parts.state, parts.writer, parts.find_pod)
+    def __init__(
+        self,
+        placer: PodPlacer,
+        kube: KubeClient,
+        lock: BindLock,
+        outlets: Outlets,
+        clock: Clock,
+        scheduler_name: str,
+        sending: Sending | None = None,
+    ) -> None:
+        """Bind what `placer` places; report to `outlets`.
+
+        Args:
+            placer: decides where /filter has not; state, writer and the watch's pods are its own.
+            kube: the API.
+            lock: locks nodes.
+            outlets: where results go.
+            clock: the time.
+            scheduler_name: pods without cards are bound for this scheduler only.
+            sending: sends Bindings that carry their reservation; None where nobody else can lead.
+        """
+        self._placer, self._kube, self._lock, self._out = placer, kube, lock, outlets
+        self._state, self._writer, self._find_pod = placer.state, placer.writer, placer.find_pod
+        self._clock, self._scheduler_name = clock, scheduler_name
+        self._sending = sending or Sending()
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one call.
@@ -120,11 +113,11 @@ class PodBinder:
         if self._request(pod, args.node).is_empty:
             self._bind_plain(pod, args, fence)
             return
-        with self._parts.state.binding(pod) as is_free:
+        with self._state.binding(pod) as is_free:
             if not is_free:
                 raise BindRefusedError(f"pod {args.key} is filtered or bound by another call")
             self._settled(pod, fence)
-            pod = self._parts.state.latest(args.uid) or pod
+            pod = self._state.latest(args.uid) or pod
             if pod.node_name != args.node:  # else the other call was faster
                 self._bind_asking(pod, self._request(pod, args.node), args, fence)
 
@@ -139,16 +132,16 @@ class PodBinder:
         """
         node = self._node(pod, args, fence)
         pod = self._reserved(pod, request, args, fence)
-        needs_lock = self._parts.lock.is_needed(node, pod)
+        needs_lock = self._lock.is_needed(node, pod)
         try:
             if needs_lock:
-                with self._parts.lock.held(node, pod, fence):
+                with self._lock.held(node, pod, fence):
                     self._bind_reserved(pod, args, fence)
             else:
                 self._bind_reserved(pod, args, fence)
         except NotLeading:
             # lock and reservation may already belong to the next leader, which binds the same pod
-            self._parts.state.release(args.uid)
+            self._state.release(args.uid)
             raise
         except _OutcomeUnknownError:
             raise  # everything stays until the watch shows it
@@ -165,9 +158,9 @@ class PodBinder:
             BindRefusedError: the pod is gone.
             KubeError: that can't be found out now; the cards stay charged.
         """
-        state = self._parts.state
+        state = self._state
         if state.may_arrive(pod.uid):
-            settle_late(state, self._parts.writer, pod, fence)
+            settle_late(state, self._writer, pod, fence)
             if state.is_gone(pod.uid):
                 raise BindRefusedError(f"pod {pod.key} was deleted, or has ended")
         state.learned(pod)
@@ -177,20 +170,20 @@ class PodBinder:
 
         Only if it names our scheduler: a binding bypasses taints and free resources.
         """
-        if pod.scheduler_name != self._parts.scheduler_name:
+        if pod.scheduler_name != self._scheduler_name:
             why = "asks for no cards and names another scheduler: its own scheduler has to bind it"
             raise BindRefusedError(f"pod {args.key} {why}")
-        kube = self._parts.kube.fenced(fence)
+        kube = self._kube.fenced(fence)
         kube.bind_pod(replace(pod, resource_version=""), args.node, {})
 
     def _pod(self, args: BindArgs) -> Pod:
         """The pod: from our own patch's response, from the watch, or a read if need be."""
-        watched = self._parts.find_pod(args.namespace, args.name)
-        is_carried = self._parts.state.carried(args.uid, args.node) is not None
+        watched = self._find_pod(args.namespace, args.name)
+        is_carried = self._state.carried(args.uid, args.node) is not None
         # of two in the same version the state's comes first: it may already be marked as bound
         reserved = [
             pod
-            for pod in (self._parts.state.latest(args.uid), watched)
+            for pod in (self._state.latest(args.uid), watched)
             if pod is not None
             and (pod.uid == args.uid and pod.key == args.key and pod.resource_version)
             and (is_carried or pod.annotations.get(names.POD_NODE))
@@ -199,31 +192,31 @@ class PodBinder:
             pod = max(reserved, key=attrgetter("version"))
         else:
             try:
-                pod = self._parts.kube.read_pod(args.namespace, args.name)
+                pod = self._kube.read_pod(args.namespace, args.name)
             except NotFound:
-                known = self._parts.state.latest(args.uid)
+                known = self._state.latest(args.uid)
                 if known is None or known.key == args.key:  # not another pod
-                    self._parts.state.release(args.uid)
+                    self._state.release(args.uid)
                 raise
-        self._parts.state.learned(pod)
+        self._state.learned(pod)
         if pod.uid != args.uid:
             raise BindRefusedError(f"pod {args.key} was replaced by another pod ({pod.uid})")
         return pod
 
     def _request(self, pod: Pod, node: str = "") -> PodRequest:
         """What the pod asks for; a reservation on the node that its Binding carries knows it."""
-        carried = self._parts.state.carried(pod.uid, node)
+        carried = self._state.carried(pod.uid, node)
         if carried is not None and carried.is_alike(pod):
             return carried.request
         try:
-            return request_of(pod, self._parts.state.rules.vendors)
+            return request_of(pod, self._state.rules.vendors)
         except WireError as e:
             raise BindRefusedError(f"the pod can't be served: {e}") from e
 
     # -- the reservation ---------------------------------------------------------------------------
     def _node(self, pod: Pod, args: BindArgs, fence: Fence) -> Node:
         """The node, unless the pod's reservation is elsewhere."""
-        state = self._parts.state
+        state = self._state
         holder, node = state.reservation_of(args.uid), state.node(args.node)
         if node is None:
             raise self._refused(pod, args, fence, f"node {args.node} does not exist")
@@ -238,7 +231,7 @@ class PodBinder:
         Anybody who may edit the pod may have written another one, so it proves nothing: then, and
         after a change of the leader, cards are chosen again on this node.
         """
-        state = self._parts.state
+        state = self._state
         carried = state.carried(args.uid, args.node)
         if carried is not None and carried.request != request:
             why = "it does not ask for what was reserved for it any more"
@@ -264,7 +257,7 @@ class PodBinder:
 
     def _is_own(self, pod: Pod, name: str) -> bool:
         """Whether this process has reserved the node, and the pod or its Binding says just that."""
-        state = self._parts.state
+        state = self._state
         node = state.node(name)
         if state.carried(pod.uid, name) is None:
             return state.is_own(pod, name)
@@ -280,14 +273,13 @@ class PodBinder:
 
         A binding that is slow, here or at the API server, must not apply to another reservation.
         """
-        kube, state = self._parts.kube.fenced(fence), self._parts.state
-        sending = self._parts.sending
+        kube, state = self._kube.fenced(fence), self._state
         carried = state.carried(args.uid, args.node)
         reservation = {} if carried is None else carried.annotations
         announced = {**reservation, **self._announcement()}
         for is_last in (False, False, True):
             try:
-                sending.bind(kube, pod, args.node, announced, is_carried=bool(reservation))
+                self._sending.bind(kube, pod, args.node, announced, is_carried=bool(reservation))
                 break
             except KubeError as e:
                 if e.is_transient and e.status != 429:
@@ -306,7 +298,7 @@ class PodBinder:
 
     def _why_over(self, before: Pod, now: Pod, carried: Carried | None) -> str:
         """Why a failed binding is not retried; "" if only unrelated fields of the pod changed."""
-        if why := why_over(before, now, self._parts.state.rules.vendors):
+        if why := why_over(before, now, self._state.rules.vendors):
             return why
         if carried is not None and self._request(now) != carried.request:
             return "does not ask for what was reserved for it any more"
@@ -316,7 +308,7 @@ class PodBinder:
         """The annotations by which the node's daemon expects the pod."""
         return {
             names.POD_BIND_PHASE: names.PHASE_ALLOCATING,
-            names.POD_BIND_TIME: str(int(self._parts.clock.now())),
+            names.POD_BIND_TIME: str(int(self._clock.now())),
         }
 
     def _now(self, args: BindArgs, sent: Pod, error: KubeError) -> Pod | None:
@@ -328,14 +320,14 @@ class PodBinder:
         if not error.is_transient and not isinstance(error, Conflict):
             return None
         try:
-            now = self._parts.kube.read_pod(args.namespace, args.name)
+            now = self._kube.read_pod(args.namespace, args.name)
         except NotFound:
             return None
         except KubeError as e:
-            self._parts.state.doubt(args.uid, sent.resource_version)
+            self._state.doubt(args.uid, sent.resource_version)
             why = f"{error}; whether it was bound is unknown: {e}"
             raise _OutcomeUnknownError(why, e.status) from e
-        self._parts.state.learned(now)
+        self._state.learned(now)
         return now
 
     def _undo(self, pod: Pod, node: str, fence: Fence, *, is_locked: bool) -> None:
@@ -344,34 +336,33 @@ class PodBinder:
         The cards are free only after the pod was written: a binding that failed without an answer
         may still arrive, but not in another version of the pod.
         """
-        parts = self._parts
-        if parts.state.is_late(pod.uid):
+        if self._state.is_late(pod.uid):
             self._undo_late(pod, fence)
             return
-        parts.state.void(pod.uid)
+        self._state.void(pod.uid)
         steps: list[tuple[str, Callable[[], object]]] = []
         if pod.annotations.get(names.POD_NODE):
-            steps.append(("reservation", lambda: parts.writer.clear(pod, fence)))
+            steps.append(("reservation", lambda: self._writer.clear(pod, fence)))
         if is_locked:
-            steps.append(("lock", lambda: parts.lock.release(node, pod, fence)))
+            steps.append(("lock", lambda: self._lock.release(node, pod, fence)))
         is_cleared = True
         for what, step in steps:
             try:
                 step()
             except PodTaken as e:
-                parts.state.learned(e.pod)
+                self._state.learned(e.pod)
             except NotFound:
                 continue  # the pod was deleted, or the node
             except (KubeError, NotLeading) as e:
                 is_cleared = is_cleared and what != "reservation"
                 log.warning("undo_failed", extra=kv(pod=pod.key, what=what, error=str(e)))
         if is_cleared:
-            parts.state.release(pod.uid)
+            self._state.release(pod.uid)
 
     def _undo_late(self, pod: Pod, fence: Fence) -> None:
         """The same for a reservation that only its Binding carries, which may still arrive."""
         try:
-            settle_late(self._parts.state, self._parts.writer, pod, fence)
+            settle_late(self._state, self._writer, pod, fence)
         except (KubeError, NotLeading) as e:
             # the next filter, bind or sweep tries again; the cards stay charged until then
             log.warning(

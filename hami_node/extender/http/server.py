@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection
 from typing import Final, Self
 
 from hami_node.errors import ConfigError
-from hami_node.extender.http.calls import OnRequest
+from hami_node.extender.http.application import Application, Endpoints, OnRequest
 from hami_node.extender.http.certificates import Certificates, TlsFiles
-from hami_node.extender.http.connection import accepts_only
-from hami_node.extender.http.routes import Endpoints, Routes
-from hami_node.extender.http.server_limits import ServerLimits
-from hami_node.extender.http.serving import TLS_SHUTDOWN_S, BoundedServer, listen
+from hami_node.extender.http.serving import (
+    TLS_SHUTDOWN_S,
+    BoundedServer,
+    ServerLimits,
+    accepts_only,
+    listen,
+)
 from hami_node.logs import kv
 
 __all__ = ["Endpoints", "ExtenderServer", "OnRequest", "ServerLimits", "TlsFiles"]
@@ -43,7 +46,7 @@ class ExtenderServer:
         self._address, self._tls = address, tls
         self._limits = limits or ServerLimits()
         self._paths = paths
-        self._routes = Routes(endpoints, self._limits, on_request, paths)
+        self._application = Application(endpoints, self._limits, on_request, paths)
         self._stop, self._begun = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._server: BoundedServer | None = None
@@ -65,7 +68,9 @@ class ExtenderServer:
         why_not = accepts_only(tls.client_name) if tls and tls.client_ca_file else None
         listener = listen(self._address, self._limits, "http-bind")
         self._port = int(listener.getsockname()[1])
-        self._server = server = BoundedServer(self._routes, certificates, why_not, self._limits)
+        self._server = server = BoundedServer(
+            self._application, certificates, why_not, self._limits
+        )
         self._spawn("extender-http", lambda: self._serve(server, listener))
         if certificates:
             interval_s = self._limits.certificate_check_s
@@ -82,7 +87,7 @@ class ExtenderServer:
 
     def running(self) -> int:
         """How many calls are worked on."""
-        return self._routes.running()
+        return self._application.running
 
     def close(self, grace_s: float = 20.0) -> None:
         """Accept no more; let running requests end, for at most `grace_s`, then abort them."""
@@ -91,7 +96,7 @@ class ExtenderServer:
             self._server.stop(grace_s)
         for thread in self._threads:
             thread.join(grace_s + 2 * TLS_SHUTDOWN_S + 5.0)
-        self._routes.close()
+        self._application.close()
 
     def _serve(self, server: BoundedServer, listener: socket.socket) -> None:
         try:

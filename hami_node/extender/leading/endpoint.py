@@ -23,10 +23,6 @@ log: Final = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 """How soon a new leader is noticed; this asks nobody."""
-LOOK_AFTER_S: Final = 0.05
-"""How often the slice is read after a term, until another replica stands there."""
-LATELY_S: Final = 10.0
-"""Calls may still come for so long after the end of a term."""
 CHECK_S: Final = 10.0
 """How often the slice is read again: somebody else may have changed it."""
 RETRY_S: Final = 1.0
@@ -79,56 +75,23 @@ class LeaderEndpoint:
         """`place` is known once the server listens; the API's calls have to be bounded in time."""
         self._api, self._place = api, place
         self._clock, self._is_leading = clock, is_leading
-        self._is_failing = self._is_elsewhere = False
-        self._led_s: float | None = None
+        self._is_failing = False
         self._wake = threading.Event()
-
-    def name(self) -> str:
-        """The slice's."""
-        return self._place().slice_name
 
     def wake(self) -> None:
         """A term has begun: look now."""
         self._wake.set()
 
-    def has_led_lately(self) -> bool:
-        """True during a term, and for a while after it."""
-        led_s = self._led_s
-        return led_s is not None and self._clock.monotonic() - led_s < LATELY_S
-
-    def is_elsewhere(self) -> bool:
-        """True once another replica has written its address, after a term of this one."""
-        return self._is_elsewhere
-
     def run(self, stop: threading.Event) -> None:
         """Write whenever this replica has begun to lead, and check from time to time."""
-        due_s, is_looking = 0.0, False
+        due_s = 0.0
         while not stop.is_set():
-            self._wake.wait(LOOK_AFTER_S if is_looking else LOOK_S)
+            self._wake.wait(LOOK_S)
             self._wake.clear()
             if not self._is_leading():
-                due_s, is_looking = 0.0, self.look_after_term()
-                continue
-            is_looking = False
-            self._led_s, self._is_elsewhere = self._clock.monotonic(), False
-            if self._clock.monotonic() >= due_s:
+                due_s = 0.0
+            elif self._clock.monotonic() >= due_s:
                 due_s = self._clock.monotonic() + self.step()
-
-    def look_after_term(self) -> bool:
-        """Find out whether another replica has taken the place that this one had lately.
-
-        True while that is not known.
-        """
-        if self._is_elsewhere or not self.has_led_lately():
-            return False
-        place = self._place()
-        try:
-            served = _served(read_mapping(self._api.request("GET", place.path)))
-        except Exception as error:  # noqa: BLE001 - looked up again in a moment
-            log.debug("leader_endpoint_not_read", extra=kv(slice=place.slice_name, error=error))
-            return True
-        self._is_elsewhere = served is not None and served != (place.ip, place.port)
-        return not self._is_elsewhere
 
     def step(self) -> float:
         """Read the slice and write it if it differs; seconds until the next time."""

@@ -21,14 +21,11 @@ from typing import Final, Protocol
 from hami_node.errors import Conflict, HamiError, KubeError, NotFound
 from hami_node.logs import kv
 from hami_node.ports import Clock
-from hami_node.wire import names
 
 log: Final = logging.getLogger(__name__)
 
 MAX_FOREIGN_DURATION_S: Final = 120.0
 """A record that claims to be valid for longer is an error that must not stop the scheduler."""
-LEAVING_POLL_S: Final = 0.05
-"""How often a Lease is read that its holder has said it is about to release."""
 MAX_TRANSITIONS: Final = 2**31 - 1
 RELEASE_ATTEMPTS: Final = 3
 
@@ -62,11 +59,6 @@ class LeaseTimes:
     duration_s: float = 3.0
     renew_deadline_s: float = 2.4
     retry_s: float = 0.5
-
-    @property
-    def notice_s(self) -> float:
-        """After so long every replica knows that the leader leaves, if it can know."""
-        return 2.5 * self.retry_s
 
     def __post_init__(self) -> None:
         """Refuse times with which two replicas could lead."""
@@ -114,7 +106,6 @@ class Leader:
         self._on_change, self._jitter = on_change, jitter
         self.may_take: Callable[[], bool] = lambda: True
         self.await_sent: Callable[[float], object] = lambda _: None
-        self._is_leaving = False
         # Written by run's thread only, each atomically, so that readers need no lock. `_lead` is
         # the term and the time of its last renewal.
         self._lead: tuple[int, float] | None = None
@@ -154,11 +145,6 @@ class Leader:
     def holder(self) -> str:
         """The holder when the Lease was last seen; "" for nobody."""
         return self._holder
-
-    def leave(self) -> float:
-        """Tell the others with the next renewals to be quick; seconds until they know."""
-        self._is_leaving = True
-        return self._times.notice_s
 
     def run(self, stop: threading.Event) -> None:
         """Take part until stopped, then release the Lease. Only `stop` ends it."""
@@ -217,11 +203,10 @@ class Leader:
             return self._times.retry_s
         self._lead = None
         self._observe(spec)
-        wait_s = self._take_after(self._seen_time_left(), lease)
-        return min(wait_s, LEAVING_POLL_S) if _is_left(lease) else wait_s
+        return self._take_after(self._seen_time_left(), lease)
 
     def _take_after(self, left_s: float, lease: Json | None) -> float:
-        if left_s > 0 or self._is_leaving or not self.may_take():
+        if left_s > 0 or not self.may_take():
             polled_s = self._times.retry_s * (1 + self._jitter() / 5)
             if left_s <= 0:
                 return polled_s
@@ -304,17 +289,11 @@ class Leader:
 
     def _document(self, lease: Json | None, spec: Json) -> Json:
         meta: object = {"namespace": self._namespace, "name": self._name}
-        leaving = {names.LEASE_LEAVING: self._identity} if self._is_leaving else {}
         if lease is not None:
             meta = lease.get("metadata")
             if not isinstance(meta, Mapping) or not meta.get("resourceVersion"):
                 # Without it an update would overwrite a faster replica.
                 raise KubeError("the API server sent a Lease without a resourceVersion")
-            notes = meta.get("annotations")
-            kept = dict(notes) if isinstance(notes, Mapping) else {}
-            kept.pop(names.LEASE_LEAVING, None)
-            if kept != notes or leaving:
-                meta = {**meta, "annotations": kept | leaving}
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -362,14 +341,6 @@ def _holder_of(spec: Json) -> str:
     """The holder in the record; a value that is not a string counts as a holder too."""
     holder = spec.get("holderIdentity")
     return "" if holder is None else str(holder)
-
-
-def _is_left(lease: Json) -> bool:
-    """True if its holder has said that it is about to release it."""
-    meta = lease.get("metadata")
-    notes = meta.get("annotations") if isinstance(meta, Mapping) else None
-    holder = _holder_of(_spec_of(lease))
-    return isinstance(notes, Mapping) and bool(holder) and notes.get(names.LEASE_LEAVING) == holder
 
 
 def _micro_time(unix_s: float) -> str:

@@ -61,7 +61,7 @@ class Readiness:
         self._view, self._quotas, self._on_term = view, quotas, on_term
         self._lock = threading.Lock()
         self._fresh_term = 0
-        self._is_closed = self._is_closed_to_new = False
+        self._is_closed = False
         self.begun = threading.Event()
         self.on_begun: Callable[[], None] = lambda: None
         self.settled = threading.Event()
@@ -88,27 +88,9 @@ class Readiness:
         """True while this replica decides."""
         return self.is_synced() and not self.why_not_leading()
 
-    def is_taking_decisions(self) -> bool:
-        """True while this replica takes calls of every kind."""
-        return self.is_leading() and not self._is_closed_to_new
-
-    def is_beginning(self) -> bool:
-        """True while this replica holds the Lease, and will decide in a moment."""
-        return self.leader is not None and self.leader.is_leading() and not self._is_closed_to_new
-
-    def close_to_new(self) -> None:
-        """Decide about no more pods, but for those that were given cards."""
-        self._is_closed_to_new = True
-
     def close(self) -> None:
         """Begin no more decisions; those that run are finished."""
-        self._is_closed = self._is_closed_to_new = True
-
-    def require_lead_for_new(self) -> Fence:
-        """As `require_lead`, for the decision to give a pod cards."""
-        if self._is_closed_to_new:
-            raise NotLeading(LEAVES)
-        return self.require_lead()
+        self._is_closed = True
 
     def require_lead(self) -> Fence:
         """The fence of a decision that begins now: raises NotLeading once its term is over.

@@ -10,15 +10,16 @@ kube-scheduler evicts, both of which the status says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from hami_node.engine.fleet.eviction import Look, Trial
-from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.fleet.kept import Kept
-from hami_node.engine.place import PodRequest
+from hami_node.engine.fleet.fleet import Fleet, IsTimeUp, NoNode, Placed, Unfinished
+from hami_node.engine.fleet.kept import Kept, place_beside
+from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.usage import PodGrants
 from hami_node.errors import WireError
 from hami_node.extender.state.pod_book import PodBook
@@ -263,3 +264,30 @@ class KeptRooms:
         if grants is not None:
             entry.rooms = {node: Room(grants=grants)}
         return 1 + trial.steps // STEPS_AT_ONCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The state's parts; to be used only while its lock is held."""
+
+    lock: AbstractContextManager[object]
+    fleet: Fleet
+    pods: PodBook
+    kept: KeptRooms
+
+    @contextmanager
+    def held(self) -> Iterator[Books]:
+        """With the state's lock: one decision at a time."""
+        with self.lock:
+            yield self
+
+    def place(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        candidates: Collection[str] | None,
+        is_time_up: IsTimeUp,
+    ) -> Placed | NoNode | Refused | Unfinished:
+        """Choose node and cards, and take no room that is kept for others; nothing is charged."""
+        kept = self.kept.against(pod.uid, pod.priority)
+        return place_beside(self.fleet, request, candidates, kept, is_time_up)

@@ -20,12 +20,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hami_node.cluster.client import KubeClient
 from hami_node.errors import Conflict, KubeError, NotFound, NotLeading, WireError
+from hami_node.extender.filter import Outlets
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.decisions import Busy, NoRoom
 from hami_node.logs import kv
@@ -65,26 +66,11 @@ MAX_AT_ONCE: Final = 64
 Annotations = Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeOutlets:
-    """Where results go.
-
-    Attributes:
-        notify: takes an Event; never blocks.
-        on_result: takes `approved` or `refused`, for the metric.
-        require_lead: as of `filter.Outlets`.
-    """
-
-    notify: Callable[[EventNote], None]
-    on_result: Callable[[str], None]
-    require_lead: Callable[[], Fence]
-
-
 class Resizer:
     """`pod_changed` is told by the watch; `run` is a thread's body."""
 
-    def __init__(self, state: ClusterState, kube: KubeClient, outlets: ResizeOutlets) -> None:
-        """Decide on `state`, write through `kube`."""
+    def __init__(self, state: ClusterState, kube: KubeClient, outlets: Outlets) -> None:
+        """Decide on `state`, write through `kube`; results are `approved` or `refused`."""
         self._state, self._kube, self._out = state, kube, outlets
         self._lock = threading.Lock()
         self._open: dict[str, Pod] = {}

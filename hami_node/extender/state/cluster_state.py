@@ -21,17 +21,21 @@ from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed, Unfinished
 from hami_node.engine.place import PodRequest, Refused
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import Charge, DeviceUsage
-from hami_node.extender.preemption.books import Books
-from hami_node.extender.preemption.kept_rooms import KeptRooms
+from hami_node.extender.preemption.kept_rooms import Books, KeptRooms
 from hami_node.extender.rules import ExtenderRules
-from hami_node.extender.state.counted_pod import Counted, is_overfull, reservation_marks
-from hami_node.extender.state.decisions import Busy, NoRoom, Reserved, unfinished
+from hami_node.extender.state.carried import Carried
+from hami_node.extender.state.decisions import (
+    Busy,
+    NoRoom,
+    Reserved,
+    Snapshot,
+    snapshot_of,
+    unfinished,
+)
 from hami_node.extender.state.node_back_off import FORGET_S, NodeBackOff
 from hami_node.extender.state.node_book import NodeBook
-from hami_node.extender.state.pod_book import PodBook
+from hami_node.extender.state.pod_book import Counted, PodBook, is_overfull, reservation_marks
 from hami_node.extender.state.slices import Slice, Slices, explain_steps, pause
-from hami_node.extender.state.snapshot import Snapshot, snapshot_of
-from hami_node.extender.state.unbound.carried import Carried
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import ClusterUse
 from hami_node.model import Device, Node, Pod, Uuid, Vendor

@@ -1,12 +1,14 @@
-"""The state's answers to a pod that asks for cards."""
+"""What the state answers: decisions about pods, and nodes as they are at one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-from hami_node.engine.fleet.fleet import Placed
-from hami_node.model import Device, Pod, Uuid
+from hami_node.engine.fleet.fleet import Fleet, Placed
+from hami_node.engine.place import NodeOffer
+from hami_node.engine.quota import Quota
+from hami_node.model import Device, Node, Pod, Uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +51,37 @@ class NoRoom:
     """A running pod can't be resized as it asks; `why` is for people."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a decision about a pod would look at.
+
+    Attributes:
+        uids: of the nodes that are known, by name.
+        offers: their cards with what other pods hold; a node that offers none is left out.
+        quota: of the pod's namespace, without what the pod holds; None without one.
+    """
+
+    uids: Mapping[str, str]
+    offers: Mapping[str, NodeOffer]
+    quota: Quota | None
+
+
+def snapshot_of(
+    fleet: Fleet, nodes: Mapping[str, Node], pod: Pod, names: Collection[str]
+) -> Snapshot:
+    """Take it. The cards of a node are replaced, not changed, so that nothing is copied."""
+    offers = {
+        name: state.offer()
+        for name in names
+        if (state := fleet.nodes.get(name)) is not None and state.is_registered
+    }
+    own = fleet.node_of(pod.uid)
+    if own in offers:
+        offers[own] = replace(offers[own], cards=fleet.nodes[own].usage.without(pod.uid))
+    return Snapshot(
+        uids={name: nodes[name].uid for name in names if name in nodes},
+        offers=offers,
+        quota=fleet.quota_without(pod.namespace, (pod.uid,)),
+    )

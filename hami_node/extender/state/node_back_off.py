@@ -24,7 +24,7 @@ from hami_node.vendors.holding import has_grants
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.node_fault import Fault, bound_at, node_fault
-from hami_node.wire.values.timestamps import format_rfc3339
+from hami_node.wire.times import format_rfc3339
 
 log = logging.getLogger(__name__)
 

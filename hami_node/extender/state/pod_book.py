@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from hami_node.engine.card_rules import is_overcommitted
 from hami_node.engine.fleet.fleet import Fleet
 from hami_node.engine.resize import growth_objection, quota_objection
-from hami_node.engine.usage import PodGrants, collapse, united
+from hami_node.engine.usage import DeviceUsage, PodGrants, collapse, united
 from hami_node.errors import WireError
-from hami_node.extender.state.counted_pod import (
-    NOTHING,
-    CoarseClock,
-    Counted,
-    charge_marks,
-    reservation_marks,
-    resize_marks,
-)
+from hami_node.extender.state.carried import Carried, Reading
 from hami_node.extender.state.decisions import Busy, NoRoom
-from hami_node.extender.state.node_words import NodeWords
-from hami_node.extender.state.unbound.carried import Carried, Reading
-from hami_node.extender.state.unbound.later_failures import LaterFailures
+from hami_node.extender.state.node_book import NO_WORDS, NodeWords
 from hami_node.logs import kv
 from hami_node.metrics.cluster_use import PodUse
 from hami_node.model import Node, Pod, version_number
 from hami_node.ports import Clock
 from hami_node.vendors import holding as holdings
+from hami_node.vendors.holding import has_grants, marks_of, reservation_keys
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.resizing import (
     Resizing,
@@ -38,9 +31,162 @@ from hami_node.vendors.resizing import (
     resizing_of,
 )
 from hami_node.wire import names
-from hami_node.wire.resize import decode_request
+from hami_node.wire.resize import Word, decode_request
 
 log = logging.getLogger(__name__)
+
+Marks = tuple[str | bool | None, ...]
+
+NOTHING: Final = PodGrants(containers=())
+"""What a pod holds that is charged nowhere."""
+
+_RESIZE_KEYS: Final = (names.POD_RESIZE, names.POD_RESIZE_APPROVED, names.POD_RESIZE_STATE)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What is charged for one pod. Guarded by the state's lock.
+
+    An unbound pod is charged for the reservation that this process made, whatever its annotations
+    claim; a bound pod for the most that was ever seen of it.
+
+    Attributes:
+        pod: its newest known state.
+        born_s: monotonic time at which it was first seen.
+        node: where it is charged; "" if it is not.
+        grants: what is charged there.
+        since_s: monotonic time of the reservation, while the pod is not bound; None once it is.
+        token: of the reservation whose patch is in flight; 0 without such a patch.
+        own: marks of the reservation as it was stored; () before that.
+        carried: the reservation while it stands in memory alone: the Binding shall carry it.
+        bound_s: monotonic time at which it was first known to be bound; None before that.
+        charged: the bound pod when it was charged; None if it has to be charged again.
+        words: what its node said of its resized containers then.
+        seen: the grants of the bound pod that no edit makes smaller.
+        asked: what it shall hold by a resize that may have been approved in its present version.
+        is_binding: a call to bind it is running.
+        is_doubtful: a binding was sent, and it is unknown whether it was made.
+        void_version: set where a binding that was sent before may still arrive, whether or not its
+            reservation counts: the cards stay charged while the pod is in this version.
+    """
+
+    pod: Pod
+    born_s: float
+    node: str = ""
+    grants: PodGrants = NOTHING
+    since_s: float | None = None
+    token: int = 0
+    own: Marks = ()
+    carried: Carried | None = None
+    bound_s: float | None = None
+    charged: Pod | None = None
+    words: Mapping[str, Word] = field(default_factory=lambda: NO_WORDS)
+    seen: PodGrants = NOTHING
+    asked: PodGrants = NOTHING
+    is_binding: bool = False
+    is_doubtful: bool = False
+    void_version: str = ""
+
+    @property
+    def version(self) -> int:
+        """Of the newest known state of the pod, else of that it was decided on; 0 if unknown."""
+        return self.pod.version or (0 if self.carried is None else self.carried.pod.version)
+
+    @property
+    def is_late(self) -> bool:
+        """True if a Binding that carries the reservation was sent, and may still arrive."""
+        return self.is_doubtful and self.carried is not None
+
+    def is_outdated(self, pod: Pod) -> bool:
+        """True if this state of the pod is older than the known state.
+
+        Our own patch may be answered before the watch shows it; and no pod is ever unbound.
+        """
+        is_older = pod.version < self.pod.version
+        return is_older or bool(self.pod.node_name and not pod.node_name)
+
+    def age_s(self, monotonic_s: float) -> float | None:
+        """How old the reservation of an unbound pod is; None while a call is working on it."""
+        if self.since_s is None or self.token or self.is_binding:
+            return None
+        return monotonic_s - self.since_s
+
+    def is_leftover(self, vendors: Sequence[VendorProtocol]) -> bool:
+        """True for an unbound pod with a reservation that does not count, or is in doubt."""
+        pod = self.pod
+        if pod.node_name or pod.is_being_deleted or self.token or self.is_binding:
+            return False
+        if not has_grants(pod, vendors):
+            return self.is_late
+        return self.is_doubtful or reservation_marks(pod, vendors) != self.own
+
+
+def reservation_marks(pod: Pod, vendors: Iterable[VendorProtocol]) -> Marks:
+    """What distinguishes one reservation of a pod from the next: all that a node serves from."""
+    return tuple(pod.annotations.get(key) for key in reservation_keys(vendors))
+
+
+def charge_marks(pod: Pod, vendors: Sequence[VendorProtocol]) -> tuple[str | bool, ...]:
+    """All that the charge of a bound pod depends on, beside what its node says."""
+    return (*marks_of(pod, vendors), *resize_marks(pod))
+
+
+def resize_marks(pod: Pod) -> tuple[str, ...]:
+    """What is said of a resize; an approval that was sent before it changed can't arrive."""
+    notes = pod.annotations
+    return tuple([key + notes[key] for key in _RESIZE_KEYS if key in notes])
+
+
+def is_overfull(card: DeviceUsage | None) -> bool:
+    """True for a card that is overcommitted, must not be used, or is gone."""
+    if card is None or not card.device.healthy or card.contradiction:
+        return True
+    return is_overcommitted(card)
+
+
+SETTLING_S: Final = 0.5
+"""A condition of the attempt before may be shown late. By then the pod is being bound, and if not,
+it is placed again: a release too many costs an attempt, never a card."""
+
+
+class LaterFailures:
+    """By uid, for pods with a reservation that are not bound. Not thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start without reservations."""
+        self._clock = clock
+        self._known: dict[str, frozenset[str]] = {}
+        self._due_s: dict[str, float] = {}
+
+    def reserved(self, *states: Pod) -> None:
+        """A reservation begins; what these states of the pod say is older than it."""
+        uid = states[0].uid
+        self._known[uid] = frozenset(pod.unscheduled for pod in states)
+        self._due_s.pop(uid, None)
+
+    def stored(self, pod: Pod) -> None:
+        """The reservation was written to the pod, which said this at that moment."""
+        if pod.uid in self._known:
+            self._known[pod.uid] |= {pod.unscheduled}
+
+    def heard(self, pod: Pod) -> None:
+        """A state of a pod that is not bound."""
+        known = self._known.get(pod.uid)
+        if known is None or not pod.unscheduled or pod.unscheduled in known:
+            return
+        self._known[pod.uid] = known | {pod.unscheduled}
+        self._due_s[pod.uid] = self._clock.monotonic() + SETTLING_S
+
+    def ended(self, uid: str) -> None:
+        """The reservation is released or bound, or its pod is gone."""
+        self._known.pop(uid, None)
+        self._due_s.pop(uid, None)
+
+    def due(self) -> list[str]:
+        """The pods whose reservation shall be released now."""
+        now_s = self._clock.monotonic()
+        return [uid for uid, due_s in self._due_s.items() if due_s <= now_s]
+
 
 MAX_GONE: Final = 8_192
 """Deleted or ended pods that are remembered: a response about such a pod may arrive late."""
@@ -55,7 +201,7 @@ class PodBook:
     def __init__(self, fleet: Fleet, vendors: Sequence[VendorProtocol], clock: Clock) -> None:
         """Charge to `fleet`."""
         self._fleet, self._vendors = fleet, vendors
-        self._clock, self._seen_at = clock, CoarseClock(clock)
+        self._clock = clock
         self._pods: dict[str, Counted] = {}
         self._words = NodeWords(vendors)
         self._gone: dict[str, None] = {}
@@ -340,7 +486,7 @@ class PodBook:
         return bool(counted.own) and not holdings.has_grants(pod, self._vendors)
 
     def _new(self, pod: Pod) -> Counted:
-        counted = self._pods[pod.uid] = Counted(pod=pod, born_s=self._seen_at.monotonic())
+        counted = self._pods[pod.uid] = Counted(pod=pod, born_s=self._clock.monotonic())
         return counted
 
     def _count_bound(self, counted: Counted) -> None:
@@ -359,7 +505,7 @@ class PodBook:
             counted.seen = counted.grants  # what was reserved, and is bound now
         if counted.bound_s is None:
             self.failures.ended(pod.uid)
-            counted.bound_s = self._seen_at.monotonic()
+            counted.bound_s = self._clock.monotonic()
         counted.token, counted.own, counted.since_s = 0, (), None
         counted.words = said
         reading = None if carried is None else carried.reading

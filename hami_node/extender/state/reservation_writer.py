@@ -8,8 +8,8 @@ from typing import Final
 
 from hami_node.cluster.client import KubeClient
 from hami_node.errors import Conflict, KubeError, PodTaken
-from hami_node.extender.state.counted_pod import reservation_marks
 from hami_node.extender.state.decisions import Reserved
+from hami_node.extender.state.pod_book import reservation_marks
 from hami_node.logs import kv
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock, Fence
@@ -18,7 +18,7 @@ from hami_node.vendors.placement import encode_placement
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.reservation import encode_victims
-from hami_node.wire.values.json_patch import annotation_pointer, pointer
+from hami_node.wire.values import annotation_pointer, pointer
 
 log = logging.getLogger(__name__)
 

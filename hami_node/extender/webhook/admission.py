@@ -2,36 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from hami_node.config.settings import NodePolicy
+from hami_node.config.settings import NodePolicy, Settings
 from hami_node.engine import ranking
-from hami_node.extender.webhook.container_asks import (
-    ContainerRequest,
-    asked_vendors,
-    read_container,
-)
 from hami_node.extender.webhook.pod_form import (
+    ContainerForm,
     Operation,
     PodForm,
     env_operations,
     quantity_operations,
     spec_operation,
 )
-from hami_node.extender.webhook.reserved_env import (
-    env_problems,
-    env_unwanted,
-    env_wanted,
-    overwritten,
-    removed,
-)
-from hami_node.extender.webhook.rules import WebhookRules
-from hami_node.model import ContainerKind, Pod
+from hami_node.model import Ask, ContainerKind, Pod, Vendor
 from hami_node.text import shown
+from hami_node.vendors.admission import VendorAdmission
 from hami_node.vendors.holding import reservation_keys
+from hami_node.vendors.spec import AnyVendor, admissions_of
 from hami_node.wire import names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRules:
+    """The rules of one review.
+
+    Attributes:
+        vendors: what is checked and written for each vendor's cards.
+        scheduler_name: the scheduler that assigns devices.
+        takes_default_scheduler: pods that name `default-scheduler` are taken over.
+    """
+
+    vendors: tuple[VendorAdmission, ...]
+    scheduler_name: str = "hami-scheduler"
+    takes_default_scheduler: bool = True
+
+
+def webhook_rules_of(settings: Settings, vendors: Sequence[AnyVendor]) -> WebhookRules:
+    """The webhook's part of the settings."""
+    return WebhookRules(
+        vendors=admissions_of(vendors, settings),
+        scheduler_name=settings.scheduler_name,
+        takes_default_scheduler=settings.force_overwrite_default_scheduler,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest:
+    """One container's request as the webhook reads it.
+
+    Attributes:
+        named: the vendors' resources that it names.
+        asks: what it asks for, by vendor; empty where that can't be read.
+        added: quantities to write into it, by resource.
+        problem: why the request can't be served, "" when it can.
+        warnings: what its author should know.
+    """
+
+    form: ContainerForm
+    named: tuple[str, ...] = ()
+    asks: Mapping[Vendor, Ask] = field(default_factory=dict)
+    added: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_asking(self) -> bool:
+        """True when it asks for devices, also if its request can't be read."""
+        return bool(self.asks or self.problem)
+
+    def ask_of(self, vendor: VendorAdmission) -> Ask | None:
+        """What it asks for of one vendor."""
+        return self.asks.get(vendor.protocol.cards)
+
+
+def read_container(form: ContainerForm, rules: WebhookRules) -> ContainerRequest:
+    """Check the container's values and work out what has to be written into it."""
+    read = [(vendor, vendor.read(form.container)) for vendor in rules.vendors]
+    named = tuple(name for _, found in read for name in found.named)
+    problem = next((found.problem for _, found in read if found.problem), "")
+    if problem:
+        return ContainerRequest(form=form, named=named, problem=f"{form.title}: {problem}")
+    return ContainerRequest(
+        form=form,
+        named=named,
+        asks={vendor.protocol.cards: found.ask for vendor, found in read if found.ask is not None},
+        added={name: quantity for _, found in read for name, quantity in found.added.items()},
+        warnings=tuple(f"{form.title}: {text}" for _, found in read for text in found.warnings),
+    )
+
+
+def asked_vendors(
+    containers: Sequence[ContainerRequest], rules: WebhookRules
+) -> tuple[VendorAdmission, ...]:
+    """The vendors whose cards some container of the pod asks for."""
+    return tuple(
+        vendor
+        for vendor in rules.vendors
+        if any(container.ask_of(vendor) is not None for container in containers)
+    )
+
+
+def env_problems(
+    request: ContainerRequest, asked_vendors: Iterable[VendorAdmission]
+) -> Iterator[str]:
+    """Sentences about variables that must not be set in a pod with these vendors' cards."""
+    if request.problem:
+        return  # its request is unknown
+    form = request.form
+    for vendor in asked_vendors:
+        for var in form.env or ():
+            why = vendor.objection_to(var, form.container, request.ask_of(vendor))
+            if why:
+                yield (
+                    f"{form.title}: environment variable {shown(var.name)} {why}: "
+                    "remove it from env"
+                )
+
+
+def env_wanted(request: ContainerRequest, vendors: Iterable[VendorAdmission]) -> dict[str, str]:
+    """The variables to set in the container, by name."""
+    form, wanted = request.form, dict[str, str]()
+    for vendor in vendors:
+        wanted |= vendor.env_of(form.container, form.env or (), request.ask_of(vendor))
+    return wanted
+
+
+def env_unwanted(request: ContainerRequest, vendors: Iterable[VendorAdmission]) -> frozenset[str]:
+    """The user's variables to take out of the container, because the node writes them."""
+    own = {var.name for var in request.form.env or ()}
+    return frozenset(
+        name
+        for vendor in vendors
+        for name in vendor.env_of_the_node(request.ask_of(vendor))
+        if name in own
+    )
+
+
+def removed(request: ContainerRequest, unwanted: Iterable[str]) -> Iterator[str]:
+    """Warnings about a user's variables that are taken out."""
+    for name in sorted(unwanted):
+        yield f"{request.form.title}: environment variable {name} is removed: the node writes it"
+
+
+def overwritten(request: ContainerRequest, wanted: Mapping[str, str]) -> Iterator[str]:
+    """Warnings about a user's variables that get another value."""
+    for var in request.form.env or ():
+        if var.name in wanted and var.value != wanted[var.name]:
+            title, value = request.form.title, wanted[var.name]
+            yield f"{title}: environment variable {var.name} is set to {value}, as configured here"
+
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 OPT_OUT: Final = "ignore"

@@ -18,7 +18,7 @@ from hami_node.model import Container, ContainerKind, Pod
 from hami_node.text import shown
 from hami_node.vendors.admission import EnvVar
 from hami_node.wire.objects import decode_pod
-from hami_node.wire.values.json_patch import pointer
+from hami_node.wire.values import pointer
 
 
 class Operation(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,9 +12,13 @@ from typing import Final
 import msgspec
 
 from hami_node.errors import WireError
-from hami_node.extender.webhook.admission import AdmissionProblem, AdmissionVerdict, judge_pod
+from hami_node.extender.webhook.admission import (
+    AdmissionProblem,
+    AdmissionVerdict,
+    WebhookRules,
+    judge_pod,
+)
 from hami_node.extender.webhook.pod_form import read_form
-from hami_node.extender.webhook.rules import WebhookRules
 from hami_node.text import cut_to_bytes
 
 KIND: Final = "AdmissionReview"
@@ -55,10 +59,10 @@ def _count_nothing(_: str) -> None:
 
 
 class Webhook:
-    """Reviews pods by the current rules; keeps nothing between reviews."""
+    """Reviews pods; keeps nothing between reviews."""
 
     def __init__(
-        self, rules: Callable[[], WebhookRules], on_review: Callable[[str], None] = _count_nothing
+        self, rules: WebhookRules, on_review: Callable[[str], None] = _count_nothing
     ) -> None:
         """`on_review` is called with "allowed", "patched" or "denied", once per response."""
         self._rules = rules
@@ -89,7 +93,7 @@ class Webhook:
             return AdmissionVerdict(
                 problems=(AdmissionProblem(text=str(error), is_forbidden=False),)
             )
-        return judge_pod(form, self._rules())
+        return judge_pod(form, self._rules)
 
 
 def _decode(body: bytes) -> _Review:

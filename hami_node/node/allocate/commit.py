@@ -19,7 +19,7 @@ from hami_node.vendors.on_node.answer import MadePart
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.wire import names
 from hami_node.wire.limiters import with_limiter
-from hami_node.wire.values.json_patch import annotation_pointer
+from hami_node.wire.values import annotation_pointer
 
 TRY_S: Final = 2.5
 """The limit of one request, so that a lost one can be sent again within the call."""

@@ -12,7 +12,7 @@ from hami_node.model import Pod
 from hami_node.node.state import NodeState
 from hami_node.ports import JsonPatch
 from hami_node.wire import names
-from hami_node.wire.values.json_patch import annotation_pointer
+from hami_node.wire.values import annotation_pointer
 
 log = logging.getLogger(__name__)
 

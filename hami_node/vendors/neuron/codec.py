@@ -12,8 +12,7 @@ from hami_node.vendors.neuron import names
 from hami_node.vendors.neuron.cards import NEURON
 from hami_node.vendors.neuron.placement import NeuronDetail
 from hami_node.wire import register
-from hami_node.wire.values.json_text import encode_json_text
-from hami_node.wire.values.scalars import parse_whole
+from hami_node.wire.values import encode_json_text, parse_whole
 
 _KEY: Final = names.NODE_NEURON_REGISTER
 

@@ -19,7 +19,7 @@ from hami_node.vendors.nvidia.choices import CorePolicy
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.vendors.nvidia.protocol import NvidiaProtocol
 from hami_node.vendors.quantities import check_quantities, text_of
-from hami_node.wire.values.quantity import parse_whole_quantity
+from hami_node.wire.values import parse_whole_quantity
 
 WHOLE_CARD_CORES: Final = "100"
 NO_CARD_HAS_MIB: Final = 16 * 1024 * 1024

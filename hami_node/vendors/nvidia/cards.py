@@ -9,6 +9,7 @@ from typing import Final
 
 from hami_node.engine.card_rules import (
     CardRules,
+    LinkSteps,
     OwnFilter,
     Placement,
     contradiction,
@@ -24,7 +25,6 @@ from hami_node.engine.filters import (
     is_idle_if_mutex,
     takes_of,
 )
-from hami_node.engine.link_steps import LinkSteps
 from hami_node.engine.objection import Amounts, Objection, objection_to
 from hami_node.engine.usage import Charge, DeviceUsage, Taken
 from hami_node.model import Ask, Device, Grant, PairScores, Uuid

@@ -23,7 +23,7 @@ from hami_node.vendors.nvidia.mig.layout import (
     layout_of,
 )
 from hami_node.wire import register
-from hami_node.wire.values.json_text import encode_json_text
+from hami_node.wire.values import encode_json_text
 
 CSV_TYPE_PREFIX: Final = "NVIDIA-"
 """Before NVML's name in the csv forms: their schedulers look for "NVIDIA" in the type."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hami_node.engine.link_steps import LinkSteps
+from hami_node.engine.card_rules import LinkSteps
 from hami_node.model import PairScores, Uuid
 
 SMALL_GROUP = 8

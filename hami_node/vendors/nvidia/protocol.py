@@ -48,7 +48,7 @@ from hami_node.vendors.quantities import check_quantities
 from hami_node.wire import register
 from hami_node.wire.grants import encode_grants
 from hami_node.wire.reservation import GrantKeys
-from hami_node.wire.values.scalars import is_true_word
+from hami_node.wire.values import is_true_word
 from hami_node.wire.wishes import decode_uuid_wish, decode_words
 
 KEYS: Final = VendorKeys(

@@ -18,7 +18,7 @@ from hami_node.verify.read.installation import Part, Runs
 from hami_node.verify.read.objects import ConfigMap, EndpointSlice, Lease
 from hami_node.verify.read.pod_objects import Struct
 from hami_node.verify.read.reading import Gap
-from hami_node.wire.values.timestamps import parse_time
+from hami_node.wire.times import parse_time
 
 SLICES: Final = "/apis/discovery.k8s.io/v1"
 _SKEW_S: Final = 5.0

@@ -17,7 +17,7 @@ from hami_node.verify.read.installation import Runs
 from hami_node.wire import names
 from hami_node.wire.closed import decode_closed
 from hami_node.wire.handshake import LATE_S, HandshakeKind, decode_handshake
-from hami_node.wire.values.quantity import parse_whole_quantity
+from hami_node.wire.values import parse_whole_quantity
 
 _MOST: Final = 10
 """Findings of one check that are shown; nodes with the same words stand together."""

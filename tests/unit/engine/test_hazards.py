@@ -16,9 +16,8 @@ import pytest
 from hami_node.engine.card_rules import Placement
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Reason, context, has_type
-from hami_node.engine.fit import fit
 from hami_node.engine.fleet.fleet import Fleet, NoNode, Placed
-from hami_node.engine.place import ContainerAsks, PodRequest, Rules
+from hami_node.engine.place import ContainerAsks, PodRequest, Rules, fit
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import NodeUsage, PodGrants
 from hami_node.errors import WireError

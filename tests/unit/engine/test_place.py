@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from hami_node.engine.card_rules import MOST_STEPS, LinkSteps
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection
-from hami_node.engine.link_steps import MOST_STEPS, LinkSteps
 from hami_node.engine.place import (
     ContainerAsks,
     Fitting,

@@ -14,9 +14,8 @@ from hami_node.engine.card_rules import Placement, rules_of
 from hami_node.engine.check import check_reservation
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection, context
-from hami_node.engine.fit import fit
 from hami_node.engine.fleet.fleet import Fleet, Placed
-from hami_node.engine.place import Plan, PodRequest, Rules, place_on, plan
+from hami_node.engine.place import Plan, PodRequest, Rules, fit, place_on, plan
 from hami_node.engine.quota import Limits, QuotaBook
 from hami_node.engine.usage import DeviceUsage, PodGrants
 from hami_node.model import (

@@ -6,8 +6,7 @@ import pytest
 
 from hami_node.engine.compat import V2_8, V2_10
 from hami_node.engine.fleet.fleet import Fleet, Placed
-from hami_node.engine.place import Refused, Rules
-from hami_node.engine.what_if import what_if
+from hami_node.engine.place import Refused, Rules, what_if
 from tests.unit.engine.draws import Draw
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from hami_node.cluster.node_lock import NodeLock
 from hami_node.config.settings import make_settings
 from hami_node.errors import NotLeading
-from hami_node.extender.binding.bind import BindParts, PodBinder
-from hami_node.extender.binding.bind_lock import QUIET_S, BindLock, LockParts
+from hami_node.extender.binding.bind import PodBinder
+from hami_node.extender.binding.bind_lock import QUIET_S, BindLock
 from hami_node.extender.filter import Outlets, PodFilter
-from hami_node.extender.resizing.resizer import ResizeOutlets, Resizer
+from hami_node.extender.placing import PodPlacer
+from hami_node.extender.resizing.resizer import Resizer
 from hami_node.extender.rules import rules_of
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.reservation_writer import ReservationWriter
@@ -89,35 +90,14 @@ class Desk:
             on_wait=self.waiting.note,
             require_lead=self.fence,
         )
-        self.filter = PodFilter(self.state, self.writer, outlets, self.find_shown)
-        self.binder = PodBinder(
-            BindParts(
-                kube=self.kube,
-                state=self.state,
-                writer=self.writer,
-                lock=BindLock(
-                    LockParts(
-                        kube=self.kube,
-                        state=self.state,
-                        lock=NodeLock(self.kube, self.clock, quiet_s=QUIET_S),
-                        clock=self.clock,
-                        stop=threading.Event(),
-                        wait_s=lock_wait_s,
-                    )
-                ),
-                find_pod=self.find_shown,
-                clock=self.clock,
-                scheduler_name=SCHEDULER,
-            ),
-            outlets,
+        placer = PodPlacer(self.state, self.writer, self.find_shown)
+        self.filter = PodFilter(placer, outlets)
+        node_lock = NodeLock(self.kube, self.clock, quiet_s=QUIET_S)
+        lock = BindLock(
+            self.state, self.kube, node_lock, self.clock, threading.Event(), wait_s=lock_wait_s
         )
-        self.resizer = Resizer(
-            self.state,
-            self.kube,
-            ResizeOutlets(
-                notify=self.notes.append, on_result=self.results.append, require_lead=self.fence
-            ),
-        )
+        self.binder = PodBinder(placer, self.kube, lock, outlets, self.clock, SCHEDULER)
+        self.resizer = Resizer(self.state, self.kube, outlets)
         for name in nodes:
             self.add_node(name, cards=cards)
         self.sync()

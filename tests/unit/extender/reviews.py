@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami_node.extender.webhook.rules import WebhookRules, webhook_rules_of
+from hami_node.extender.webhook.admission import WebhookRules, webhook_rules_of
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.holding import reservation_keys
@@ -64,7 +64,7 @@ def pod(*containers: Json, annotations: Mapping[str, str] | None = None, **spec:
 def ask(obj: object, rules: WebhookRules = RULES, **request: object) -> Json:
     """The response to one object."""
     body = json.dumps(review_of(obj, **request)).encode()
-    answer = json.loads(Webhook(lambda: rules).review(body))
+    answer = json.loads(Webhook(rules).review(body))
     assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
     response: Json = answer["response"]
     assert response["uid"] == "705ab4f5"

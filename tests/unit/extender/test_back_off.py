@@ -7,7 +7,7 @@ import pytest
 from hami_node.errors import KubeError
 from hami_node.extender.state.cluster_state import ClusterState
 from hami_node.extender.state.node_back_off import FIRST_S, FORGET_S, LONGEST_S
-from hami_node.extender.waker import AT_ONCE, LOOK_S, RETRY_S, Waker
+from hami_node.extender.sweeper import AT_ONCE, LOOK_S, RETRY_S, Waker
 from hami_node.simulate.store import Json
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names

@@ -10,10 +10,8 @@ import pytest
 
 from hami_node.errors import KubeError, NotLeading
 from hami_node.extender.filter import Outlets
-from hami_node.extender.preemption.budgets import Protection
 from hami_node.extender.preemption.kept_rooms import KEPT_S, LEFT_S
-from hami_node.extender.preemption.preempt import PodPreemption
-from hami_node.extender.preemption.victims import SearchParts
+from hami_node.extender.preemption.preempt import PodPreemption, Protection
 from hami_node.simulate.store import Json
 from hami_node.wire import names
 from tests.reliability import shows
@@ -38,16 +36,14 @@ class Scheduling(Desk):
     def __init__(self, beside: Desk | None = None) -> None:
         super().__init__(*(() if beside else ("n0",)), beside=beside)
         self.preemption = PodPreemption(
-            SearchParts(
-                state=self.state,
-                clock=self.clock,
-                pause=lambda: None,
-                protection=Protection(NoBudgets(), self.clock),
-            ),
+            self.state,
             self.writer,
             Outlets(
                 notify=self.notes.append, on_result=self.results.append, require_lead=self.fence
             ),
+            Protection(NoBudgets(), self.clock),
+            self.clock,
+            lambda: None,
         )
         if beside is None:
             self.start("low", 0)

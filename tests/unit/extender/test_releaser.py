@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.extender.releaser import Releaser
-from hami_node.extender.state.unbound.later_failures import SETTLING_S
+from hami_node.extender.state.pod_book import SETTLING_S
+from hami_node.extender.sweeper import Releaser
 from hami_node.vendors.nvidia import names as nvidia_names
 from tests.unit.extender.desk import Desk
 

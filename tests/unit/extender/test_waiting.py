@@ -13,7 +13,7 @@ from hami_node.extender.waiting import MAX_PODS, UNSEEN_S, WaitingPods, extender
 from hami_node.metrics.extender import ExtenderMetrics, ExtenderState
 from hami_node.model import Pod
 from hami_node.vendors.nvidia.cards import NVIDIA
-from hami_node.wire.values.timestamps import format_rfc3339
+from hami_node.wire.times import format_rfc3339
 from tests.fakes.clock import FakeClock
 from tests.fakes.kept import kept_bytes
 from tests.fakes.pods import Box

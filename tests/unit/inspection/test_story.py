@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hami_node.inspection.story import MAX_EVENTS, story_of
-from hami_node.wire.values.timestamps import format_rfc3339
+from hami_node.wire.times import format_rfc3339
 
 NOW_S = 1_700_000_000.0
 POD: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hami_node.cli.show import tables
 from hami_node.cli.show.screen import Styled
 from hami_node.inspection.views import NodeView
 from hami_node.view.rows import is_late
-from hami_node.wire.values.timestamps import format_rfc3339
+from hami_node.wire.times import format_rfc3339
 from tests.fakes.installed import Installed
 from tests.reliability import shows
 from tests.unit.verify.calling import findings, states

@@ -18,7 +18,7 @@ from hami_node.wire.handshake import (
     encode_reported_rfc3339,
     encode_requesting,
 )
-from hami_node.wire.values.timestamps import format_dashed, format_go, format_rfc3339, parse_time
+from hami_node.wire.times import format_dashed, format_go, format_rfc3339, parse_time
 from tests.unit.wire.totality import is_total
 
 KEY = "hami.io/node-handshake"

@@ -14,7 +14,7 @@ from hami_node.vendors.neuron.node.devices import devices_of, geometry_of, topol
 from hami_node.vendors.neuron.requests import NeuronResources
 from hami_node.vendors.on_node.publication import Closed
 from hami_node.wire.handshake import encode_reported_rfc3339
-from hami_node.wire.values.json_text import encode_json_text
+from hami_node.wire.values import encode_json_text
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from hami_node.vendors.nvidia.mig.layout import (
     MigPlacement,
     TemplateSlot,
 )
-from hami_node.wire.values.json_text import decode_json, encode_json_text
+from hami_node.wire.values import decode_json, encode_json_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from hami_node.vendors.on_node.answer import (
     Slice,
 )
 from hami_node.vendors.on_node.limiter import LimiterState
-from hami_node.wire.values.scalars import is_true_word
+from hami_node.wire.values import is_true_word
 
 LOCK_INSIDE: Final = Path("/tmp/vgpulock")  # noqa: S108 - the limiter's own fixed path
 LIMITERS_DEFAULT: Final = Path("/usr/local/vgpu/libvgpu.so")

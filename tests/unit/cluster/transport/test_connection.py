@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hami_node.cluster.calls import JSON_PATCH, MERGE_PATCH, ApiCall
-from hami_node.cluster.transport.failures import decode_status, failure_of
+from hami_node.cluster.transport.connection import decode_status, failure_of
 from hami_node.errors import Conflict, Forbidden, Gone, KubeError, NotFound
 
 

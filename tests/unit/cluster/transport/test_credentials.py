@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.transport.connection import Connection
+from hami_node.cluster.transport.connection import Connection, Sender
 from hami_node.cluster.transport.credentials import load_configuration
-from hami_node.cluster.transport.sender import Sender
 from hami_node.errors import ConfigError, Forbidden, KubeError
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock

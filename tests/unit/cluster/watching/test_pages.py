@@ -8,11 +8,10 @@ import pytest
 
 from hami_node.cluster.calls import Query
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import PODS
-from hami_node.cluster.transport.sender import PAGE_LIMIT
-from hami_node.cluster.watching import pages
-from hami_node.cluster.watching.pages import PAGE_BYTES, Pages
-from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.cluster.transport.connection import PAGE_LIMIT
+from hami_node.cluster.watching import watches
+from hami_node.cluster.watching.object_cache import PODS
+from hami_node.cluster.watching.watches import PAGE_BYTES, Pages, ResourceWatch
 from hami_node.errors import AnswerTooLarge
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock
@@ -65,7 +64,7 @@ def test_single_object_comes_whatever_its_size() -> None:
 def test_watch_of_large_objects_lists_them_all(
     server: FaultyApiServer, kube: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "PAGE_BYTES", 20_000)
+    monkeypatch.setattr(watches, "PAGE_BYTES", 20_000)
     for number in range(100):
         server.create("pods", pod("many", f"p{number:04}"))
     watch = ResourceWatch(kube, PODS, clock=RealClock(), from_cache=False)

@@ -6,7 +6,7 @@ import threading
 
 from hami_node.cluster.client import KubeClient
 from hami_node.cluster.watching.views import WatchedCluster
-from hami_node.cluster.watching.watch_health import WatchTimes
+from hami_node.cluster.watching.watches import WatchTimes
 from hami_node.ports import Watched
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_node.cluster.watching.watch_health import WatchHealth, WatchTimes
+from hami_node.cluster.watching.watches import WatchHealth, WatchTimes
 from hami_node.errors import KubeError
 from tests.fakes.clock import FakeClock
 from tests.reliability import shows

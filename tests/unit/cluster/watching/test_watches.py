@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hami_node.cluster.client import KubeClient
-from hami_node.cluster.kinds import PODS
-from hami_node.cluster.watching.watch_health import WatchTimes
-from hami_node.cluster.watching.watches import ResourceWatch
+from hami_node.cluster.watching.object_cache import PODS
+from hami_node.cluster.watching.watches import ResourceWatch, WatchTimes
 from hami_node.model import Pod
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import FakeClock, RealClock
@@ -45,7 +44,7 @@ def run_watch() -> Iterator[Callable[[ResourceWatch[Pod]], None]]:
 @pytest.fixture
 def interruptions(caplog: pytest.LogCaptureFixture) -> Callable[[], int]:
     """Counts the failures of watches: each is logged, all but the first of a row quietly."""
-    caplog.set_level(logging.DEBUG, "hami_node.cluster.watching.watch_health")
+    caplog.set_level(logging.DEBUG, "hami_node.cluster.watching.watches")
     return lambda: sum(record.getMessage() == "watch_interrupted" for record in caplog.records)
 
 

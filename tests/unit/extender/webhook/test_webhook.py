@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.extender.webhook.rules import WebhookRules
+from hami_node.extender.webhook.admission import WebhookRules
 from hami_node.extender.webhook.webhook import Webhook
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.nvidia.choices import CorePolicy
@@ -37,7 +37,7 @@ from tests.unit.extender.reviews import (
 # -- The envelope ----------------------------------------------------------------------------------
 def test_older_version_is_echoed() -> None:
     review = {**review_of(pod(container(SHARE))), "apiVersion": "admission.k8s.io/v1beta1"}
-    answer = json.loads(Webhook(lambda: RULES).review(json.dumps(review).encode()))
+    answer = json.loads(Webhook(RULES).review(json.dumps(review).encode()))
     assert answer["apiVersion"] == "admission.k8s.io/v1beta1"
     assert answer["response"]["patchType"] == "JSONPatch"
 
@@ -53,16 +53,8 @@ def test_older_version_is_echoed() -> None:
 )
 def test_outcome_is_told_once(obj: Json, outcome: str) -> None:
     results: list[str] = []
-    Webhook(lambda: RULES, results.append).review(json.dumps(review_of(obj)).encode())
+    Webhook(RULES, results.append).review(json.dumps(review_of(obj)).encode())
     assert results == [outcome]
-
-
-def test_rules_are_read_anew_for_each_review() -> None:
-    found = [webhook_rules(), webhook_rules(scheduler_name="other")]
-    webhook = Webhook(lambda: found.pop(0))
-    body = json.dumps(review_of(pod(container(SHARE)))).encode()
-    answers = [json.loads(webhook.review(body))["response"] for _ in range(2)]
-    assert [patch_of(answer)[0]["value"] for answer in answers] == ["hami-scheduler", "other"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +80,7 @@ def test_rules_are_read_anew_for_each_review() -> None:
 )
 def test_what_is_no_review_raises(body: bytes) -> None:
     with pytest.raises(WireError):
-        Webhook(lambda: RULES).review(body)
+        Webhook(RULES).review(body)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,7 @@ def test_secrets_of_a_truncated_review_stay_out_of_the_error() -> None:
     body = json.dumps(review_of(pod(container(env=[{"name": "A", "value": "hunter2"}])))).encode()
     for end in range(0, len(body), 7):
         with pytest.raises(WireError) as caught:
-            Webhook(lambda: RULES).review(body[:end])
+            Webhook(RULES).review(body[:end])
         assert "hunter2" not in str(caught.value)
 
 
@@ -145,7 +137,7 @@ ALL_ON = webhook_rules(
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_raise_nothing_but_wire_errors(body: bytes) -> None:
     with pytest.raises(WireError):
-        Webhook(lambda: ALL_ON).review(body)
+        Webhook(ALL_ON).review(body)
 
 
 @given(JSON | PODLIKE, st.sampled_from([RULES, ALL_ON]))

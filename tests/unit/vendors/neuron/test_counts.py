@@ -6,7 +6,7 @@ import pytest
 
 from hami_node.engine.compat import COMPATS, Compat
 from hami_node.engine.filters import Rejection, context
-from hami_node.engine.fit import fit
+from hami_node.engine.place import fit
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import NO_CARD_WISHES, Container, Device, Uuid
 from hami_node.vendors.neuron import names

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami_node.engine.card_rules import Placement
 from hami_node.engine.compat import V2_8, V2_10, Compat
 from hami_node.engine.filters import Rejection, context
-from hami_node.engine.fit import fit
+from hami_node.engine.place import fit
 from hami_node.engine.usage import DeviceUsage
 from hami_node.model import (
     NO_CARD_WISHES,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hami_node.engine.link_steps import LinkSteps
+from hami_node.engine.card_rules import LinkSteps
 from hami_node.model import PairScores, Uuid
 from hami_node.vendors.nvidia.link_groups import best_set, link_score, worst_single
 from tests.unit.engine.layouts import LAYOUTS, Link, scores_of

@@ -21,7 +21,7 @@ from hami_node.vendors.nvidia.regions.region_layouts import DEVICES
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import ContainerResponse, Slice
 from hami_node.vendors.on_node.limits import CardLimit
-from hami_node.wire.values.scalars import is_true_word
+from hami_node.wire.values import is_true_word
 
 MIB: Final = 1 << 20
 

@@ -18,7 +18,7 @@ from hami_node.vendors.nvidia.node.register_form import form_of
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.publication import CardSources
 from hami_node.wire import names
-from hami_node.wire.values.timestamps import format_dashed
+from hami_node.wire.times import format_dashed
 from tests.fakes.cards import card
 from tests.fakes.clock import FakeClock
 from tests.fakes.records import FakeRecord

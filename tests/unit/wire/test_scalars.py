@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.errors import WireError
-from hami_node.wire.values.scalars import MAX_INT32, parse_bool, parse_whole
+from hami_node.wire.values import MAX_INT32, parse_bool, parse_whole
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """JSON pointers follow RFC 6901."""
 
-from hami_node.wire.values.json_patch import annotation_pointer, pointer
+from hami_node.wire.values import annotation_pointer, pointer
 
 
 def test_pointer_escapes_what_separates_its_steps() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.wire.values.quantity import MAX_QUANTITY, parse_quantity, parse_whole_quantity
+from hami_node.wire.values import MAX_QUANTITY, parse_quantity, parse_whole_quantity
 from tests.unit.wire.totality import is_total
 
 

@@ -1,1 +1,0 @@
-"""Pods that are not bound: what is reserved or held for them, and when that ends."""

@@ -1,1 +1,0 @@
-"""Values inside annotations and objects: JSON, quantities, numbers, times. Pure."""
