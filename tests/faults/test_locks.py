@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_node.wire import names
-from tests.fakes.pods import NODE, Box, Part
+from tests.fakes.pods import NODE, Box, Part, pod_body
 from tests.fakes.waiting import eventually
 from tests.integration.rig import LIMIT_S, Rig
 from tests.reliability import shows
@@ -34,6 +34,9 @@ FUTURE = "2099-01-01T00:00:00Z"
 def test_only_the_own_lock_is_freed(rig: Rig, owner: str, is_freed: bool) -> None:
     for card, name in enumerate(("abc", "abc-123", "ab")):
         rig.place_one(name, card)
+    elsewhere = pod_body("abc", [Box()])  # waits for its devices, so its lock is needed
+    elsewhere["metadata"] |= {"namespace": "other", "uid": "uid-other-abc"}
+    rig.api.create("pods", elsewhere)
     lock = f"{FUTURE}{owner}"
     rig.api.annotate("nodes", NODE, {names.NODE_LOCK: lock})
     rig.wait_node_seen()
