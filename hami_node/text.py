@@ -1,7 +1,8 @@
-"""Text cut to a length that a line, a label or the API server accepts."""
+"""Text cut to a length that a line, a label or the API server accepts, and lists of names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 _ELLIPSIS: Final = "..."
@@ -20,6 +21,17 @@ def cut_to_bytes(text: str, max_bytes: int) -> str:
     if len(raw) <= max_bytes:
         return text
     return raw[: max_bytes - len(_ELLIPSIS)].decode(errors="ignore") + _ELLIPSIS
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of these names, and how many there are beside them: `a, b, c and 4997 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def shown(text: str) -> str:

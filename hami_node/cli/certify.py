@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from hami_node.cli.options import kubeconfig_of
-
-if TYPE_CHECKING:
-    from hami_node.extender.http.certificate_secret import Api
-
-
-class _CertifyParts(Protocol):
-    """What the command uses of `cli.Programs`."""
-
-    @property
-    def api(self) -> Callable[[Path | None], Api]:
-        """Connects to the API server."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Seconds since the epoch."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
+from hami_node.cli.options import access_of, kubeconfig_option
+from hami_node.cli.programs import Programs
 
 
 @click.command(short_help="Make the certificates of the extender and its caller.")
@@ -84,14 +64,10 @@ class _CertifyParts(Protocol):
     help="How long a new certificate is valid.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
-)
+@kubeconfig_option
 @click.pass_obj
 def certify(
-    parts: _CertifyParts,
+    programs: Programs,
     /,
     *,
     services: tuple[str, ...],
@@ -128,6 +104,6 @@ def certify(
         webhook=given["webhook"],
         days=days,
     )
-    api = parts.api(kubeconfig or kubeconfig_of(parts.env()))
-    for line in write(api, target, parts.now(), is_dry_run=dry_run):
+    api = programs.connect(access_of(programs.env(), kubeconfig))
+    for line in write(api, target, programs.now(), is_dry_run=dry_run):
         click.echo(line)

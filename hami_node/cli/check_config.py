@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
+from hami_node.cli.options import output_option
+from hami_node.cli.programs import Programs
 from hami_node.config.settings import plain
 from hami_node.config.sources import unknown_variables
 from hami_node.vendors.registry import SETTINGS_BLOCKS
@@ -18,25 +20,15 @@ if TYPE_CHECKING:
     from hami_node.errors import ConfigError
 
 
-class _CheckParts(Protocol):
-    """What the command uses of `cli.Programs`."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
-
-
 @click.command("check-config", short_help="Check configuration files, also for one node.")
 @click.argument(
     "paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option("--node", "node_name", metavar="NAME", help="Also show what this node would use.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@output_option("table", "json")
 @click.pass_obj
 def check_config(
-    parts: _CheckParts, paths: Sequence[Path], node_name: str | None, output: str
+    programs: Programs, paths: Sequence[Path], node_name: str | None, output: str
 ) -> None:
     """Check device-config.yaml, config.json, or ConfigMaps with these files.
 
@@ -53,7 +45,7 @@ def check_config(
 
     files = [checked for path in paths for checked in check_file(path, SETTINGS_BLOCKS)]
     errors = [error for file in files for error in file.found.errors]
-    errors += unknown_variables(parts.env(), SETTINGS_BLOCKS).errors
+    errors += unknown_variables(programs.env(), SETTINGS_BLOCKS).errors
     found = effective(files, node_name, SETTINGS_BLOCKS) if node_name else None
     if found is not None:
         errors += [error for error in found.errors if str(error) not in map(str, errors)]

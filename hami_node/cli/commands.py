@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from enum import IntEnum
 from io import TextIOWrapper
 from typing import Any, Final
 
 import click
 
+from hami_node.cli.programs import Programs
 from hami_node.errors import HamiError, KubeError
 
 HELP: Final[dict[str, Any]] = {
@@ -35,9 +35,6 @@ class ExitCode(IntEnum):
 class Commands(click.Group):
     """Turns our errors into a single line and an exit code."""
 
-    make_parts: Callable[[], object] = dict
-    """Makes what the commands call, where a test has not passed it as `obj`."""
-
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's signature
         """Run the program: what a terminal can't show is escaped instead of fatal."""
         for stream in (sys.stdout, sys.stderr):
@@ -48,7 +45,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         """Run the command."""
         if ctx.obj is None:
-            ctx.obj = self.make_parts()
+            ctx.obj = Programs()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

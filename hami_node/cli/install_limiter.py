@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
+from hami_node.cli.programs import Programs
 from hami_node.vendors.registry import VENDORS
 
 if TYPE_CHECKING:
     from hami_node.vendors.on_node.limiter import LimiterInstalled
-
-
-class _InstallParts(Protocol):
-    """What the command uses of `cli.Programs`."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
 
 
 @click.command("install-limiter", short_help="Put the limiter's library on this node, verified.")
@@ -61,7 +53,7 @@ class _InstallParts(Protocol):
 )
 @click.pass_obj
 def install_limiter(
-    parts: _InstallParts,
+    programs: Programs,
     /,
     *,
     source: Path | None,
@@ -85,7 +77,7 @@ def install_limiter(
 
     if (source is None) != from_host:
         raise click.UsageError("name --from DIR or --from-host, one of them")
-    env = parts.env()
+    env = programs.env()
     folder = hook_path or Path(env.get("HOOK_PATH") or "/usr/local")
     if not folder.is_absolute():
         # containers load the library by this path

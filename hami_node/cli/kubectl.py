@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final
 
 import click
 
 from hami_node import __version__
 from hami_node.cli.commands import HELP, Commands
-
-if TYPE_CHECKING:
-    from hami_node.cluster.access import Access
-    from hami_node.cluster.client import KubeClient
-    from hami_node.ports import Clock
+from hami_node.cli.people import PEOPLE
+from hami_node.cli.programs import Programs
+from hami_node.cli.view import view
 
 COMPLETE: Final = "__complete"
 _PREFIX: Final = "kubectl-"
@@ -24,63 +21,19 @@ _WITH_VALUE: Final = frozenset(
     {
         *("-n", "--namespace", "-l", "--selector", "-o", "--output"),
         *("-f", "--filename", "--file", "--context", "--kubeconfig"),
-        *("--as", "--as-group", "--config-file", "--daemon-namespace"),
+        *("--as", "--as-group", "--config-file", "--device-config-file", "--daemon-namespace"),
     }
 )
 """Flags that the next word belongs to."""
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _clock() -> Clock:
-    from hami_node.clock import SystemClock
-
-    return SystemClock()
-
-
-def _connect(access: Access) -> KubeClient:
-    from hami_node.cluster.client import connect
-
-    return connect(access, component="kubectl", clock=_clock()).with_retries()
-
-
-def _now() -> float:
-    return _clock().now()
-
-
-def _env() -> Mapping[str, str]:
-    from hami_node.config.sources import environment
-
-    return environment()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubectlParts:
-    """What the commands call; tests pass their own as click's `obj`."""
-
-    connect: Callable[[Access], KubeClient] = _connect
-    clock: Callable[[], Clock] = _clock
-    now: Callable[[], float] = _now
-    env: Callable[[], Mapping[str, str]] = _env
 
 
 class _Plugin(Commands):
     """The commands of `kubectl hami`."""
 
-    make_parts = KubectlParts
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which people need them."""
         del ctx
         return ["top", "nodes", "pods", "why", "view", "completion"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command; the page in the browser is another room's."""
-        if cmd_name == "view":
-            from hami_node.cli.view import view
-
-            return view
-        return super().get_command(ctx, cmd_name)
 
 
 def called_as(program: str) -> str:
@@ -101,68 +54,8 @@ def _command_first(args: Sequence[str]) -> list[str]:
     return [args[at], *args[:at], *args[at + 1 :]]
 
 
-def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def decorated(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
-
-
-_reach = _together(
-    click.option("--context", default="", metavar="NAME", help="A context of the kubeconfig."),
-    click.option(
-        "--kubeconfig",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Default: the files of $KUBECONFIG, merged; then ~/.kube/config.",
-    ),
-    click.option("--as", "as_user", default="", metavar="USER", help="Act as somebody else."),
-    click.option("--as-group", "as_groups", multiple=True, metavar="GROUP", hidden=True),
-    click.option(
-        "-f",
-        "--filename",
-        "--file",
-        "files",
-        multiple=True,
-        type=click.File("rb"),
-        metavar="FILE",
-        help="What `kubectl get nodes,pods,resourcequotas,events -A -o json` saved, in place of a "
-        "cluster; - is standard input; may be repeated.",
-    ),
-    click.option(
-        "--config-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="device-config.yaml, where it renames resources. [env CONFIG_FILE]",
-    ),
-)
-_shown = _together(
-    click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "wide", "json", "yaml"]),
-        default="table",
-        show_default=True,
-    ),
-)
-_namespaced = _together(
-    click.option(
-        "-n", "--namespace", default="", metavar="NAME", help="Default: that of the context."
-    ),
-    click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="Pods of all namespaces."),
-)
-_daemons = click.option(
-    "--daemon-namespace",
-    default="hami-system",
-    show_default=True,
-    metavar="NAME",
-    help="Where the daemons run that say what is used.",
-)
-
-
 @click.group(
+    "kubectl hami",
     cls=_Plugin,
     context_settings=HELP,
     epilog="Exit codes: 0 success; 1 the question can't be answered; 2 wrong usage; 3 the API "
@@ -184,93 +77,8 @@ def main() -> None:
     """
 
 
-@main.command(short_help="Cards and pods, by granted and used.")
-@click.argument("parts", nargs=-1, metavar="[cards|pods]", type=click.Choice(["cards", "pods"]))
-@_namespaced
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
-@_reach
-@_shown
-@_daemons
-@click.pass_obj
-def top(obj: KubectlParts, /, parts: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - options
-    """Show cards and pods, those that use most first.
-
-    "Granted" is reserved by annotations. "MiB used" and "core use" are what daemons measure: of a
-    card, by everybody on its node; of a pod, by its containers. They are read through the API
-    server's pod proxy, of 64 nodes at most, with the right to get pods/proxy in the daemons'
-    namespace; without it there is a dash.
-
-    \b
-    kubectl hami top -A
-    kubectl hami top cards -l node.kubernetes.io/instance-type=p4d.24xlarge
-    kubectl hami top pods -n ml
-    """
-    from hami_node.cli.plugin.look import Look
-    from hami_node.cli.plugin.views import show_top_of
-
-    show_top_of(Look.of(obj, **given), parts or ("cards", "pods"))
-
-
-@main.command(short_help="Nodes with cards, a line for each.")
-@click.argument("names", nargs=-1, metavar="[NODE]...")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
-@_reach
-@_shown
-@click.pass_obj
-def nodes(obj: KubectlParts, /, names: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - options
-    """Show nodes: cards, what is granted of them, the daemon's handshake, and what is wrong.
-
-    With names also their cards, and who holds them. Memory is in MiB; cores are percent of a card,
-    or their number where they are granted one by one.
-
-    \b
-    kubectl hami nodes
-    kubectl hami nodes gpu-node-1
-    kubectl get nodes,pods -A -o json | kubectl hami nodes -f -
-    """
-    from hami_node.cli.plugin.look import Look
-    from hami_node.cli.plugin.views import show_nodes_of
-
-    show_nodes_of(Look.of(obj, **given), names)
-
-
-@main.command(short_help="Slices of pods, and the pods that wait.")
-@click.argument("names", nargs=-1, metavar="[POD]...")
-@_namespaced
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Pods with these labels.")
-@_reach
-@_shown
-@click.pass_obj
-def pods(obj: KubectlParts, /, names: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - options
-    """Show which pod holds which slice, and which wait for one, since when and why.
-
-    \b
-    kubectl hami pods
-    kubectl hami pods -A -l app=train -o wide
-    """
-    from hami_node.cli.plugin.look import Look
-    from hami_node.cli.plugin.views import show_pods_of
-
-    show_pods_of(Look.of(obj, **given), names)
-
-
-@main.command(short_help="Why a pod waits, and what would help.")
-@click.argument("pod", metavar="[NAMESPACE/]POD")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Default: that of the context.")
-@_reach
-@_shown
-@click.pass_obj
-def why(obj: KubectlParts, /, pod: str, **given: Any) -> None:  # noqa: ANN401 - options
-    """Explain a pod: each node's verdict, what would help, and what was said about it so far.
-
-    \b
-    kubectl hami why ml/train-0
-    kubectl hami why train-0 -n ml -o yaml
-    """
-    from hami_node.cli.plugin.look import Look
-    from hami_node.cli.plugin.views import show_why
-
-    show_why(Look.of(obj, **given), pod)
+for _command in (*PEOPLE, view):
+    main.add_command(_command)
 
 
 @main.command(short_help="A script that completes names for kubectl.")
@@ -301,10 +109,8 @@ def complete(args: Sequence[str] | None = None) -> None:
     """The program `kubectl_complete-hami`: print the candidates for the last word."""
     from hami_node.cli.plugin.complete import run as print_candidates
 
-    context = click.Context(main)
-    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
-    known = {name: command for name, command in commands.items() if command is not None}
-    print_candidates(known, sys.argv[1:] if args is None else args, _env())
+    words = sys.argv[1:] if args is None else list(args)
+    print_candidates(main, [*_command_first(words[:-1]), *words[-1:]], Programs().env())
 
 
 if __name__ == "__main__":

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -17,97 +13,25 @@ from hami_node import __version__, logs
 from hami_node.cli.certify import certify
 from hami_node.cli.check_config import check_config
 from hami_node.cli.commands import HELP, Commands, ExitCode
-from hami_node.cli.inspect import inspect
 from hami_node.cli.install_limiter import install_limiter
 from hami_node.cli.migrate import migrate
 from hami_node.cli.options import IGNORED_KEY, SettingsCommand, options_of
+from hami_node.cli.people import PEOPLE, as_of, inspect
+from hami_node.cli.programs import Programs
 from hami_node.cli.verify import verify
 from hami_node.cli.view import view
 from hami_node.config.settings import Settings
-from hami_node.config.sources import ConfigSources, environment, resolve
+from hami_node.config.sources import ConfigSources, resolve
 from hami_node.errors import ConfigError, HamiError, KubeError
 from hami_node.setting_types import Role
-from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
-
-if TYPE_CHECKING:
-    from hami_node.cluster.access import Access
-    from hami_node.cluster.client import KubeClient
-    from hami_node.extender.http.certificate_secret import Api
-    from hami_node.migrate.seen.reading import PlainKube
-    from hami_node.verify.probe import BoundedApi
+from hami_node.vendors.registry import SETTINGS_BLOCKS
 
 log: Final = logging.getLogger(__name__)
 
 
-def _run_daemon(settings: Settings, sources: ConfigSources) -> int:
-    from hami_node.node.daemon import run_daemon
-
-    return run_daemon(settings, sources, VENDORS)
-
-
-def _run_extender(settings: Settings, sources: ConfigSources) -> int:
-    from hami_node.extender.service import run_extender
-
-    return run_extender(settings, sources, VENDORS)
-
-
-def _run_demo(keep: bool) -> int:
-    from hami_node.cli.extras import EXTENDER, need
-    from hami_node.signals import END_SIGNALS, SignalThread
-
-    ends = (*END_SIGNALS, signal.SIGHUP)
-    signals = SignalThread(*ends)  # before the slow imports: an interruption is never lost
-    need(EXTENDER)  # it starts one, as a program of its own
-    from hami_node.demo.demo import run
-    from hami_node.demo.stage import Stage
-
-    stop, taken = threading.Event(), list[int]()
-
-    def end(number: int) -> None:
-        taken.append(number)
-        stop.set()
-
-    signals.start({number: partial(end, number) for number in ends})
-    code = run(Stage(VENDORS, stop=stop), keep=keep)
-    return ExitCode.SIGNALLED + taken[-1] if stop.is_set() else code
-
-
-def _connect(access: Access | Path | None) -> KubeClient:
-    from hami_node.clock import SystemClock
-    from hami_node.cluster.client import connect
-
-    return connect(access, component="command", clock=SystemClock()).with_retries()
-
-
-def _now() -> float:
-    from hami_node.clock import SystemClock
-
-    return SystemClock().now()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
-    """What the commands call, loaded when called; tests pass their own as click's `obj`."""
-
-    run_daemon: Callable[[Settings, ConfigSources], int] = _run_daemon
-    run_extender: Callable[[Settings, ConfigSources], int] = _run_extender
-    run_demo: Callable[[bool], int] = _run_demo
-    connect: Callable[[Access], KubeClient] = _connect
-    api: Callable[[Path | None], Api] = _connect
-    plain: Callable[[Access], PlainKube] = _connect
-    bounded: Callable[[Access], BoundedApi] = _connect
-    now: Callable[[], float] = _now
-    env: Callable[[], Mapping[str, str]] = environment
-
-
-class _Commands(Commands):
-    """The commands of `hami-node`."""
-
-    make_parts = Programs
-
-
 @click.group(
-    cls=_Commands,
+    "hami-node",
+    cls=Commands,
     context_settings=HELP,
 )
 @click.version_option(__version__, "--version", prog_name="hami-node")
@@ -119,8 +43,9 @@ def main() -> None:
     Serve the cards of this node:              hami-node run --config-file device-config.yaml
     Decide which pod gets which slice:         hami-node extender
     Make the extender's certificate:           hami-node certify
-    See which pod holds which slice:           hami-node inspect
-    See why a pod waits:                       hami-node inspect pod NAMESPACE/NAME
+    See cards and pods, granted and used:      hami-node top -A
+    See which pod holds which slice:           hami-node pods -A
+    See why a pod waits:                       hami-node why NAMESPACE/POD
     See all that as a page in the browser:     hami-node view
     Check a configuration:                     hami-node check-config device-config.yaml
     Check an installation:                     hami-node verify
@@ -256,25 +181,11 @@ main.add_command(
 )
 
 
-main.add_command(certify)
-
-
-main.add_command(inspect)
-
-
-main.add_command(install_limiter)
-
-
-main.add_command(verify)
-
-
-main.add_command(migrate)
-
-
-main.add_command(view)
-
-
-main.add_command(check_config)
+for _command in (
+    *(as_of("hami-node", each) for each in PEOPLE),
+    *(inspect, view, verify, migrate, certify, install_limiter, check_config),
+):
+    main.add_command(_command)
 
 
 @main.command(short_help="Show daemon and extender at work on simulated cards.")

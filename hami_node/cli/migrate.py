@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from hami_node.cli.options import access_of
+from hami_node.cli.options import access_of, output_option, reach_options
+from hami_node.cli.programs import Programs
 from hami_node.cli.show.documents import print_json
 from hami_node.errors import HamiError
 
 if TYPE_CHECKING:
-    from hami_node.cluster.access import Access
     from hami_node.migrate.found.findings import Finding
     from hami_node.migrate.plan import Plan
-    from hami_node.migrate.seen.reading import PlainKube
     from hami_node.migrate.values.mapping import Mapped
 
 _FORMATS: Final = ("table", "json")
 _FAILED: Final = 1
-
-
-class _MigrateParts(Protocol):
-    """What the commands use of `cli.Programs`."""
-
-    @property
-    def plain(self) -> Callable[[Access], PlainKube]:
-        """Connects to the API server."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Seconds since the epoch."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
+_LIMIT_S: Final = 600.0
+"""For reading a whole cluster."""
 
 
 @click.group(short_help="Plan and check the way over from HAMi or another device plugin.")
@@ -52,14 +37,6 @@ def migrate() -> None:
     """
 
 
-_kubeconfig = click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
-)
-_context = click.option(
-    "--context", default="", metavar="NAME", help="A context of the kubeconfig."
-)
 _values = click.option(
     "--from-hami-values",
     "values_file",
@@ -79,16 +56,15 @@ _values = click.option(
     show_default=True,
     help="With --from-hami-values a file for our values; else they go to standard output.",
 )
-@_kubeconfig
-@_context
+@reach_options
 @click.pass_obj
 def plan(
-    parts: _MigrateParts,
+    programs: Programs,
+    /,
     *,
     values_file: IO[bytes] | None,
     output: str,
-    kubeconfig: Path | None,
-    context: str,
+    **reach: Any,  # noqa: ANN401 - options
 ) -> None:
     """Show what runs, what is wrong, and the steps: commands, how to see that each worked, undo.
 
@@ -105,7 +81,7 @@ def plan(
         return
     if output not in _FORMATS:
         raise click.BadParameter(f"{output!r} is not table or json", param_hint="-o")
-    found = _planned(parts, kubeconfig, context)
+    found = _planned(programs, reach)
     if output == "json":
         print_json(found)
         return
@@ -116,17 +92,16 @@ def plan(
 
 @migrate.command(short_help="Exit with 1 if something is wrong now.")
 @_values
-@click.option("-o", "--output", type=click.Choice(_FORMATS), default="table", show_default=True)
-@_kubeconfig
-@_context
+@output_option(*_FORMATS)
+@reach_options
 @click.pass_obj
 def check(
-    parts: _MigrateParts,
+    programs: Programs,
+    /,
     *,
     values_file: IO[bytes] | None,
     output: str,
-    kubeconfig: Path | None,
-    context: str,
+    **reach: Any,  # noqa: ANN401 - options
 ) -> None:
     """Look for what harms pods now: nodes served twice or by nobody, two schedulers, and so on.
 
@@ -136,7 +111,7 @@ def check(
     us not read nodes, DaemonSets and Deployments.
     """
     mapped = _mapped(values_file) if values_file is not None else None
-    found = _planned(parts, kubeconfig, context)
+    found = _planned(programs, reach)
     wrong = _misspelt(mapped) if mapped is not None else ()
     if output == "json":
         print_json({"problems": (*found.problems, *wrong), "gaps": found.gaps})
@@ -147,12 +122,15 @@ def check(
     click.get_current_context().exit(_FAILED if found.problems or wrong else 0)
 
 
-def _planned(parts: _MigrateParts, kubeconfig: Path | None, context: str) -> Plan:
+def _planned(programs: Programs, reach: Mapping[str, Any]) -> Plan:
+    from hami_node.clock import Deadline, SystemClock
+    from hami_node.cluster.reading import Reader
     from hami_node.migrate.plan import plan_of
     from hami_node.migrate.seen.reading import read_cluster
 
-    kube = parts.plain(access_of(parts.env(), kubeconfig, context))
-    return plan_of(read_cluster(kube, parts.now()))
+    kube = programs.connect(access_of(programs.env(), **reach))
+    reader = Reader(kube, Deadline.after(_LIMIT_S, SystemClock().monotonic))
+    return plan_of(read_cluster(reader, programs.now()))
 
 
 def _mapped(values_file: IO[bytes]) -> Mapped:

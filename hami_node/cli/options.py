@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -135,12 +135,103 @@ def kubeconfigs_of(env: Mapping[str, str]) -> tuple[Path, ...]:
     return (usual,) if usual.is_file() else ()
 
 
-def kubeconfig_of(env: Mapping[str, str]) -> Path | None:
-    """The first of the kubeconfigs that kubectl would use; None when there is none."""
-    return next(iter(kubeconfigs_of(env)), None)
-
-
-def access_of(env: Mapping[str, str], kubeconfig: Path | None = None, context: str = "") -> Access:
+def access_of(
+    env: Mapping[str, str],
+    kubeconfig: Path | None = None,
+    context: str = "",
+    as_user: str = "",
+    as_groups: tuple[str, ...] = (),
+) -> Access:
     """Access as flags and environment say it: a named kubeconfig is the only one."""
     files = kubeconfigs_of(env) if kubeconfig is None else (kubeconfig,)
-    return Access(kubeconfigs=files, context=context)
+    return Access(kubeconfigs=files, context=context, as_user=as_user, as_groups=as_groups)
+
+
+# -- options that several commands have ------------------------------------------------------------
+F = TypeVar("F", bound=Callable[..., object])
+DOCUMENTS: Final = ("table", "wide", "json", "yaml")
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator."""
+
+    def decorated(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes a word with names from the cluster."""
+
+    def find(ctx: click.Context, _: click.Parameter, word: str) -> list[str]:
+        from hami_node.cli.plugin.complete import candidates
+
+        return candidates(what, ctx, word)
+
+    return find
+
+
+def output_option(*forms: str) -> Callable[[F], F]:
+    """-o with these forms, of which the first is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True
+    )
+
+
+kubeconfig_option: Final = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Default: the files of $KUBECONFIG, merged; then ~/.kube/config; then the pod's service "
+    "account.",
+)
+context_option: Final = click.option(
+    "--context",
+    default="",
+    metavar="NAME",
+    help="A context of the kubeconfig.",
+    shell_complete=completed("contexts"),
+)
+reach_options: Final = together(
+    kubeconfig_option,
+    context_option,
+    click.option("--as", "as_user", default="", metavar="USER", help="Act as somebody else."),
+    click.option("--as-group", "as_groups", multiple=True, metavar="GROUP", hidden=True),
+)
+config_file_option: Final = click.option(
+    "--config-file",
+    "--device-config-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="HAMi's device-config.yaml: names of resources, defaults and policies. [env CONFIG_FILE]",
+)
+files_option: Final = click.option(
+    "-f",
+    "--filename",
+    "--file",
+    "files",
+    multiple=True,
+    type=click.File("rb"),
+    metavar="FILE",
+    help="What `kubectl get nodes,pods,resourcequotas,events -A -o json` saved, in place of a "
+    "cluster; - is standard input; may be repeated.",
+)
+namespace_option: Final = click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help="Default: that of the context.",
+    shell_complete=completed("namespaces"),
+)
+daemons_option: Final = click.option(
+    "--daemon-namespace",
+    default="hami-system",
+    show_default=True,
+    metavar="NAME",
+    help="Where the daemons run that say what is used.",
+    shell_complete=completed("namespaces"),
+)

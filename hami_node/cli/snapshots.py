@@ -10,8 +10,6 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-import click
-
 from hami_node.cli.commands import on_a_line
 from hami_node.config.settings import Settings
 from hami_node.config.sources import ConfigSources, resolve
@@ -26,6 +24,7 @@ from hami_node.inspection.views import ClusterView, Problem
 from hami_node.inspection.waiting import totals_of, waiting_in
 from hami_node.model import Node, Pod
 from hami_node.setting_types import Role
+from hami_node.text import shown
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS
 from hami_node.wire.quotas import decode_resource_quota
 
@@ -96,8 +95,16 @@ def settings_of(
 
 
 def listed_of_node(kube: KubeClient, node_name: str, settings: Settings, now_s: float) -> Snapshot:
-    """A node and its pods; quotas don't matter."""
-    listed = Listed(nodes=(kube.read_node(node_name),), pods=kube.list_pods(node_name))
+    """A node and its pods; quotas don't matter.
+
+    Raises:
+        HamiError: it does not exist.
+    """
+    try:
+        node = kube.read_node(node_name)
+    except NotFound as e:
+        raise _absent(node_name) from e
+    listed = Listed(nodes=(node,), pods=kube.list_pods(node_name))
     return Snapshot(listed=listed, settings=settings, now_s=now_s)
 
 
@@ -154,7 +161,7 @@ def saved(
         plain |= found.plain_pods
         events += found.events
     if node_name and not whole.nodes:
-        raise click.UsageError(f"node {node_name!r} is not in the saved objects")
+        raise _absent(node_name)
     saved_s = min((_written_at(file, now_s) for file in files), default=now_s)
     return Snapshot(
         listed=whole,
@@ -165,6 +172,10 @@ def saved(
         events=tuple(events),
         has_pods=bool(whole.pods),
     )
+
+
+def _absent(node_name: str) -> HamiError:
+    return HamiError(f"node {shown(node_name)} does not exist")
 
 
 def _written_at(file: IO[bytes], now_s: float) -> float:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from hami_node.cli.commands import ExitCode
-from hami_node.cli.options import access_of
+from hami_node.cli.options import access_of, output_option, reach_options
+from hami_node.cli.programs import Programs
 from hami_node.vendors.registry import VENDORS
 
 if TYPE_CHECKING:
     from hami_node.cli.show.screen import Styled as StyledText
-    from hami_node.cluster.access import Access
+    from hami_node.cluster.reading import BoundedApi
     from hami_node.verify.checks.subject import Subject
     from hami_node.verify.findings import Finding
-    from hami_node.verify.probe import BoundedApi, ProbeOrder
+    from hami_node.verify.probe import ProbeOrder
 
 _STYLES: Final = {"ok": "green", "warn": "yellow", "wrong": "red", "skip": "dim"}
 _OWN_IMAGE: Final = "own"
-
-
-class _VerifyParts(Protocol):
-    """What the command uses of `cli.Programs`."""
-
-    @property
-    def bounded(self) -> Callable[[Access], BoundedApi]:
-        """Connects to the API server."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Seconds since the epoch."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
 
 
 @click.command(short_help="Check an installation: every part, the nodes, and with a probe.")
@@ -68,26 +52,20 @@ class _VerifyParts(Protocol):
     metavar="SECONDS",
     help="For all checks together; the probe has as much again.",
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
-)
-@click.option("--context", default="", metavar="NAME", help="A context of the kubeconfig.")
+@output_option("table", "json")
+@reach_options
 @click.pass_obj
 def verify(
-    parts: _VerifyParts,
+    programs: Programs,
     /,
     *,
     node_name: str | None,
     probe_image: str | None,
     timeout_s: float,
     output: str,
-    kubeconfig: Path | None,
-    **given: str,
+    namespace: str,
+    probe_namespace: str,
+    **reach: Any,  # noqa: ANN401 - options
 ) -> None:
     """Check an installation from outside: all parts, certificate, webhook, policies, every node.
 
@@ -105,21 +83,21 @@ def verify(
     could be checked.
     """
     from hami_node.clock import Deadline, SystemClock
-    from hami_node.verify.read.reading import Reader
+    from hami_node.cluster.reading import Reader
     from hami_node.verify.verify import check_all, read_subject
 
     deadline = Deadline.after(timeout_s, SystemClock().monotonic)
-    api = parts.bounded(access_of(parts.env(), kubeconfig, given["context"]))
+    api = programs.connect(access_of(programs.env(), **reach))
     subject = read_subject(
-        Reader(api.within(deadline), deadline),
-        given["namespace"],
+        Reader(api, deadline),
+        namespace,
         VENDORS,
         node_name=node_name,
-        now_s=parts.now(),
+        now_s=programs.now(),
     )
     findings, code = list(check_all(subject)), None
     if probe_image is not None:
-        order = _order(probe_image, given["probe_namespace"], node_name or "")
+        order = _order(probe_image, probe_namespace, node_name or "")
         probed, code = _probed(subject, order, api, timeout_s)
         findings += probed
     _show(findings, output)
@@ -180,10 +158,10 @@ def _show(findings: Sequence[Finding], output: str) -> None:
         is_ok = _code_of(findings) is ExitCode.OK
         print_json({"ok": is_ok, "findings": [asdict(one) for one in findings]})
         return
-    from hami_node.cli.show.screen import Column, Styled, Table, screen_of
+    from hami_node.cli.show.screen import Styled, Table, heads, screen_of
 
     screen = screen_of()
-    columns = (Column(name="check"), Column(name="state"), Column(name="found", is_words=True))
+    columns = heads("check | state | found ...")
     rows = [
         (one.check, Styled(str(one.state), _STYLES[one.state]), Styled(one.what, _tone(one)))
         for one in findings

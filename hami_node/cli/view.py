@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hami_node.cli.options import access_of
+from hami_node.cli.options import access_of, config_file_option, reach_options
+from hami_node.cli.programs import Programs, answering
 from hami_node.errors import Forbidden
 
 if TYPE_CHECKING:
@@ -18,21 +18,6 @@ if TYPE_CHECKING:
 
 VIEW: Final = "view"
 """The extra that has what the page needs."""
-
-
-class _ViewParts(Protocol):
-    """What the command uses of `cli.Programs`."""
-
-    @property
-    def env(self) -> Callable[[], Mapping[str, str]]:
-        """The environment."""
-
-
-class _Reach(TypedDict):
-    kubeconfig: Path | None
-    context: str
-    as_user: str
-    as_groups: tuple[str, ...]
 
 
 @click.command(short_help="Show the cluster's cards as a live page in the browser.")
@@ -51,23 +36,8 @@ class _Reach(TypedDict):
     help="A name under which browsers may ask for the page, beside localhost; may be repeated. "
     "Needed where others can reach the address.",
 )
-@click.option(
-    "--config-file",
-    "--device-config-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="HAMi's device-config.yaml: names of resources, defaults and policies. [env CONFIG_FILE]",
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.",
-)
-@click.option(
-    "--context", default="", metavar="NAME", help="The kubeconfig's context. Default: the current."
-)
-@click.option("--as", "as_user", default="", metavar="USER", help="Act as somebody else.")
-@click.option("--as-group", "as_groups", multiple=True, metavar="GROUP", hidden=True)
+@config_file_option
+@reach_options
 @click.option(
     "--daemon-namespace",
     default="hami-system",
@@ -77,13 +47,14 @@ class _Reach(TypedDict):
 )
 @click.pass_obj
 def view(
-    parts: _ViewParts,
+    programs: Programs,
+    /,
     *,
     bind: str,
     allowed_hosts: tuple[str, ...],
     config_file: Path | None,
     daemon_namespace: str,
-    **reach: Unpack[_Reach],
+    **reach: Any,  # noqa: ANN401 - options
 ) -> None:
     """Serve a live page: who holds what, who waits and why, what a pod would find. It only reads.
 
@@ -107,14 +78,9 @@ def view(
         allowed_hosts=allowed_hosts,
         config_file=config_file,
         daemon_namespace=daemon_namespace,
-        access=_access(parts.env(), reach),
+        access=access_of(programs.env(), **reach),
     )
-    click.get_current_context().exit(_serve(parts, flags))
-
-
-def _access(env: Mapping[str, str], reach: _Reach) -> Access:
-    found = access_of(env, reach["kubeconfig"], reach["context"])
-    return replace(found, as_user=reach["as_user"], as_groups=reach["as_groups"])
+    click.get_current_context().exit(_serve(programs, flags))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,20 +92,19 @@ class _Flags:
     access: Access
 
 
-def _serve(parts: _ViewParts, flags: _Flags) -> int:
+def _serve(programs: Programs, flags: _Flags) -> int:
     from hami_node.signals import END_SIGNALS, SignalThread
 
     signals = SignalThread(*END_SIGNALS)  # before any thread: an interruption is never lost
     from hami_node.cli.snapshots import basis_of, settings_of
     from hami_node.clock import SystemClock
-    from hami_node.cluster.client import connect
     from hami_node.view.http.addresses import check_address
     from hami_node.view.service import ViewOptions, ViewServer
 
     check_address(flags.bind, flags.allowed_hosts)
-    settings, problems = settings_of(parts.env(), flags.config_file)
+    settings, problems = settings_of(programs.env(), flags.config_file)
     clock, basis = SystemClock(), basis_of(settings)
-    kube = connect(flags.access, component="view", clock=clock)
+    kube = answering(flags.access, clock, "view")
     options = ViewOptions(
         bind=flags.bind,
         allowed_hosts=flags.allowed_hosts,

@@ -8,7 +8,7 @@ from typing import Final
 
 from hami_node.engine.fleet.fleet import Fleet, Placed
 from hami_node.engine.place import PodRequest
-from hami_node.inspection.picture import Picture, fleet_of
+from hami_node.inspection.picture import Picture, bare_fleet
 from hami_node.model import Ask
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import wishes_of
@@ -57,7 +57,7 @@ def hints_of(
     basis = picture.basis
     trial = _Trial(
         fleet=picture.fleet,
-        empty=picture.empty or fleet_of(basis, picture.offers, {}),
+        empty=picture.empty or bare_fleet(basis, picture.offers),
         nodes=tuple(name for name in picture.offers if picture.is_ready(name)),
     )
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -88,6 +88,77 @@ class Picture:
         return "the node is not known" if offer is None else offer.why_empty
 
 
+class Book:
+    """Offers, grants and quotas as the engine counts them, change by change."""
+
+    def __init__(self, basis: Basis, *, keeps_empty: bool = False) -> None:
+        """Start empty; `keeps_empty` keeps a second fleet, without grants."""
+        self.basis = basis
+        self._limited = [vendor for vendor in basis.vendors if vendor.cards.has_quota]
+        factor = max((vendor.memory_factor for vendor in self._limited), default=1)
+        self.fleet = Fleet(basis.rules, QuotaBook(factor))
+        self.empty = Fleet(basis.rules) if keeps_empty else None
+        self.offers: dict[str, Offer] = {}
+        self.held: dict[str, PodHolding] = {}
+
+    def set_node(self, node: Node) -> None:
+        """What a node offers, as the extender sees it; nothing where it should have no cards."""
+        vendors = self.basis.vendors
+        bare = offer_of(replace(node, is_unschedulable=False), vendors)
+        if not bare.devices and not bare.missing:
+            self.drop_node(node.name)
+            return
+        offer = offer_of(node, vendors, node_labels=self.basis.node_labels)
+        if offer == self.offers.get(node.name):
+            return
+        self.offers[node.name] = offer
+        for fleet in self._fleets():
+            _set(fleet, node.name, offer)
+
+    def drop_node(self, name: str) -> None:
+        """It is gone, or has no cards."""
+        if self.offers.pop(name, None) is not None:
+            for fleet in self._fleets():
+                fleet.remove_node(name)
+
+    def _fleets(self) -> tuple[Fleet, ...]:
+        return (self.fleet,) if self.empty is None else (self.fleet, self.empty)
+
+    def set_pod(self, pod: Pod, now_s: float) -> None:
+        """What a pod holds; nothing where that can't be decoded, or counts no longer."""
+        holding = None if is_expired(pod, now_s) else holding_of(pod, self.basis.vendors)
+        counted = None if holding is None else PodHolding(namespace=pod.namespace, holding=holding)
+        self.hold(pod.key, counted)
+
+    def hold(self, key: str, counted: PodHolding | None) -> None:
+        """A pod holds this; None for nothing."""
+        if counted is not None:
+            self.held[key] = counted
+            held = counted.holding
+            self.fleet.add_pod(key, counted.namespace, held.node, held.grants)
+        elif self.held.pop(key, None) is not None:
+            self.fleet.remove_pod(key)
+
+    def set_quota(self, quota: ResourceQuota, *, is_gone: bool = False) -> None:
+        """A namespace's limits."""
+        for vendor in self._limited:
+            limits = None if is_gone else vendor.limits_in(quota)
+            name = f"{quota.name} of {vendor.title}"
+            self.fleet.quotas.set_limits(quota.namespace, name, limits)
+
+    def picture(self, nodes: Mapping[str, Node], others: int) -> Picture:
+        """All of it as it is now, with the nodes that offer cards and the number of the others."""
+        return Picture(
+            basis=self.basis,
+            fleet=self.fleet,
+            offers=self.offers,
+            nodes=nodes,
+            others=others,
+            held=self.held,
+            empty=self.empty,
+        )
+
+
 def picture_of(
     listed: Listed, basis: Basis, now_s: float, *, without: str | None = None
 ) -> Picture:
@@ -99,55 +170,33 @@ def picture_of(
         now_s: Unix seconds, for the age of reservations.
         without: the key of a pod whose grants are left out.
     """
-    offers: dict[str, Offer] = {}
+    book = Book(basis)
     for node in sorted(listed.nodes, key=lambda node: node.name):
-        if _has_cards(node, basis.vendors):
-            offers[node.name] = offer_of(node, basis.vendors, node_labels=basis.node_labels)
-    held: dict[str, PodHolding] = {}
+        book.set_node(node)
     for pod in listed.pods:
-        holding = holding_of(pod, basis.vendors)
-        if holding is not None and pod.key != without and not is_expired(pod, now_s):
-            held[pod.key] = PodHolding(namespace=pod.namespace, holding=holding)
-    return Picture(
-        basis=basis,
-        fleet=fleet_of(basis, offers, held, listed.quotas),
-        offers=offers,
-        nodes={node.name: node for node in listed.nodes if node.name in offers},
-        others=sum(1 for node in listed.nodes if node.name not in offers),
-        held=held,
-    )
+        if pod.key != without:
+            book.set_pod(pod, now_s)
+    for quota in listed.quotas:
+        book.set_quota(quota)
+    nodes = {node.name: node for node in listed.nodes if node.name in book.offers}
+    return book.picture(nodes, len(listed.nodes) - len(nodes))
 
 
-def fleet_of(
-    basis: Basis,
-    offers: Mapping[str, Offer],
-    held: Mapping[str, PodHolding],
-    quotas: Iterable[ResourceQuota] = (),
-) -> Fleet:
-    """Cards, grants and limits as the engine counts them."""
-    limited = [vendor for vendor in basis.vendors if vendor.cards.has_quota]
-    factor = max((vendor.memory_factor for vendor in limited), default=1)
-    fleet = Fleet(basis.rules, QuotaBook(factor))
+def bare_fleet(basis: Basis, offers: Mapping[str, Offer]) -> Fleet:
+    """The cards of these offers without any grant."""
+    fleet = Fleet(basis.rules)
     for name, offer in offers.items():
-        if offer.devices:
-            fleet.set_node(
-                name, offer.devices, cordoned=offer.cordoned, pair_scores=offer.pair_scores
-            )
-    for key, counted in held.items():
-        fleet.add_pod(key, counted.namespace, counted.holding.node, counted.holding.grants)
-    for quota in quotas:
-        for vendor in limited:
-            name = f"{quota.name} of {vendor.title}"
-            fleet.quotas.set_limits(quota.namespace, name, vendor.limits_in(quota))
+        _set(fleet, name, offer)
     return fleet
+
+
+def _set(fleet: Fleet, name: str, offer: Offer) -> None:
+    if offer.devices:
+        fleet.set_node(name, offer.devices, cordoned=offer.cordoned, pair_scores=offer.pair_scores)
+    else:
+        fleet.remove_node(name)
 
 
 def is_expired(pod: Pod, now_s: float) -> bool:
     """True for a reservation that no longer counts, because its pod was not bound in time."""
     return not pod.node_name and stamped_age_s(pod, now_s) > UNBOUND_S
-
-
-def _has_cards(node: Node, vendors: tuple[VendorProtocol, ...]) -> bool:
-    """True for a node that has or should have cards, also if it is cordoned."""
-    offer = offer_of(replace(node, is_unschedulable=False), vendors)
-    return bool(offer.devices or offer.missing)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from hami_node.cluster.objects import LabelSelector, Requirement
 from hami_node.errors import HamiError
 from hami_node.text import shown
 
@@ -28,8 +29,8 @@ def selector_of(text: str) -> Selects:
     """
     if len(text) > _MAX_CHARS:
         raise HamiError(f"-l: the selector has more than {_MAX_CHARS} characters")
-    tests = [_test_of(term.strip()) for term in _terms(text)] if text.strip() else []
-    return lambda labels: all(test(labels) for test in tests)
+    terms = [_requirement(term.strip()) for term in _terms(text)] if text.strip() else []
+    return LabelSelector(match_expressions=terms).selects
 
 
 def _terms(text: str) -> list[str]:
@@ -37,25 +38,16 @@ def _terms(text: str) -> list[str]:
     return re.split(r",(?![^()]*\))", text)
 
 
-def _test_of(term: str) -> Selects:
+def _requirement(term: str) -> Requirement:
     if found := _EXISTS.fullmatch(term):
-        is_absent, key = bool(found[1]), found[2]
-        return lambda labels: (key in labels) != is_absent
+        return Requirement(key=found[2], operator="DoesNotExist" if found[1] else "Exists")
     if found := _EQUALS.fullmatch(term):
-        return _one_of(found[1], frozenset({found[3]}), is_not=found[2] == "!=")
+        operator = "NotIn" if found[2] == "!=" else "In"
+        return Requirement(key=found[1], operator=operator, values=[found[3]])
     if found := _IN.fullmatch(term):
         values = [value.strip() for value in found[3].split(",")]
         if all(re.fullmatch(_VALUE, value) for value in values):
-            return _one_of(found[1], frozenset(values), is_not=found[2] == "notin")
+            operator = "In" if found[2] == "in" else "NotIn"
+            return Requirement(key=found[1], operator=operator, values=values)
     hint = "use KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY or !KEY, with commas"
     raise HamiError(f"-l: {shown(term)} is no selector; {hint}")
-
-
-def _one_of(key: str, values: frozenset[str], *, is_not: bool) -> Selects:
-    """As in Kubernetes, an object without the label is not equal to anything."""
-
-    def test(labels: Mapping[str, str]) -> bool:
-        value = labels.get(key)
-        return is_not if value is None else (value in values) != is_not
-
-    return test

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from hami_node.cluster.objects import NO_METADATA, Condition, Event, Metadata
 from hami_node.text import cut
 from hami_node.wire.times import parse_time
 
@@ -17,6 +18,7 @@ _MAX_MESSAGE: Final = 1000
 _MAX_WORD: Final = 100
 
 Json = Mapping[str, object]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,54 +50,12 @@ class Story:
     events: tuple[EventView, ...] = ()
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str | None = None
-    namespace: str | None = None
-    creation_timestamp: str | None = None
-
-
-class _About(msgspec.Struct):
-    kind: str | None = None
-    namespace: str | None = None
-    name: str | None = None
-    uid: str | None = None
-
-
-class _Source(msgspec.Struct):
-    component: str | None = None
-
-
-class _Series(msgspec.Struct, rename="camel"):
-    count: int | None = None
-    last_observed_time: str | None = None
-
-
-class _Event(msgspec.Struct, rename="camel"):
-    metadata: _Meta | None = None
-    involved_object: _About | None = None
-    reason: str | None = None
-    message: str | None = None
-    type: str | None = None
-    source: _Source | None = None
-    reporting_component: str | None = None
-    count: int | None = None
-    series: _Series | None = None
-    event_time: str | None = None
-    last_timestamp: str | None = None
-
-
-class _Condition(msgspec.Struct):
-    type: str | None = None
-    status: str | None = None
-    message: str | None = None
-
-
 class _Status(msgspec.Struct):
-    conditions: list[_Condition] | None = None
+    conditions: list[Condition] | None = None
 
 
 class _Pod(msgspec.Struct):
-    metadata: _About | None = None
+    metadata: Metadata = NO_METADATA
     status: _Status | None = None
 
 
@@ -108,55 +68,42 @@ def story_of(pod: Json, events: Iterable[Json], now_s: float) -> Story:
         now_s: Unix seconds, for ages.
     """
     found = _read(pod, _Pod) or _Pod()
-    whose = found.metadata or _About()
+    whose = found.metadata
     conditions = (found.status or _Status()).conditions or ()
     said = (item for item in conditions if item.type == "PodScheduled" and item.status == "False")
-    words = next((item.message or "" for item in said), "")
-    mine = [event for event in map(_event, events) if event and _is_about(event, whose)]
+    words = next((item.message for item in said), "")
+    mine = [event for raw in events if (event := _read(raw, Event)) and _is_about(event, whose)]
     views = sorted((_view(event, now_s) for event in mine), key=_oldest_first)
     return Story(scheduler_said=cut(words, _MAX_MESSAGE), events=tuple(views[-MAX_EVENTS:]))
 
 
-def _read(raw: Json, kind: type[_Pod]) -> _Pod | None:
+def _read(raw: Json, kind: type[T]) -> T | None:
     try:
         return msgspec.convert(raw, kind)
     except (msgspec.MsgspecError, RecursionError):
         return None
 
 
-def _event(raw: Json) -> _Event | None:
-    try:
-        return msgspec.convert(raw, _Event)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-
-
-def _is_about(event: _Event, pod: _About) -> bool:
+def _is_about(event: Event, pod: Metadata) -> bool:
     """Whether it is about exactly this pod; some Events carry no uid."""
-    about = event.involved_object or _About()
+    about = event.involved_object
     return (
-        about.kind == "Pod"
+        about is not None
+        and about.kind == "Pod"
         and (about.namespace, about.name) == (pod.namespace, pod.name)
         and (not about.uid or not pod.uid or about.uid == pod.uid)
     )
 
 
-def _view(event: _Event, now_s: float) -> EventView:
-    series, metadata = event.series or _Series(), event.metadata or _Meta()
-    times = (
-        series.last_observed_time,
-        event.last_timestamp,
-        event.event_time,
-        metadata.creation_timestamp,
-    )
-    seen_s = next((found for found in map(parse_time, filter(None, times)) if found), None)
-    source = event.reporting_component or (event.source or _Source()).component or ""
+def _view(event: Event, now_s: float) -> EventView:
+    seen_s = next((found for found in map(parse_time, event.times) if found), None)
+    source = event.reporting_component or (event.source and event.source.component) or ""
     return EventView(
         age_s=None if seen_s is None else max(int(now_s - seen_s), 0),
         reason=cut(event.reason or "?", _MAX_WORD),
         message=cut(event.message or "", _MAX_MESSAGE),
         source=cut(source, _MAX_WORD),
-        count=max(series.count or event.count or 1, 1),
+        count=max((event.series and event.series.count) or event.count or 1, 1),
         is_warning=event.type == "Warning",
     )
 

@@ -13,6 +13,7 @@ from hami_node.inspection.picture import Picture, is_expired
 from hami_node.inspection.reasons import Explained, explained, lasting_of
 from hami_node.inspection.views import TotalsView, WaitingView
 from hami_node.model import Pod, Vendor
+from hami_node.text import some
 from hami_node.vendors.holding import holding_of
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.vendors.request import request_of
@@ -109,7 +110,9 @@ def explanation_of(picture: Picture, request: PodRequest) -> Explained:
     if ready:
         return replace(found, summary=_fits_now(ready))
     if fitting:
-        summary = f"{found.summary}; its cards are free on {_some(fitting)}, which is not ready"
+        summary = (
+            f"{found.summary}; its cards are free on {some(fitting, SHOWN)}, which is not ready"
+        )
         return replace(found, summary=summary)
     return found
 
@@ -117,14 +120,9 @@ def explanation_of(picture: Picture, request: PodRequest) -> Explained:
 def _fits_now(nodes: Sequence[str]) -> str:
     """The summary for a pod that fits and is not bound."""
     return (
-        f"its cards are free on {_some(nodes)}: it is about to be scheduled, or something other "
-        "than cards prevents it"
+        f"its cards are free on {some(nodes, SHOWN)}: it is about to be scheduled, or something "
+        "other than cards prevents it"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def asks_in_words(request: PodRequest, vendors: Iterable[VendorProtocol]) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from hami_node.text import cut
+from hami_node.text import cut, some
 
-_NAMED: Final = 3
 MAX_WORDS: Final = 600
 """Characters that are shown of what others have written: events, annotations, messages."""
 
@@ -66,15 +65,8 @@ def unknown(check: str, what: str, *, is_outage: bool = False) -> Finding:
 
 
 def several(names: Iterable[str]) -> str:
-    """The first of many names, and how many more: `a, b, c and 4,997 more`."""
-    every = sorted(set(names))
-    shown = ", ".join(every[:_NAMED])
-    return f"{shown} and {len(every) - _NAMED:,} more" if len(every) > _NAMED else shown
-
-
-def count(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    """The first of many names, sorted, and how many more."""
+    return some(sorted(set(names)))
 
 
 def words(text: str) -> str:

@@ -8,22 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from hami_node.clock import Deadline
+from hami_node.cluster.objects import Pod, plain
 from hami_node.cluster.paths import pod_path
+from hami_node.cluster.reading import BoundedApi, Reader
 from hami_node.cluster.watching.frames import UNREADABLE
 from hami_node.errors import Forbidden, HamiError, KubeError, NotFound
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.verify.checks.pods import why_not_ready
 from hami_node.verify.checks.subject import Subject
 from hami_node.verify.findings import Finding, ok, unknown, words, wrong
-from hami_node.verify.read.events import warnings_about
-from hami_node.verify.read.installation import Runs
-from hami_node.verify.read.pod_objects import Pod, Toleration
-from hami_node.verify.read.reading import PlainApi, Reader
+from hami_node.verify.installation import Runs, warnings_about
 from hami_node.wire.objects import decode_pod
 
 _CHECK: Final = "probe"
@@ -33,13 +32,6 @@ _REMOVE_S: Final = 20.0
 _ASK_S: Final = 5.0
 _MEMORY_MIB: Final = 256
 _USER: Final = 65532
-
-
-class BoundedApi(PlainApi, Protocol):
-    """What is needed of the Kubernetes client."""
-
-    def within(self, deadline: Deadline) -> PlainApi:
-        """The same client, but all its calls end by the deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +121,7 @@ def _pod_body(subject: Subject, order: ProbeOrder, vendor: VendorProtocol) -> Ma
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "tolerations": [_plain(one) for one in tolerations or ()],
+        "tolerations": plain(tolerations or ()),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -149,10 +141,6 @@ def _pod_body(subject: Subject, order: ProbeOrder, vendor: VendorProtocol) -> Ma
         "labels": {"app": "hami-node-probe"},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _plain(toleration: Toleration) -> dict[str, object]:
-    return {name: text for name, text in msgspec.to_builtins(toleration).items() if text}
 
 
 def not_created(key: str, error: KubeError) -> Finding:
@@ -215,7 +203,7 @@ def _stuck(order: ProbeOrder, api: BoundedApi, limit: Deadline, last: bytes) -> 
     with suppress(*UNREADABLE):
         why = why_not_ready(msgspec.json.decode(last, type=Pod))
     late = Deadline.after(_ASK_S, limit.monotonic)
-    said = warnings_about(Reader(api.within(late), late), order.namespace, order.name)
+    said = warnings_about(Reader(api, late), order.namespace, order.name)
     shown = "; ".join([why, *(text for text in said if text not in why)])
     return wrong(
         _CHECK,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from hami_node.cluster.reading import Reader
 from hami_node.config.settings import Settings, make_settings
 from hami_node.errors import HamiError
 from hami_node.setting_types import Blocks
@@ -20,8 +21,7 @@ from hami_node.verify.checks.policies import check_policies
 from hami_node.verify.checks.subject import Subject
 from hami_node.verify.checks.webhook import check_webhooks
 from hami_node.verify.findings import Finding
-from hami_node.verify.read.installation import Installation, Runs, read_installation
-from hami_node.verify.read.reading import Reader
+from hami_node.verify.installation import Installation, Runs, read_installation
 
 CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
     check_settings,

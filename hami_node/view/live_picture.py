@@ -17,17 +17,15 @@ from typing import Final
 
 from hami_node.engine.card_rules import rules_of
 from hami_node.engine.fleet.fleet import Fleet
-from hami_node.engine.quota import QuotaBook
 from hami_node.engine.usage import DeviceUsage
 from hami_node.errors import WireError
 from hami_node.inspection.cluster import inspect
-from hami_node.inspection.picture import Basis, Picture, PodHolding, is_expired
+from hami_node.inspection.picture import Basis, Book, Picture, is_expired
 from hami_node.inspection.shares import fixed_asks
 from hami_node.inspection.views import ClusterView, Problem
 from hami_node.model import Node, Pod
 from hami_node.ports import Clock
-from hami_node.vendors.holding import has_grants, holding_of, node_of
-from hami_node.vendors.offer import Offer, offer_of
+from hami_node.vendors.holding import has_grants, node_of
 from hami_node.vendors.request import request_of
 from hami_node.view.rows import NodeRow, reported_at, row_of
 from hami_node.wire.quotas import ResourceQuota
@@ -62,14 +60,8 @@ class LivePicture:
         self.woken = threading.Event()
         self._clock = clock
         self._notes: deque[tuple[object, object]] = deque()
-        limited = [vendor for vendor in basis.vendors if vendor.cards.has_quota]
-        factor = max((vendor.memory_factor for vendor in limited), default=1)
-        self._limited = limited
-        self._fleet = Fleet(basis.rules, QuotaBook(factor))
-        self._empty = Fleet(basis.rules)
+        self._book = Book(basis, keeps_empty=True)
         self._nodes: dict[str, Node] = {}
-        self._offers: dict[str, Offer] = {}
-        self._held: dict[str, PodHolding] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._dirty: dict[str, None] = {}
         self._turn = 0
@@ -126,11 +118,11 @@ class LivePicture:
         """Let go of reservations that were never bound."""
         now_s = self._clock.now()
         with self.lock:
-            unbound = [item for item in self._held.items() if not item[1].holding.is_bound]
+            unbound = [item for item in self._book.held.items() if not item[1].holding.is_bound]
             for key, counted in unbound:
                 pod = self._pods.get(counted.holding.node, {}).get(key)
                 if pod is None or is_expired(pod, now_s):
-                    self._hold(key, None)
+                    self._book.hold(key, None)
                     self._dirty[counted.holding.node] = None
         self.woken.set()
 
@@ -144,9 +136,9 @@ class LivePicture:
                 now_s,
             )
         elif isinstance(after, ResourceQuota):
-            self._set_quota(after, is_gone=False)
+            self._book.set_quota(after)
         elif isinstance(before, ResourceQuota):
-            self._set_quota(before, is_gone=True)
+            self._book.set_quota(before, is_gone=True)
 
     def _take_node(self, before: object, after: object) -> None:
         if isinstance(after, Node):
@@ -160,7 +152,7 @@ class LivePicture:
                 self.rows[after.name] = replace(row, reported_s=reported_s)
         elif isinstance(before, Node):
             self._nodes.pop(before.name, None)
-            self._drop_offer(before.name)
+            self._book.drop_node(before.name)
             self._dirty[before.name] = None
 
     def _take_pod(self, before: Pod | None, after: Pod | None, now_s: float) -> None:
@@ -172,19 +164,16 @@ class LivePicture:
             if old is not None and key in self._pods.get(node_of(old), {}):
                 self._drop_pod(node_of(old), key)
         self.waiting.pop(key, None)
-        holding = None
-        if after is not None and self._concerns_cards(after):
+        if after is None or not self._concerns_cards(after):
+            self._book.hold(key, None)
+        else:
             if node := node_of(after):
                 self._pods.setdefault(node, {})[key] = after
                 self._dirty[node] = None
             is_gone = after.is_over or after.is_being_deleted
             if not after.node_name and not is_gone and self._asks(after):
                 self.waiting[key] = after
-            if not is_expired(after, now_s):
-                found = holding_of(after, self.basis.vendors)
-                if found is not None:
-                    holding = PodHolding(namespace=after.namespace, holding=found)
-        self._hold(key, holding)
+            self._book.set_pod(after, now_s)
 
     def _drop_pod(self, node: str, key: str) -> None:
         """Also the last trace of a node that only a pod's annotation names."""
@@ -209,29 +198,14 @@ class LivePicture:
         except WireError:
             return True
 
-    def _hold(self, key: str, counted: PodHolding | None) -> None:
-        if counted is None:
-            if self._held.pop(key, None) is not None:
-                self._fleet.remove_pod(key)
-            return
-        self._held[key] = counted
-        held = counted.holding
-        self._fleet.add_pod(key, counted.namespace, held.node, held.grants)
-
-    def _set_quota(self, quota: ResourceQuota, *, is_gone: bool) -> None:
-        for vendor in self._limited:
-            limits = vendor.limits_in(quota)
-            name = f"{quota.name} of {vendor.title}"
-            self._fleet.quotas.set_limits(quota.namespace, name, None if is_gone else limits)
-
     def _read(self, name: str, now_s: float) -> bool:
         """Read a node anew; False where its row stays the same."""
         node, had = self._nodes.get(name), self.rows.get(name)
         if node is None:
-            self._drop_offer(name)
+            self._book.drop_node(name)
             row = None
         else:
-            self._read_offer(node)
+            self._book.set_node(node)
             view = self._view(node, now_s)
             row = row_of(node, view, self._roomy_cards(name), self.basis.vendors)
         if row is None:
@@ -240,35 +214,8 @@ class LivePicture:
             self.rows[name] = row
         return had is None or row is None or row.wire != had.wire or row.rooms != had.rooms
 
-    def _read_offer(self, node: Node) -> None:
-        """What the node offers, as the extender sees it."""
-        vendors, known = self.basis.vendors, self._offers.get(node.name)
-        bare = offer_of(replace(node, is_unschedulable=False), vendors)
-        if not bare.devices and not bare.missing:
-            self._drop_offer(node.name)
-            return
-        offer = offer_of(node, vendors, node_labels=self.basis.node_labels)
-        if offer == known:
-            return
-        self._offers[node.name] = offer
-        for fleet in (self._fleet, self._empty):
-            if offer.devices:
-                fleet.set_node(
-                    node.name,
-                    offer.devices,
-                    cordoned=offer.cordoned,
-                    pair_scores=offer.pair_scores,
-                )
-            else:
-                fleet.remove_node(node.name)
-
-    def _drop_offer(self, name: str) -> None:
-        if self._offers.pop(name, None) is not None:
-            self._fleet.remove_node(name)
-            self._empty.remove_node(name)
-
     def _roomy_cards(self, name: str) -> Iterator[DeviceUsage]:
-        state, offer = self._fleet.nodes.get(name), self._offers.get(name)
+        state, offer = self._book.fleet.nodes.get(name), self._book.offers.get(name)
         if state is None or offer is None:
             return
         for uuid, card in state.usage.cards.items():
@@ -310,33 +257,25 @@ class LivePicture:
             for name, pods in self._pods.items()
             if name not in self._nodes
             for key in pods
-            if key in self._held
+            if key in self._book.held
         )
 
     @contextmanager
     def picture(self, *, without: str = "") -> Iterator[Picture]:
         """The cluster as the engine sees it, without the grants of that pod; hold `lock`."""
-        counted = self._held.get(without)
+        counted = self._book.held.get(without)
         if counted is not None:
-            self._fleet.remove_pod(without)
+            self._book.fleet.remove_pod(without)
         try:
-            yield Picture(
-                basis=self.basis,
-                fleet=self._fleet,
-                offers=self._offers,
-                nodes=self._nodes,
-                others=len(self._nodes) - len(self._offers),
-                held=self._held,
-                empty=self._empty,
-            )
+            yield self._book.picture(self._nodes, len(self._nodes) - len(self._book.offers))
         finally:
             if counted is not None:
-                self._hold(without, counted)
+                self._book.hold(without, counted)
 
     @property
     def fleet(self) -> Fleet:
         """All grants that count; who adds one removes it before the lock is let go."""
-        return self._fleet
+        return self._book.fleet
 
     def _view(self, node: Node, now_s: float) -> ClusterView:
         pods: Mapping[str, Pod] = self._pods.get(node.name, {})

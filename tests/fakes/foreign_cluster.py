@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import yaml
 
+from hami_node.clock import Deadline
 from hami_node.cluster.calls import Query
-from hami_node.migrate.seen.reading import PlainKube
+from hami_node.cluster.reading import BoundedApi
 from hami_node.simulate.apiserver import ApiServer
 from hami_node.simulate.store import KINDS
 
@@ -300,11 +301,17 @@ def fill(api: ApiServer, objects: Iterable[Json]) -> None:
 class WithPolicy:
     """An API server that also knows the GPU Operator's kind."""
 
-    def __init__(self, kube: PlainKube, *policies: Json) -> None:
+    def __init__(self, kube: BoundedApi, *policies: Json) -> None:
         self._kube, self._policies = kube, policies
 
-    def request(self, method: str, path: str, *, query: Query = ()) -> bytes:
+    def within(self, deadline: Deadline) -> WithPolicy:
+        """The deadline is of no use here."""
+        del deadline
+        return self
+
+    def request(self, method: str, path: str, *, body: object = None, query: Query = ()) -> bytes:
         """As the API server, or the policies."""
+        del body
         if path == "/apis/nvidia.com/v1/clusterpolicies":
             return json.dumps({"metadata": {}, "items": self._policies}).encode()
         return self._kube.request(method, path, query=query)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from click.testing import CliRunner
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.simulate.store import Json
 from tests.fakes.api_server import FaultyApiServer
 from tests.fakes.clock import RealClock

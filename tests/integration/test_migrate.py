@@ -15,11 +15,12 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.clock import SystemClock
 from hami_node.cluster.access import Access
 from hami_node.cluster.client import KubeClient, connect
-from hami_node.migrate.seen.reading import PAGE, PlainKube
+from hami_node.cluster.reading import PAGE, BoundedApi
 from hami_node.simulate.apiserver import ApiServer
 from tests.fakes.foreign_cluster import (
     SERVE,
@@ -41,7 +42,7 @@ from tests.fakes.foreign_cluster import (
 HAMI_PLUGIN = "hami-device-plugin"
 RESERVED = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1000,0:;"}
 NOWHERE = r"{}.hami-node\.io/nowhere=true"
-Wrap = Callable[[KubeClient], PlainKube]
+Wrap = Callable[[KubeClient], BoundedApi]
 
 
 @pytest.fixture
@@ -57,12 +58,12 @@ class Desk:
         self._kubeconfig, self._wrap = api.write_kubeconfig(folder / "kubeconfig"), wrap
 
     def run(self, *args: str, stdin: bytes = b"") -> Result:
-        def plain(access: Access) -> PlainKube:
+        def plain(access: Access) -> Any:
             kube = connect(access, component="command", clock=SystemClock())
             return self._wrap(kube)
 
         words = ("migrate", *args, "--kubeconfig", str(self._kubeconfig))
-        return CliRunner().invoke(main, words, obj=Programs(plain=plain), input=stdin)
+        return CliRunner().invoke(main, words, obj=Programs(connect=plain), input=stdin)
 
     def plan(self) -> Json:
         result = self.run("plan", "-o", "json")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_node.text import LONGEST_SHOWN, cut, cut_to_bytes, shown
+from hami_node.text import LONGEST_SHOWN, count, cut, cut_to_bytes, shown, some
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,18 @@ def test_shown_quotes_what_is_no_plain_word(text: str, expected: str) -> None:
 
 def test_shown_cuts_long_texts() -> None:
     assert len(shown("x" * 1000)) == LONGEST_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [((), ""), (("a", "b"), "a, b"), (("a", "b", "c", "d"), "a, b and 2 more")]
+)
+def test_many_names_are_a_few_and_a_number(names: tuple[str, ...], said: str) -> None:
+    assert some(names, 2) == said
+
+
+def test_one_is_not_many() -> None:
+    assert [count(number, "node") for number in (0, 1, 2000)] == [
+        "0 nodes",
+        "1 node",
+        "2,000 nodes",
+    ]

@@ -9,11 +9,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 import click
+from click.shell_completion import ShellComplete
 
 from hami_node.cli.options import access_of
 from hami_node.cluster.access import Access
@@ -35,96 +35,56 @@ Answer = tuple[list[str], str]
 """Candidates, and what kubectl should do besides."""
 
 
-def complete(
-    commands: Mapping[str, click.Command],
-    args: Sequence[str],
-    env: Mapping[str, str],
-    names: Names,
-) -> Answer:
-    """Candidates for the last of these words."""
-    *before, word = args or [""]
-    command = next((commands[arg] for arg in before if arg in commands), None)
-    if command is None and before and not before[0].startswith("-"):
-        return [], NO_FILES  # no command of ours
-    if command is None:
-        return [name for name in commands if name.startswith(word)], NO_FILES
-    options = {
-        name: option
-        for option in command.params
-        if isinstance(option, click.Option) and not option.hidden
-        for name in option.opts
-    }
-    return _Line(str(command.name), tuple(before), options, env, names).candidates(word)
-
-
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A command with the words before the one that is completed."""
+class _Asking:
+    """How the names in a cluster are found out."""
 
-    command: str
-    before: tuple[str, ...]
-    options: Mapping[str, click.Option]
     env: Mapping[str, str]
     names: Names
 
-    def candidates(self, word: str) -> Answer:
-        flag, equals, value = word.partition("=")
-        if equals and flag in self.options:
-            found, more = self._values(self.options[flag], value)
-            return [f"{flag}={text}" for text in found], more
-        last = self.options.get(self.before[-1]) if self.before else None
-        if last is not None and not last.is_flag:
-            return self._values(last, word)
-        if word.startswith("-"):
-            return sorted(name for name in self.options if name.startswith(word)), NO_FILES
-        return [name for name in self._arguments(word) if name.startswith(word)], NO_FILES
 
-    def _values(self, option: click.Option, word: str) -> Answer:
-        if isinstance(option.type, click.Path | click.File):
-            return [], FILES
-        found: Sequence[str] = ()
-        if isinstance(option.type, click.Choice):
-            found = [str(choice) for choice in option.type.choices]
-        elif option.name in ("namespace", "daemon_namespace"):
-            found = self.names(self._access(), "namespaces", "")
-        elif option.name == "context":
-            from hami_node.cluster.transport.kubeconfig import read_kubeconfigs
+def complete(
+    group: click.Group, args: Sequence[str], env: Mapping[str, str], names: Names
+) -> Answer:
+    """Candidates for the last of these words."""
+    *before, word = args or [""]
+    if before and not before[0].startswith("-") and before[0] not in group.commands:
+        return [], NO_FILES  # no command of ours
+    shell = ShellComplete(group, {"obj": _Asking(env, names)}, "kubectl hami", "")
+    found = shell.get_completions(before, word)
+    if any(one.type in ("file", "dir") for one in found):
+        return [], FILES
+    flag, equals, _ = word.partition("=")
+    head = f"{flag}=" if equals and flag.startswith("--") else ""
+    return [f"{head}{one.value}" for one in found], NO_FILES
 
-            found = tuple(read_kubeconfigs(self._access().kubeconfigs).contexts)
-        return [text for text in found if text.startswith(word)], NO_FILES
 
-    def _arguments(self, word: str) -> Sequence[str]:
-        """Nodes or pods; for `why` pods with their namespace, once there is a slash."""
-        if self.command == "top":
-            return ("cards", "pods")
-        if self.command == "nodes":
-            return self.names(self._access(), "nodes", "")
-        if self.command not in ("pods", "why"):
-            return ()
-        namespace, slash, _ = word.rpartition("/")
-        if slash and self.command == "why":
-            return [f"{namespace}/{name}" for name in self._pods(namespace)]
+def candidates(what: str, ctx: click.Context, word: str) -> list[str]:
+    """Names for a word: of nodes, namespaces, contexts, pods; for `why` of pods with namespace."""
+    asking, given = ctx.find_object(_Asking), ctx.params
+    if asking is None:
+        return []
+    access = access_of(
+        asking.env,
+        given.get("kubeconfig"),
+        given.get("context") or "",
+        given.get("as_user") or "",
+        given.get("as_groups") or (),
+    )
+    if what == "contexts":
+        from hami_node.cluster.transport.kubeconfig import read_kubeconfigs
+
+        found: Sequence[str] = tuple(read_kubeconfigs(access.kubeconfigs).contexts)
+    elif what in ("nodes", "namespaces"):
+        found = asking.names(access, what, "")
+    elif what == "keys" and "/" in word:
+        namespace = word.partition("/")[0]
+        found = [f"{namespace}/{name}" for name in asking.names(access, "pods", namespace)]
+    else:
         from hami_node.cli.plugin.look import namespace_of
 
-        return self._pods(self._given("namespace") or namespace_of(self._access()))
-
-    def _pods(self, namespace: str) -> Sequence[str]:
-        return self.names(self._access(), "pods", namespace)
-
-    def _given(self, name: str) -> str:
-        """What an option was given so far; "" for nothing."""
-        words = iter(self.before)
-        for word in words:
-            flag, equals, value = word.partition("=")
-            option = self.options.get(flag)
-            if option is not None and option.name == name:
-                return value if equals else next(words, "")
-        return ""
-
-    def _access(self) -> Access:
-        file = self._given("kubeconfig")
-        access = access_of(self.env, Path(file) if file else None, self._given("context"))
-        return replace(access, as_user=self._given("as_user"))
+        found = asking.names(access, "pods", given.get("namespace") or namespace_of(access))
+    return [name for name in found if name.startswith(word)]
 
 
 def names_of(access: Access, resource: str, namespace: str) -> Sequence[str]:
@@ -139,7 +99,7 @@ def names_of(access: Access, resource: str, namespace: str) -> Sequence[str]:
 
 
 def run(
-    commands: Mapping[str, click.Command],
+    group: click.Group,
     args: Sequence[str],
     env: Mapping[str, str],
     names: Names = names_of,
@@ -149,7 +109,7 @@ def run(
 
     def work() -> None:
         try:
-            answers.append(complete(commands, args, env, names))
+            answers.append(complete(group, args, env, names))
         except Exception:  # noqa: BLE001 - a shell that completes shows no errors
             answers.append(([], NO_FILES))
 

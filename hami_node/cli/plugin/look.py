@@ -1,4 +1,4 @@
-"""What the commands of `kubectl hami` look at, and how it is shown."""
+"""What people's commands look at, and how it is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hami_node.config.settings import Settings
 from hami_node.errors import Forbidden
 
 if TYPE_CHECKING:
-    from hami_node.cli.kubectl import KubectlParts
+    from hami_node.cli.programs import Programs
     from hami_node.cluster.access import Access
     from hami_node.cluster.client import KubeClient
 
@@ -33,7 +33,7 @@ Shows = Callable[[Snapshot, "KubeClient | None", Screen], object]
 class Look:
     """What the flags of a command say."""
 
-    parts: KubectlParts
+    programs: Programs
     access: Access
     namespace: str
     is_all: bool
@@ -42,18 +42,14 @@ class Look:
     output: str
     config_file: Path | None
     daemon_namespace: str
+    resource_name: str | None
     has_own_namespace: bool
 
     @classmethod
     def of(
         cls,
-        parts: KubectlParts,
-        *,
-        kubeconfig: Path | None,
-        context: str,
-        as_user: str,
-        as_groups: tuple[str, ...],
-        **given: Any,  # noqa: ANN401 - the other options
+        programs: Programs,
+        **given: Any,  # noqa: ANN401 - options
     ) -> Look:
         """Read the options.
 
@@ -61,8 +57,8 @@ class Look:
             ConfigError: the kubeconfig is broken.
             click.UsageError: flags that contradict each other.
         """
-        access = access_of(parts.env(), kubeconfig, context)
-        access = replace(access, as_user=as_user, as_groups=as_groups)
+        reach = ("kubeconfig", "context", "as_user", "as_groups")
+        access = access_of(programs.env(), **{name: given[name] for name in reach})
         files, is_all = given["files"], given.get("is_all", False)
         if is_all and given.get("namespace"):
             raise click.UsageError("use either -n or -A")
@@ -72,7 +68,7 @@ class Look:
         elif not is_all and not namespace:
             namespace = namespace_of(access)
         return cls(
-            parts=parts,
+            programs=programs,
             access=access,
             namespace=namespace,
             is_all=is_all,
@@ -81,6 +77,7 @@ class Look:
             output=given["output"],
             config_file=given["config_file"],
             daemon_namespace=given.get("daemon_namespace", ""),
+            resource_name=given.get("resource_name"),
             has_own_namespace=bool(given.get("namespace")),
         )
 
@@ -106,28 +103,34 @@ class Look:
         """Whether pods of that namespace are looked for."""
         return self.is_all or namespace == self.namespace
 
-    def show(self, shows: Shows, *, is_partial_enough: bool = False) -> None:
+    def show(
+        self, shows: Shows, *, node_name: str | None = None, is_partial_enough: bool = False
+    ) -> None:
         """Show it.
 
         Args:
             shows: prints a snapshot.
+            node_name: the only node to look at; None for all.
             is_partial_enough: one namespace's pods are of use, where we may see no more.
         """
-        settings, problems = snapshots.settings_of(self.parts.env(), self.config_file)
-        kube = None if self.files else self.parts.connect(self.access)
+        env = self.programs.env()
+        settings, problems = snapshots.settings_of(env, self.config_file, self.resource_name)
+        kube = None if self.files else self.programs.connect(self.access)
         if kube is None:
-            snapshot = snapshots.saved(self.files, None, settings, self.parts.now())
+            snapshot = snapshots.saved(self.files, node_name, settings, self.programs.now())
+        elif node_name is not None:
+            snapshot = snapshots.listed_of_node(kube, node_name, settings, self.programs.now())
         else:
             snapshot = self._listed(settings, kube, is_partial_enough=is_partial_enough)
         snapshot = replace(snapshot, problems=(*problems, *snapshot.problems))
-        screen = screen_of(env=self.parts.env(), is_wide=self.is_wide)
+        screen = screen_of(is_wide=self.is_wide)
         document = shows(snapshot, kube, screen)
         if self.is_document:
             click.echo(text_of(document, self.output), nl=False)
 
     def _listed(self, settings: Settings, kube: KubeClient, *, is_partial_enough: bool) -> Snapshot:
         """Everything; of a cluster whose other namespaces we may not see, what we may."""
-        now_s = self.parts.now()
+        now_s = self.programs.now()
         try:
             return snapshots.listed(kube, settings, now_s)
         except Forbidden as error:

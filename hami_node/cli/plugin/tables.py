@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table
+from hami_node.cli.show.screen import Cell, Screen, Styled, Table, heads
 from hami_node.cli.show.tables import (
     ROOMY,
     cards,
@@ -41,18 +41,10 @@ def show_nodes(view: ClusterView, screen: Screen, *, has_details: bool, is_wide:
 def _nodes(view: ClusterView, is_wide: bool) -> Table:
     sums = sums_of(view.cards)
     rows = [_node(node, sums.get(node.name, NodeSums()), is_wide) for node in view.nodes]
-    columns = [
-        Column(name="node"),
-        Column(name="cards", is_number=True),
-        Column(name="slots", is_number=True),
-        Column(name="memory MiB", is_number=True),
-        Column(name="cores", is_number=True),
-        Column(name="handshake", drop=2),
-        Column(name="lock", drop=1),
-    ]
+    columns = heads("node | cards # | slots # | memory MiB # | cores # | handshake !2 | lock !1")
     if is_wide:
-        columns += [Column(name=name) for name in ("identity", "limiter", "hand-over")]
-    return Table("", [*columns, Column(name="remarks", is_words=True)], rows)
+        columns += heads("identity | limiter | hand-over")
+    return Table("", [*columns, *heads("remarks ...")], rows)
 
 
 def _node(node: NodeView, sums: NodeSums, is_wide: bool) -> tuple[Cell, ...]:
@@ -135,20 +127,14 @@ def _top_cards(views: Iterable[TopCard], is_roomy: bool) -> Table:
                 Styled(state, "yellow" if card.is_healthy else "red"),
             )
         )
-    columns = (
-        Column(name="node", is_long=True),
-        Column(name="card", is_number=True),
-        Column(name="model", drop=2),
-        Column(name="uuid", drop=3),
-        Column(name="slots", is_number=True, drop=1),
-        Column(name="MiB used", is_number=True),
-        Column(name="granted", is_number=True),
-        Column(name="of", is_number=True),
-        Column(name="core use", is_number=True),
-        Column(name="cores", is_number=True),
-        Column(name="remarks", is_words=True),
+    return Table(
+        "cards",
+        heads(
+            "node ~ | card # | model !2 | uuid !3 | slots #!1 | MiB used # | granted # | "
+            "of # | core use # | cores # | remarks ..."
+        ),
+        rows,
     )
-    return Table("cards", columns, rows)
 
 
 def _top_pods(views: Iterable[TopPod]) -> Table:
@@ -165,14 +151,10 @@ def _top_pods(views: Iterable[TopPod]) -> Table:
         )
         for pod in views
     ]
-    columns = (
-        Column(name="namespace"),
-        Column(name="pod", is_long=True),
-        Column(name="node", is_long=True, drop=1),
-        Column(name="cards", is_number=True),
-        Column(name="MiB used", is_number=True),
-        Column(name="granted", is_number=True),
-        Column(name="core use", is_number=True),
-        Column(name="cores", is_number=True),
+    return Table(
+        "pods",
+        heads(
+            "namespace | pod ~ | node ~!1 | cards # | MiB used # | granted # | core use # | cores #"
+        ),
+        rows,
     )
-    return Table("pods", columns, rows)

@@ -1,4 +1,4 @@
-"""What each command of `kubectl hami` shows."""
+"""What each of people's commands shows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hami_node.cli.plugin.look import Look
 from hami_node.cli.show.documents import plain_cluster
 from hami_node.cli.show.pod_tables import print_pod
 from hami_node.cli.show.screen import Screen
+from hami_node.cli.show.tables import show_cluster
 from hami_node.cli.snapshots import Snapshot, cluster_view, pod_view
 from hami_node.clock import Deadline
 from hami_node.cluster.daemon_pages import daemons_in, read_pages
@@ -29,6 +30,19 @@ USE_S: Final = 8.0
 """For all daemons' pages together."""
 _OF_NODES: Final = ("nodes", "cards", "problems", "totals")
 _NO_PODS: Final = "the file has no pods: who holds what is not known"
+
+
+def show_everything(look: Look, node_name: str | None) -> None:
+    """The whole cluster, or a node, in all tables."""
+
+    def shows(snapshot: Snapshot, _: KubeClient | None, screen: Screen) -> object:
+        view = cluster_view(snapshot, waiting=() if node_name else snapshot.listed.pods)
+        if look.is_document:
+            return plain_cluster(view)
+        show_cluster(view, screen, has_pods=snapshot.has_pods)
+        return None
+
+    look.show(shows, node_name=node_name)
 
 
 def show_nodes_of(look: Look, names: Collection[str]) -> None:
@@ -160,7 +174,7 @@ def _usage_of(
     if kube is None:
         return Usage(note="a file does not say what is used")
     daemons = daemons_in(snapshot.listed.pods, look.daemon_namespace, nodes)
-    deadline = Deadline.after(USE_S, look.parts.clock().monotonic)
+    deadline = Deadline.after(USE_S, look.programs.clock().monotonic)
     pages = read_pages(kube.read_pod_metrics, daemons, deadline)
     usage = Usage(note=pages.note)
     for node, page in pages.by_node.items():

@@ -10,11 +10,11 @@ from typing import Final, TextIO
 
 import click
 
-from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table, screen_of
+from hami_node.cli.show.screen import Cell, Screen, Styled, Table, heads, screen_of
 from hami_node.migrate.found.findings import Finding, Level
 from hami_node.migrate.plan import Plan
-from hami_node.migrate.seen.reading import Gap
-from hami_node.migrate.steps.steps import State, Step
+from hami_node.migrate.seen.reading import Unread
+from hami_node.migrate.steps import State, Step
 from hami_node.migrate.values.mapping import Mapped
 
 MAX_SHOWN: Final = 10
@@ -31,7 +31,7 @@ _WORD: Final = re.compile(r"(?:'[^']*'|\"[^\"]*\"|[^\s'\"]|['\"])+")
 def show_plan(plan: Plan, stream: TextIO | None = None, width: int | None = None) -> None:
     """Print what runs, what is found, what could not be read, and the steps."""
     screen = screen_of(stream, width)
-    columns = (Column(name="what"), Column(name="where"), Column(name="how", is_words=True))
+    columns = heads("what | where | how ...")
     if plan.runs:
         rows = [(row.what, row.where, row.state) for row in plan.runs]
         screen.table(Table("what runs", columns, rows))
@@ -85,11 +85,11 @@ def show_values(mapped: Mapped, stream: TextIO | None = None, width: int | None 
 
 
 def _values(
-    screen: Screen, title: str, heads: tuple[str, str, str], rows: Sequence[Sequence[Cell]]
+    screen: Screen, title: str, names: tuple[str, str, str], rows: Sequence[Sequence[Cell]]
 ) -> None:
     if rows:
-        name, second, words = heads
-        columns = (Column(name=name), Column(name=second), Column(name=words, is_words=True))
+        name, second, words = names
+        columns = heads(f"{name} | {second} | {words} ...")
         screen.table(Table(title, columns, rows[:_MAX_VALUES]))
         if len(rows) > _MAX_VALUES:
             screen.line(f"and {len(rows) - _MAX_VALUES} more: -o json has all of them")
@@ -118,9 +118,9 @@ def _text(screen: Screen, text: str, indent: int) -> None:
         screen.line(" " * indent + line)
 
 
-def _gaps(screen: Screen, gaps: Sequence[Gap]) -> None:
+def _gaps(screen: Screen, gaps: Sequence[Unread]) -> None:
     if gaps:
-        columns = (Column(name="what"), Column(name="why", is_words=True))
+        columns = heads("what | why ...")
         rows = [(gap.what, gap.why) for gap in gaps[:MAX_SHOWN]]
         screen.table(Table("not read, and so not judged", columns, rows))
         _rest(screen, len(gaps))

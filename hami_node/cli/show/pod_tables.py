@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TextIO
+from typing import Final
 
-from hami_node.cli.show.screen import Cell, Column, Screen, Styled, Table, screen_of
+from hami_node.cli.show.screen import Cell, Screen, Styled, Table, heads
 from hami_node.cli.show.tables import ROOMY, holders, problems, span
 from hami_node.inspection.pod import CardRoom, NodeVerdict, PodState, PodView, Verdict
 from hami_node.inspection.story import EventView
@@ -21,13 +21,8 @@ _STYLES: Final = {
 _GOOD: Final = (PodState.BOUND, PodState.OVER, PodState.ASKS_NOTHING)
 
 
-def show_pod(view: PodView, stream: TextIO | None = None, width: int | None = None) -> None:
-    """Print a pod's state, the verdict of each node, and what would help; `width` in columns."""
-    print_pod(view, screen_of(stream, width))
-
-
 def print_pod(view: PodView, screen: Screen) -> None:
-    """The same on a screen."""
+    """Print a pod's state, the verdict of each node, and what would help."""
     is_roomy = screen.width >= ROOMY
     screen.line(_head(view))
     if view.held:
@@ -67,15 +62,9 @@ def _verdicts(nodes: Iterable[NodeVerdict], is_roomy: bool) -> Table:
         shown = f"{node.verdict}: {node.why}" if node.why else str(node.verdict)
         verdict = Styled(shown, _STYLES[node.verdict])
         rows.append((node.node, *_card(node.best, is_roomy), verdict))
-    columns = [
-        Column(name="node"),
-        Column(name="best card", is_number=True),
-        Column(name="slots", is_number=True),
-        Column(name="memory MiB", is_number=True),
-        Column(name="cores", is_number=True),
-    ]
-    columns += [Column(name="model"), Column(name="uuid")] if is_roomy else []
-    columns += [Column(name="verdict", is_words=True)]
+    columns = heads("node | best card # | slots # | memory MiB # | cores #")
+    columns += heads("model | uuid") if is_roomy else []
+    columns += heads("verdict ...")
     return Table("verdict of each node; free on its best card", columns, rows)
 
 
@@ -107,10 +96,4 @@ def _events(events: Iterable[EventView]) -> Table:
         )
         for event in events
     ]
-    columns = (
-        Column(name="ago"),
-        Column(name="event"),
-        Column(name="from", drop=1),
-        Column(name="what it says", is_words=True),
-    )
-    return Table("events", columns, rows)
+    return Table("events", heads("ago | event | from !1 | what it says ..."), rows)

@@ -71,6 +71,27 @@ class Column:
     drop: int = 0
 
 
+_HEAD: Final = re.compile(r"(.*?) ?(#?)(~?)(?:!(\d))?(\.\.\.)?", re.DOTALL)
+
+
+def heads(said: str) -> list[Column]:
+    """Columns by their names and marks: `pod ~ | memory MiB # | uuid !2 | why ...`.
+
+    # is a number, ~ a long name, ... sentences, and a column with a number after ! may be left out.
+    """
+    marks = [found for each in said.split(" | ") if (found := _HEAD.fullmatch(each))]
+    return [
+        Column(
+            name=found[1],
+            is_number=bool(found[2]),
+            is_long=bool(found[3]),
+            drop=int(found[4] or 0),
+            is_words=bool(found[5]),
+        )
+        for found in marks
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table; "" for no title."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, TextIO
 
-from hami_node.cli.show.screen import Cell, Column, Styled, Table, screen_of
+from hami_node.cli.show.screen import Cell, Screen, Styled, Table, heads, screen_of
 from hami_node.inspection.views import (
     CardView,
     ClusterView,
@@ -16,6 +16,7 @@ from hami_node.inspection.views import (
     TotalsView,
     WaitingView,
 )
+from hami_node.text import count, some
 from hami_node.wire import names
 from hami_node.wire.handshake import LATE_S
 
@@ -28,22 +29,14 @@ _UUID: Final = re.compile(r"([A-Za-z]+-[0-9a-f]{8})-[0-9a-f]{4}-", re.IGNORECASE
 """A prefix and a random UUID, whose first group is enough to distinguish cards."""
 
 
-def show_cluster(
-    view: ClusterView,
-    stream: TextIO | None = None,
-    width: int | None = None,
-    *,
-    has_pods: bool = True,
-) -> None:
+def show_cluster(view: ClusterView, screen: Screen, *, has_pods: bool = True) -> None:
     """Print nodes, cards, holders and all problems.
 
     Args:
         view: what to print.
-        stream: where to; None for standard output.
-        width: in columns; None for the terminal's.
+        screen: where to.
         has_pods: False where pods were not looked at, and so nobody knows who holds what.
     """
-    screen = screen_of(stream, width)
     is_roomy = screen.width >= ROOMY
     if view.nodes:
         screen.table(nodes(view.nodes))
@@ -79,7 +72,7 @@ def show_settings(
         origin = origins.get(name, "")
         style = "bold" if origin else "dim"
         rows.append((Styled(name, style), Styled(_plain(value), style), origin or "default"))
-    columns = (Column(name="setting"), Column(name="value", is_words=True), Column(name="source"))
+    columns = heads("setting | value ... | source")
     screen_of(stream).table(Table("effective settings", columns, rows))
 
 
@@ -91,10 +84,6 @@ def _plain(value: object) -> str:
     if value is None or value == "":
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _number(name: str, drop: int = 0) -> Column:
-    return Column(name=name, is_number=True, drop=drop)
 
 
 def nodes(views: Iterable[NodeView]) -> Table:
@@ -112,17 +101,14 @@ def nodes(views: Iterable[NodeView]) -> Table:
         )
         for node in views
     ]
-    columns = (
-        Column(name="node"),
-        _number("cards"),
-        _number("slots at kubelet", drop=1),
-        Column(name="handshake"),
-        Column(name="lock", drop=2),
-        Column(name="identity", drop=3),
-        Column(name="limiter", drop=4),
-        Column(name=""),
+    return Table(
+        "nodes",
+        heads(
+            "node | cards # | slots at kubelet #!1 | handshake | lock !2 | identity !3 | "
+            "limiter !4 | "
+        ),
+        rows,
     )
-    return Table("nodes", columns, rows)
 
 
 def _marks(node: NodeView) -> Cell:
@@ -140,13 +126,8 @@ def _hand_overs(views: Iterable[NodeView]) -> Table:
     rows: list[tuple[Cell, Cell]] = []
     for way, on in sorted(found.items()):
         style = "red" if way.startswith(names.HAND_OVER_REFUSED) else ""
-        more = f" and {len(on) - MAX_NAMED} more" if len(on) > MAX_NAMED else ""
-        rows.append((Styled(way, style), ", ".join(on[:MAX_NAMED]) + more))
-    columns = (
-        Column(name="how containers get their cards", is_words=True),
-        Column(name="nodes", is_words=True),
-    )
-    return Table("hand-over", columns, rows)
+        rows.append((Styled(way, style), some(on, MAX_NAMED)))
+    return Table("hand-over", heads("how containers get their cards ... | nodes ..."), rows)
 
 
 def handshake(node: NodeView) -> Cell:
@@ -177,20 +158,14 @@ def cards(views: Iterable[CardView], is_roomy: bool) -> Table:
         )
         for card in views
     ]
-    columns = (
-        Column(name="node"),
-        _number("card"),
-        Column(name="model", drop=2),
-        Column(name="uuid", drop=3),
-        Column(name="health"),
-        _number("slots"),
-        Column(name="memory MiB"),
-        Column(name="cores"),
-        _number("numa", drop=4),
-        Column(name="mode", drop=5),
-        Column(name="why", is_words=True),
+    return Table(
+        "cards",
+        heads(
+            "node | card # | model !2 | uuid !3 | health | slots # | memory MiB | cores | "
+            "numa #!4 | mode !5 | why ..."
+        ),
+        rows,
     )
-    return Table("cards", columns, rows)
 
 
 def _why(card: CardView) -> Cell:
@@ -241,19 +216,14 @@ def holders(views: Iterable[HolderView], is_roomy: bool) -> Table:
         )
         for holder in views
     ]
-    columns = (
-        Column(name="namespace"),
-        Column(name="pod", is_long=True),
-        Column(name="container", drop=3),
-        Column(name="node", is_long=True, drop=1),
-        _number("card"),
-        Column(name="uuid", drop=4),
-        _number("memory MiB"),
-        _number("cores"),
-        Column(name="state", drop=2),
-        Column(name="limiter", drop=5),
+    return Table(
+        "who holds what",
+        heads(
+            "namespace | pod ~ | container !3 | node ~!1 | card # | uuid !4 | memory MiB # | "
+            "cores # | state !2 | limiter !5"
+        ),
+        rows,
     )
-    return Table("who holds what", columns, rows)
 
 
 def _slice(holder: HolderView, is_roomy: bool) -> tuple[Cell, ...]:
@@ -276,13 +246,7 @@ def waiting(views: Iterable[WaitingView]) -> Table:
         )
         for pod in views
     ]
-    columns = (
-        Column(name="pod"),
-        Column(name="asks"),
-        Column(name="since"),
-        Column(name="why", is_words=True),
-    )
-    return Table("who waits", columns, rows)
+    return Table("who waits", heads("pod | asks | since | why ..."), rows)
 
 
 def span(seconds: int) -> str:
@@ -297,7 +261,7 @@ def span(seconds: int) -> str:
 
 def totals(totals: TotalsView) -> str:
     """All cards in a sentence."""
-    facts = [f"{totals.cards} cards of {totals.nodes} nodes are offered"]
+    facts = [f"{count(totals.cards, 'card')} of {count(totals.nodes, 'node')} offered"]
     if totals.slots:
         facts.append(f"{totals.slots_free} of {totals.slots} slots free")
         facts.append(f"{totals.memory_free_mib} of {totals.memory_mib} MiB free")
@@ -311,4 +275,4 @@ def totals(totals: TotalsView) -> str:
 def problems(found: Iterable[Problem]) -> Table:
     """The table of problems."""
     rows = [(Styled(problem.where, "red"), problem.why) for problem in found]
-    return Table("broken", (Column(name="where"), Column(name="why", is_words=True)), rows)
+    return Table("broken", heads("where | why ..."), rows)

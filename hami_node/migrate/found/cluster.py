@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from hami_node.migrate.found.findings import Finding, caution, problem, some
+from hami_node.cluster.objects import Object
+from hami_node.migrate.found.findings import Finding, caution, problem
 from hami_node.migrate.found.nodes import node_findings
-from hami_node.migrate.seen.objects import WebhookSeen
-from hami_node.migrate.seen.parts import OWN_LABEL, Maker, Part
+from hami_node.migrate.seen.parts import OWN_LABEL, Maker, Part, image_tag
 from hami_node.migrate.seen.picture import Picture
-from hami_node.migrate.seen.reading import switch
+from hami_node.migrate.seen.reading import Hook, switch
+from hami_node.text import some
 from hami_node.vendors.nvidia import names as nvidia_names
 
 _OLDEST_MINOR: Final = 28
@@ -76,11 +77,7 @@ def _leases(picture: Picture) -> Iterable[Finding]:
     theirs, ours = picture.hami_scheduler, picture.scheduler
     if theirs is not None and ours is not None and theirs.lease == ours.lease:
         held = next(
-            (
-                one.holder
-                for one in picture.listed.leases
-                if f"{one.namespace}/{one.name}" == ours.lease
-            ),
+            (one.holder for one in picture.listed.leases if one.key == ours.lease),
             "nobody",
         )
         yield problem(
@@ -96,7 +93,9 @@ def _waiting(picture: Picture) -> Iterable[Finding]:
     found = [
         pod.key
         for pod in picture.listed.pods
-        if not pod.node and pod.scheduler.startswith("hami") and pod.scheduler not in names
+        if not pod.spec.node_name
+        and pod.spec.scheduler_name.startswith("hami")
+        and pod.spec.scheduler_name not in names
     ]
     if not found or names:
         return
@@ -134,16 +133,20 @@ def _waiting(picture: Picture) -> Iterable[Finding]:
 def _webhooks(picture: Picture) -> Iterable[Finding]:
     theirs, ours = picture.hami_webhook, picture.webhook
     for hook in (theirs, ours):
-        if hook is not None and not hook.is_paused:
+        if hook is not None and not hook.webhook.is_paused:
             yield from _backend(picture, hook)
-    if theirs is not None and ours is not None and not (theirs.is_paused or ours.is_paused):
+    if (
+        theirs is not None
+        and ours is not None
+        and not (theirs.webhook.is_paused or ours.webhook.is_paused)
+    ):
         yield caution(
-            f"webhooks {theirs.configuration}, {ours.configuration}",
+            f"webhooks {theirs.configuration.name}, {ours.configuration.name}",
             "both complete pods with cards, HAMi's first by its name",
             "pause HAMi's in the step `Scheduler`",
         )
-    has_any = (theirs is not None and not theirs.is_paused) or (
-        ours is not None and not ours.is_paused
+    has_any = (theirs is not None and not theirs.webhook.is_paused) or (
+        ours is not None and not ours.webhook.is_paused
     )
     is_known = not any(gap.what == "mutatingwebhookconfigurations" for gap in picture.listed.gaps)
     if is_known and not has_any and _someone_schedules(picture):
@@ -159,21 +162,22 @@ def _someone_schedules(picture: Picture) -> bool:
     return any(one is not None and one.is_on for one in (picture.hami_scheduler, picture.scheduler))
 
 
-def _backend(picture: Picture, hook: WebhookSeen) -> Iterable[Finding]:
-    where = f"webhook {hook.configuration}"
+def _backend(picture: Picture, hook: Hook) -> Iterable[Finding]:
+    where = f"webhook {hook.configuration.name}"
     harm = (
         "new pods with cards are refused"
-        if hook.fails_closed
+        if hook.webhook.failure_policy != "Ignore"
         else "new pods with cards pass it, and are placed without a reservation"
     )
-    if hook.service and picture.listed.backends.get(hook.service) == 0:
-        namespace, _, name = hook.service.partition("/")
+    service = hook.webhook.service
+    if service and picture.listed.backends.get(service) == 0:
+        namespace, _, name = service.partition("/")
         yield problem(
             where,
-            f"nothing ready answers behind its Service {hook.service}: {harm}",
+            f"nothing ready answers behind its Service {service}: {harm}",
             f"kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name}",
         )
-    if not hook.has_authority:
+    if not hook.webhook.client_config.ca_bundle:
         yield problem(
             where,
             f"it has no caBundle, so that the API server trusts no certificate: {harm}",
@@ -187,12 +191,13 @@ def _backend(picture: Picture, hook: WebhookSeen) -> Iterable[Finding]:
 def _names(picture: Picture) -> Iterable[Finding]:
     """Objects with our names that are not ours: Helm refuses to install over them."""
     workloads = [part.workload for part in (*picture.listed.plugins, *picture.listed.schedulers)]
-    seen = [
-        (one.kind, one.namespace, one.name, one.labels)
-        for one in (*picture.listed.named, *picture.listed.classes)
+    seen: list[tuple[str, Object]] = [
+        (kind, one) for kind, found in picture.listed.named.items() for one in found
     ]
-    seen += [(one.kind, one.namespace, one.name, one.labels) for one in workloads]
-    for kind, namespace, name, labels in seen:
+    seen += [("RuntimeClass", one) for one in picture.listed.classes]
+    seen += [(one.kind, one) for one in workloads]
+    for kind, one in seen:
+        namespace, name, labels = one.namespace, one.name, one.labels
         maker = labels.get("app.kubernetes.io/name") or labels.get("app.kubernetes.io/part-of", "")
         if name.startswith(_OWN_PREFIX) and maker and maker != _OWN_PREFIX:
             yield problem(
@@ -201,13 +206,14 @@ def _names(picture: Picture) -> Iterable[Finding]:
                 "rename or remove it, or set fullnameOverride",
             )
     old = [
-        one
-        for one in picture.listed.named
-        if one.namespace == "hami-system" and one.name == "hami-scheduler" and not one.release
+        kind
+        for kind, found in picture.listed.named.items()
+        for one in found
+        if one.key == "hami-system/hami-scheduler" and not one.release
     ]
     if old and picture.hami is None and picture.scheduler is None:
         yield caution(
-            f"{old[0].kind.lower()} hami-system/hami-scheduler",
+            f"{old[0].lower()} hami-system/hami-scheduler",
             "left from manifests in which our scheduler had HAMi's name",
             "remove it once the new one runs: docs/migration.md",
         )
@@ -262,20 +268,15 @@ def _edits(picture: Picture) -> Iterable[Finding]:
 
 def _takes_labelled(part: Part) -> bool:
     """Whether the DaemonSet would also run where our label is."""
-    choice = part.workload.choice
-    return choice.takes({**choice.selector, OWN_LABEL: "true"})
+    pod = part.workload.pod
+    return pod.wants("", {**(pod.node_selector or {}), OWN_LABEL: "true"})
 
 
 def _differ(version: str, part: Part) -> bool:
     """By the images that are HAMi's; "" where a tag is missing."""
-    others = {
-        tag for tag in (_tag(image) for image in part.workload.images if "hami" in image) if tag
-    }
+    tags = (image_tag(image) for image in part.workload.images if "hami" in image)
+    others = {tag.removeprefix("v") for tag in tags if tag}
     return bool(version) and bool(others) and version not in others
-
-
-def _tag(image: str) -> str:
-    return image.partition("@")[0].rpartition("/")[2].partition(":")[2].removeprefix("v")
 
 
 def _releases(picture: Picture) -> Iterable[Finding]:
@@ -350,7 +351,7 @@ def _classes(picture: Picture) -> Iterable[Finding]:
                 "pod that names it can start",
                 "make it again right after (the plan's last step)",
             )
-    wanted = picture.daemon.workload.runtime_class if picture.daemon is not None else ""
+    wanted = picture.daemon.workload.pod.runtime_class_name if picture.daemon is not None else ""
     known = {one.name for one in picture.listed.classes}
     is_known = not any(gap.what == "runtimeclasses" for gap in picture.listed.gaps)
     if wanted and wanted not in known and is_known:
@@ -362,7 +363,7 @@ def _classes(picture: Picture) -> Iterable[Finding]:
 
 
 def _kubernetes(picture: Picture) -> Iterable[Finding]:
-    old = [one.name for one in picture.nodes if _is_old(one.node.kubelet)]
+    old = [one.name for one in picture.nodes if _is_old(one.node.kubelet_version)]
     if old:
         yield problem(
             f"nodes {some(old)}",

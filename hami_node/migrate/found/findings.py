@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
-MAX_NAMED: Final = 3
+from hami_node.text import some
+
 """Objects that a sentence names; of the rest it has the number."""
 
 
@@ -49,10 +49,3 @@ def about_nodes(level: Level, found: Sequence[str], why: str, cure: str) -> Iter
     if found:
         where = f"node{'s' if len(found) > 1 else ''} {some(found)}"
         yield Finding(level=level, where=where, why=why, cure=cure, nodes=tuple(found))
-
-
-def some(found: Sequence[str]) -> str:
-    """The first of these names, and how many there are beside them."""
-    named = ", ".join(found[:MAX_NAMED])
-    rest = len(found) - MAX_NAMED
-    return f"{named} and {rest} more" if rest > 0 else named

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from hami_node.cluster.objects import Workload
 from hami_node.errors import WireError
-from hami_node.migrate.found.findings import Finding, Level, about_nodes, caution, some
-from hami_node.migrate.seen.objects import Workload
+from hami_node.migrate.found.findings import Finding, Level, about_nodes, caution
 from hami_node.migrate.seen.parts import OPERATOR_PLUGIN_LABEL, OWN_LABEL, Maker
 from hami_node.migrate.seen.picture import NodeState, Picture
+from hami_node.text import some
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.mode import Mode
 from hami_node.wire import names

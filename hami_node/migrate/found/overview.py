@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hami_node.migrate.found.findings import some
-from hami_node.migrate.seen.objects import Workload
+from hami_node.cluster.objects import Workload
 from hami_node.migrate.seen.parts import OWN_LABEL, Maker, Part
 from hami_node.migrate.seen.picture import NodeState, Picture, Scheduler
 from hami_node.migrate.seen.reading import policy_text, switch
+from hami_node.text import some
 from hami_node.vendors.nvidia import names as nvidia_names
 
 
@@ -65,8 +65,8 @@ def _plugin(picture: Picture, part: Part) -> str:
         said.append(f"release {part.release.rpartition('/')[2]}{_revision(picture, part.release)}")
     if work.update:
         said.append(work.update)
-    if work.choice.selector:
-        said.append("on " + ",".join(f"{k}={v}" for k, v in sorted(work.choice.selector.items())))
+    if chosen := work.pod.node_selector:
+        said.append("on " + ",".join(f"{k}={v}" for k, v in sorted(chosen.items())))
     if part.maker is Maker.OTHER:
         said.append("not about these cards, as far as we know")
     return ", ".join(said)
@@ -90,7 +90,7 @@ def _scheduler(picture: Picture, one: Scheduler) -> str:
         (
             lease.holder
             for lease in picture.listed.leases
-            if f"{lease.namespace}/{lease.name}" == one.lease and lease.holder
+            if lease.key == one.lease and lease.holder
         ),
         "nobody",
     )
@@ -106,11 +106,13 @@ def _hooks(picture: Picture) -> Iterator[Row]:
     for title, hook in (("HAMi", picture.hami_webhook), ("hami-node", picture.webhook)):
         if hook is None:
             continue
-        ready = picture.listed.backends.get(hook.service)
-        said = ["paused"] if hook.is_paused else []
-        said += ["backend not known" if ready is None else f"{ready} ready behind {hook.service}"]
-        said += ["failurePolicy Fail" if hook.fails_closed else "failurePolicy Ignore"]
-        yield Row(what=f"{title} webhook", where=hook.configuration, state=", ".join(said))
+        ready = picture.listed.backends.get(hook.webhook.service)
+        said = ["paused"] if hook.webhook.is_paused else []
+        said += [
+            "backend not known" if ready is None else f"{ready} ready behind {hook.webhook.service}"
+        ]
+        said += [f"failurePolicy {hook.webhook.failure_policy}"]
+        yield Row(what=f"{title} webhook", where=hook.configuration.name, state=", ".join(said))
 
 
 def _operator(picture: Picture) -> Iterator[Row]:
@@ -158,7 +160,7 @@ def _nodes(states: list[NodeState]) -> str:
             one.node.labels.get(nvidia_names.LABEL_DRA_DRIVER) == "true" for one in states
         ),
         "locked": sum(bool(one.lock) for one in states),
-        "cordoned": sum(one.node.is_cordoned for one in states),
+        "cordoned": sum(one.node.is_unschedulable for one in states),
     }
     pods = sum(one.holders for one in states)
     allocating = sum(len(one.allocating) for one in states)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from hami_node.migrate.seen.objects import Workload
+from hami_node.cluster.objects import DaemonSet, Deployment, Workload
 
 PLUGINS_FOLDER: Final = "device-plugins"
 """The last part of kubelet's folder for device plugins, wherever kubelet's root is."""
@@ -80,17 +80,19 @@ def image_name(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
-def plugins_in(sets: Iterable[Workload]) -> tuple[Part, ...]:
+def is_plugin(one: Workload) -> bool:
+    """Whether it registers device plugins with kubelet."""
+    return any(path.rstrip("/").endswith(PLUGINS_FOLDER) for path in one.host_paths)
+
+
+def plugins_in(sets: Iterable[DaemonSet]) -> tuple[Part, ...]:
     """Every DaemonSet that registers device plugins and may give out NVIDIA's cards."""
-    found = (
-        Part(maker=_maker_of(one), workload=one)
-        for one in sets
-        if any(path.rstrip("/").endswith(PLUGINS_FOLDER) for path in one.host_paths)
-    )
+    found = (Part(maker=maker_of(one), workload=one) for one in sets if is_plugin(one))
     return tuple(sorted(found, key=lambda part: (part.maker, part.workload.key)))
 
 
-def _maker_of(one: Workload) -> Maker:
+def maker_of(one: Workload) -> Maker:
+    """Whose plugin it is: by labels and images, and at last by its name and where images are."""
     images = {image_name(image) for image in one.images}
     if one.labels.get(_COMPONENT) == "hami-device-plugin" or "hami" in images:
         return Maker.HAMI
@@ -98,9 +100,14 @@ def _maker_of(one: Workload) -> Maker:
         return Maker.OURS
     if one.owner == "ClusterPolicy" or one.labels.get("app") == "nvidia-device-plugin-daemonset":
         return Maker.OPERATOR
-    if one.labels.get(_NAME) == "nvidia-device-plugin" or "k8s-device-plugin" in images:
+    said = " ".join((one.name, *one.images)).lower()
+    if one.labels.get(_NAME) == "nvidia-device-plugin" or "nvidia" in said:
         return Maker.NVIDIA
-    return Maker.OTHER
+    if "hami" in said:
+        return Maker.HAMI
+    # a mirror may leave NVIDIA's name out; AMD's image is rocm/k8s-device-plugin
+    is_nvidias = "k8s-device-plugin" in images and "rocm" not in said
+    return Maker.NVIDIA if is_nvidias else Maker.OTHER
 
 
 def _is_ours(one: Workload) -> bool:
@@ -108,7 +115,7 @@ def _is_ours(one: Workload) -> bool:
     return by_image or one.labels.get(_NAME) == "hami-node"
 
 
-def schedulers_in(deployments: Iterable[Workload], plugins: Iterable[Part]) -> tuple[Part, ...]:
+def schedulers_in(deployments: Iterable[Deployment], plugins: Iterable[Part]) -> tuple[Part, ...]:
     """HAMi's Deployments and ours: extenders and their kube-schedulers.
 
     They are in the namespace of their plugin, where there is one: a Deployment elsewhere that calls

@@ -7,19 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from hami_node.cluster.objects import Pod, Workload
 from hami_node.config.files import MAX_FILE_BYTES, parse_yaml
 from hami_node.errors import ConfigError, WireError
-from hami_node.migrate.seen.objects import (
-    NodeSeen,
-    PodSeen,
-    WebhookSeen,
-    Workload,
-    items,
-    number,
-    text,
-)
 from hami_node.migrate.seen.parts import OWN_LABEL, Maker, Part, has_cards
-from hami_node.migrate.seen.reading import Listed, is_about_cards, switch
+from hami_node.migrate.seen.plain import items, number, text
+from hami_node.migrate.seen.reading import Hook, Listed, is_reserved, switch
+from hami_node.model import Node
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.vendors.nvidia.codec import decode_register
 from hami_node.vendors.nvidia.mode import Mode
@@ -45,7 +39,6 @@ class Sharing:
     split: int = DEFAULT_SPLIT
     splits: Mapping[str, int] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
-    runtime_class: str = ""
 
     def split_on(self, node: str) -> int:
         """Slices of a card of that node."""
@@ -84,7 +77,7 @@ class NodeState:
         unreserved: those of them without a reservation: from a plugin that writes none.
     """
 
-    node: NodeSeen
+    node: Node
     served_by: tuple[Maker, ...]
     unready: tuple[str, ...]
     wanted_by: tuple[Maker, ...]
@@ -113,11 +106,11 @@ class Picture:
     nodes: tuple[NodeState, ...]
     hami: Part | None
     hami_scheduler: Scheduler | None
-    hami_webhook: WebhookSeen | None
+    hami_webhook: Hook | None
     daemon: Part | None
     extender: Part | None
     scheduler: Scheduler | None
-    webhook: WebhookSeen | None
+    webhook: Hook | None
     others: tuple[Part, ...]
     theirs: Sharing
     ours: Sharing
@@ -185,13 +178,14 @@ def _extender(parts: Iterable[Part]) -> Part | None:
     return None
 
 
-def _webhook(listed: Listed, hami: Part | None, *, is_ours: bool) -> WebhookSeen | None:
+def _webhook(listed: Listed, hami: Part | None, *, is_ours: bool) -> Hook | None:
     """The webhook for cards that is HAMi's, or ours: by its labels, else by its Service's name."""
     for hook in listed.webhooks:
-        if not is_about_cards(hook):
+        if not hook.is_about_cards:
             continue
-        name = hook.labels.get("app.kubernetes.io/name", "")
-        is_own = name == "hami-node" or hook.service.rpartition("/")[2].startswith("hami-node")
+        name = hook.configuration.labels.get("app.kubernetes.io/name", "")
+        service = hook.webhook.service.rpartition("/")[2]
+        is_own = name == "hami-node" or service.startswith("hami-node")
         if is_own == is_ours:
             return hook
     return None
@@ -246,7 +240,6 @@ def sharing_of(listed: Listed, part: Part | None) -> Sharing:
         split=number(device, "nvidia", "deviceSplitCount") or DEFAULT_SPLIT,
         splits={name: split for name, split in splits.items() if split > 0},
         modes={name: mode for name, mode in modes.items() if mode},
-        runtime_class=text(device, "nvidia", "runtimeClassName"),
     )
 
 
@@ -255,17 +248,17 @@ def _nodes(listed: Listed, theirs: Sharing) -> Iterable[NodeState]:
         (part.workload.namespace, f"DaemonSet/{part.workload.name}"): part.maker
         for part in listed.plugins
     }
-    by_node: dict[str, list[PodSeen]] = {}
+    by_node: dict[str, list[Pod]] = {}
     for pod in listed.pods:
-        if pod.node:
-            by_node.setdefault(pod.node, []).append(pod)
-    choices = [(part.maker, part.workload.choice) for part in listed.plugins]
+        if pod.spec.node_name:
+            by_node.setdefault(pod.spec.node_name, []).append(pod)
+    choices = [(part.maker, part.workload.pod) for part in listed.plugins]
     for node in sorted(listed.nodes, key=lambda one: one.name):
         pods = by_node.get(node.name, [])
         servers = [
             (maker, pod)
             for pod in pods
-            if (maker := plugins.get((pod.namespace, pod.owner))) in CARD_MAKERS
+            if (maker := plugins.get((pod.namespace, pod.controller))) in CARD_MAKERS
             and not pod.is_going
         ]
         is_registered = nvidia_names.NODE_REGISTER in node.annotations
@@ -276,7 +269,9 @@ def _nodes(listed: Listed, theirs: Sharing) -> Iterable[NodeState]:
         if not (servers or has_cards(node.labels) or is_registered or offers):
             continue
         holders = [
-            pod for pod in pods if _holds(pod, theirs) and (pod.namespace, pod.owner) not in plugins
+            pod
+            for pod in pods
+            if _holds(pod, theirs) and (pod.namespace, pod.controller) not in plugins
         ]
         yield NodeState(
             node=node,
@@ -286,18 +281,22 @@ def _nodes(listed: Listed, theirs: Sharing) -> Iterable[NodeState]:
                 dict.fromkeys(
                     maker
                     for maker, one in choices
-                    if maker in CARD_MAKERS and one.takes(node.labels)
+                    if maker in CARD_MAKERS and one.wants(node.name, node.labels)
                 )
             ),
             mode=_mode(node, theirs),
             lock=node.annotations.get(names.NODE_LOCK, ""),
             holders=len(holders),
-            unreserved=sum(not pod.is_reserved for pod in holders),
-            allocating=tuple(pod.key for pod in holders if pod.phase == names.PHASE_ALLOCATING),
+            unreserved=sum(not is_reserved(pod) for pod in holders),
+            allocating=tuple(
+                pod.key
+                for pod in holders
+                if pod.annotations.get(names.POD_BIND_PHASE) == names.PHASE_ALLOCATING
+            ),
         )
 
 
-def _holds(pod: PodSeen, theirs: Sharing) -> bool:
+def _holds(pod: Pod, theirs: Sharing) -> bool:
     """Whether it asks for cards: an annotation alone is anybody's to write."""
     return any(
         name == theirs.resource or name.startswith(("nvidia.com/gpu", nvidia_names.RESOURCE_MIG))
@@ -305,7 +304,7 @@ def _holds(pod: PodSeen, theirs: Sharing) -> bool:
     )
 
 
-def _mode(node: NodeSeen, theirs: Sharing) -> str:
+def _mode(node: Node, theirs: Sharing) -> str:
     """`mig` or `mps` where HAMi's settings or the node's cards say so; "" for slices."""
     wanted = theirs.modes.get(node.name, "")
     if wanted in (Mode.MIG, Mode.MPS):

@@ -1,4 +1,4 @@
-"""Lists what a migration looks at: the only part that talks to the API server, and it only reads.
+"""Lists what a migration looks at, and only reads.
 
 A right that is missing, or an API group that the cluster does not have, leaves a gap in the
 picture, which is shown; an API server that can't be reached ends the command.
@@ -6,35 +6,33 @@ picture, which is shown; an API server that can't be reached ends the command.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
-import msgspec
-
-from hami_node.cluster.calls import Query
-from hami_node.cluster.paths import CORE, LEASES, segment
-from hami_node.cluster.watching.frames import read_list, read_mapping
-from hami_node.errors import KubeError, NotFound
-from hami_node.migrate.seen import decoding
-from hami_node.migrate.seen.objects import (
-    Json,
-    LeaseSeen,
-    Named,
-    NodeSeen,
-    PodSeen,
-    WebhookSeen,
+from hami_node.cluster.objects import (
+    ConfigMap,
+    DaemonSet,
+    Deployment,
+    EndpointSlice,
+    Lease,
+    Object,
+    Pod,
+    Webhook,
+    WebhookConfiguration,
     Workload,
-    inside,
-    labels_of,
-    text,
-    texts,
 )
+from hami_node.cluster.paths import CORE, LEASES, segment
+from hami_node.cluster.reading import Gap, Reader, Seen
 from hami_node.migrate.seen.parts import Maker, Part, plugins_in, schedulers_in
+from hami_node.migrate.seen.plain import Json, inside, text
+from hami_node.model import Node
+from hami_node.vendors.nvidia import names as nvidia_names
+from hami_node.wire import names
+from hami_node.wire.objects import decode_node
 
-PAGE: Final = 500
-MAX_PAGES: Final = 400
-"""200,000 objects of a kind are looked at; 5,000 nodes have about 150,000 pods."""
+T = TypeVar("T")
+
 MAX_CONFIG_MAPS: Final = 20
 """Of one workload: each is a request."""
 _APPS: Final = "/apis/apps/v1"
@@ -45,21 +43,30 @@ _CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 _POLICIES: Final = "/apis/nvidia.com/v1/clusterpolicies"
 _OWN_NAMESPACE: Final = "hami-system"
 _CARD_RESOURCES: Final = "nvidia.com/"
-
-
-class PlainKube(Protocol):
-    """What is needed of the Kubernetes client."""
-
-    def request(self, method: str, path: str, *, query: Query = ()) -> bytes:
-        """One request; the response's bytes. Raises KubeError."""
+_BY_HAND: Final = frozenset({"kubectl-edit", "kubectl-patch", "kubectl-replace"})
+"""Writers of fields, as the API server notes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Unread:
     """Something that could not be read, and why."""
 
     what: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A webhook, with its place among those of its configuration."""
+
+    configuration: WebhookConfiguration
+    position: int
+    webhook: Webhook
+
+    @property
+    def is_about_cards(self) -> bool:
+        """Whether it is HAMi's webhook or ours, by the name that both have."""
+        return self.webhook.name == "vgpu.hami.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,84 +88,79 @@ class Listed:
         configs: data of the ConfigMaps that the found parts mount, by `namespace/name`.
         policy: the GPU Operator's ClusterPolicy; None without one.
         edited: those of them that somebody has changed by hand.
-        named: objects of which only the name and the maker matter.
+        named: objects of which only the name and the maker matter, by kind.
     """
 
-    nodes: tuple[NodeSeen, ...] = ()
-    pods: tuple[PodSeen, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
     plugins: tuple[Part, ...] = ()
     schedulers: tuple[Part, ...] = ()
     mig_managers: tuple[Workload, ...] = ()
-    webhooks: tuple[WebhookSeen, ...] = ()
-    leases: tuple[LeaseSeen, ...] = ()
-    classes: tuple[Named, ...] = ()
-    named: tuple[Named, ...] = ()
+    webhooks: tuple[Hook, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    classes: tuple[Object, ...] = ()
+    named: Mapping[str, tuple[Object, ...]] = field(default_factory=dict)
     backends: Mapping[str, int] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     edited: tuple[str, ...] = ()
     revisions: tuple[HelmRevision, ...] = ()
     policy: Json | None = None
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[Unread, ...] = ()
     now_s: float = 0
 
 
 class _Reader:
     """Reads kinds one after the other, and collects gaps."""
 
-    def __init__(self, kube: PlainKube) -> None:
-        self._kube = kube
-        self.gaps: list[Gap] = []
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.gaps: list[Unread] = []
 
-    def items(
-        self, what: str, path: str, *, labels: str = "", is_needed: bool = False
-    ) -> Iterator[Json]:
-        """All objects of a list, page by page; a gap where it can't be read to its end.
+    def every(
+        self,
+        what: str,
+        path: str,
+        kind: type[T],
+        *,
+        labels: str = "",
+        keeps: Callable[[T], bool] = lambda _: True,
+        is_needed: bool = False,
+    ) -> tuple[T, ...]:
+        """All objects of a list; a gap where it can't be read to its end.
 
         Raises:
             KubeError: the API server can't be reached, or fails, or refuses what is needed.
         """
-        token, wanted = "", (("labelSelector", labels),) if labels else ()
-        for _ in range(MAX_PAGES):
-            more = (("continue", token),) if token else ()
-            try:
-                answer = self._kube.request(
-                    "GET", path, query=(*wanted, ("limit", str(PAGE)), *more)
-                )
-            except KubeError as error:
-                if is_needed:
-                    raise
-                self._note(what, error)
-                return
-            page = read_list(answer)
-            yield from self._decoded(what, page.items)
-            token = page.next_token
-            if not token:
-                return
-        self.gaps.append(Gap(what=what, why=f"only the first {MAX_PAGES * PAGE} were looked at"))
+        seen = self.reader.every(path, kind, labels=labels, keeps=keeps)
+        return self.taken(what, seen, is_needed=is_needed)
 
-    def one(self, what: str, path: str) -> Json | None:
-        """One object; None, and a gap, where it can't be read. Raises KubeError as `items`."""
-        try:
-            return read_mapping(self._kube.request("GET", path))
-        except KubeError as error:
-            self._note(what, error)
+    def taken(self, what: str, seen: Seen[T], *, is_needed: bool = False) -> tuple[T, ...]:
+        """What was read of a list. Raises KubeError as `every`."""
+        if seen.gap is not None:
+            self._note(what, seen.gap, is_needed=is_needed)
+        return seen.items
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes. Raises KubeError as `every`."""
+        return self.taken(
+            "nodes", self.reader.decoded(f"{CORE}/nodes", decode_node), is_needed=True
+        )
+
+    def one(self, what: str, path: str, kind: type[T]) -> T | None:
+        """One object; None, and a gap, where it can't be read. Raises KubeError as `every`."""
+        found = self.reader.one(path, kind)
+        if isinstance(found, Gap):
+            self._note(what, found)
             return None
+        return found
 
-    def _note(self, what: str, error: KubeError) -> None:
-        if not 400 <= error.status < 500 or error.is_transient:
-            raise error
-        why = "the API server does not have it" if isinstance(error, NotFound) else str(error)
-        self.gaps.append(Gap(what=what, why=why))
-
-    def _decoded(self, what: str, raws: Iterable[bytes]) -> Iterator[Json]:
-        for raw in raws:
-            try:
-                yield msgspec.json.decode(raw, type=dict[str, object])
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                self.gaps.append(Gap(what=what, why=f"one is left out: {error}"))
+    def _note(self, what: str, gap: Gap, *, is_needed: bool = False) -> None:
+        if gap.error is not None and (is_needed or gap.is_outage):
+            raise gap.error
+        self.gaps.append(Unread(what=what, why=gap.why))
 
 
-def read_cluster(kube: PlainKube, now_s: float) -> Listed:
+def read_cluster(kube: Reader, now_s: float) -> Listed:
     """List everything.
 
     Raises:
@@ -166,22 +168,14 @@ def read_cluster(kube: PlainKube, now_s: float) -> Listed:
             without them HAMi's plugin would look as if it were not there.
     """
     reader = _Reader(kube)
-    nodes = tuple(
-        decoding.node(body) for body in reader.items("nodes", f"{CORE}/nodes", is_needed=True)
-    )
-    sets = [
-        decoding.workload("DaemonSet", body)
-        for body in reader.items("daemonsets", f"{_APPS}/daemonsets", is_needed=True)
-    ]
-    deployments = [
-        decoding.workload("Deployment", body)
-        for body in reader.items("deployments", f"{_APPS}/deployments", is_needed=True)
-    ]
+    nodes = reader.nodes()
+    sets = reader.every("daemonsets", f"{_APPS}/daemonsets", DaemonSet, is_needed=True)
+    deployments = reader.every("deployments", f"{_APPS}/deployments", Deployment, is_needed=True)
     plugins = plugins_in(sets)
     schedulers = schedulers_in(deployments, plugins)
     hooks = _webhooks(reader)
     maps = _config_maps(reader, (*plugins, *schedulers))
-    configs = {key: texts(body, "data") for key, body in maps.items()}
+    configs = {key: found.data or {} for key, found in maps.items()}
     spaces = sorted(_namespaces((*plugins, *schedulers)) | {_OWN_NAMESPACE})
     return Listed(
         nodes=nodes,
@@ -190,17 +184,20 @@ def read_cluster(kube: PlainKube, now_s: float) -> Listed:
         mig_managers=tuple(one for one in sets if one.labels.get("app") == "nvidia-mig-manager"),
         webhooks=hooks,
         configs=configs,
-        edited=tuple(key for key, body in maps.items() if decoding.is_edited(body)),
-        leases=tuple(_leases(reader, spaces)),
-        classes=tuple(
-            decoding.named("RuntimeClass", body)
-            for body in reader.items("runtimeclasses", _CLASSES)
+        edited=tuple(key for key, found in maps.items() if _is_edited(found)),
+        leases=tuple(
+            lease
+            for space in spaces
+            for lease in reader.every(
+                f"leases of {space}", f"{LEASES}/namespaces/{segment(space)}/leases", Lease
+            )
         ),
-        named=_named(reader, spaces),
+        classes=reader.every("runtimeclasses", _CLASSES, Object),
+        named=_named(reader),
         backends=_backends(reader, hooks),
         policy=_policy(reader),
-        revisions=tuple(_revisions(reader, plugins)),
-        pods=tuple(_pods(reader, plugins, configs)),
+        revisions=_revisions(reader, plugins),
+        pods=_pods(reader, plugins, configs),
         gaps=tuple(reader.gaps),
         now_s=now_s,
     )
@@ -211,117 +208,115 @@ def _namespaces(parts: Iterable[Part]) -> set[str]:
     return {part.workload.namespace for part in parts if part.maker in wanted}
 
 
-def _webhooks(reader: _Reader) -> tuple[WebhookSeen, ...]:
+def _is_edited(found: ConfigMap) -> bool:
+    """Whether somebody has changed it in the cluster by hand, as with `kubectl edit`."""
+    return any(one.manager in _BY_HAND for one in found.metadata.managed_fields or ())
+
+
+def _webhooks(reader: _Reader) -> tuple[Hook, ...]:
     path = f"{_ADMISSION}/mutatingwebhookconfigurations"
-    bodies = reader.items("mutatingwebhookconfigurations", path)
-    return tuple(hook for body in bodies for hook in decoding.webhooks(body))
+    return tuple(
+        Hook(configuration=found, position=position, webhook=webhook)
+        for found in reader.every("mutatingwebhookconfigurations", path, WebhookConfiguration)
+        for position, webhook in enumerate(found.webhooks or ())
+    )
 
 
-def _config_maps(reader: _Reader, parts: Iterable[Part]) -> Mapping[str, Json]:
+def _config_maps(reader: _Reader, parts: Iterable[Part]) -> Mapping[str, ConfigMap]:
     """The ConfigMaps that HAMi's parts and ours mount, and the configuration of NVIDIA's plugin."""
-    found: dict[str, Json] = {}
+    found: dict[str, ConfigMap] = {}
     for part in parts:
         if part.maker is Maker.OTHER:
             continue
         for name in part.workload.config_maps[:MAX_CONFIG_MAPS]:
             key = f"{part.workload.namespace}/{name}"
-            if key in found:
-                continue
             path = (
                 f"{CORE}/namespaces/{segment(part.workload.namespace)}/configmaps/{segment(name)}"
             )
-            body = reader.one(f"configmap {key}", path)
-            if body is not None:
-                found[key] = body
+            if key not in found and (one := reader.one(f"configmap {key}", path, ConfigMap)):
+                found[key] = one
     return found
 
 
-def _leases(reader: _Reader, spaces: Iterable[str]) -> Iterator[LeaseSeen]:
-    for space in spaces:
-        path = f"{LEASES}/namespaces/{segment(space)}/leases"
-        for body in reader.items(f"leases of {space}", path):
-            yield decoding.lease(body)
+def _named(reader: _Reader) -> Mapping[str, tuple[Object, ...]]:
+    """Objects that an installation of ours could collide with, by kind."""
+    paths = {
+        "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+        "ServiceAccount": f"{CORE}/namespaces/{_OWN_NAMESPACE}/serviceaccounts",
+        "Service": f"{CORE}/namespaces/{_OWN_NAMESPACE}/services",
+    }
+    return {kind: reader.every(f"{kind.lower()}s", path, Object) for kind, path in paths.items()}
 
 
-def _named(reader: _Reader, spaces: Iterable[str]) -> tuple[Named, ...]:
-    """Objects that an installation of ours could collide with, by name."""
-    found = [
-        decoding.named("ClusterRoleBinding", body)
-        for body in reader.items("clusterrolebindings", f"{_RBAC}/clusterrolebindings")
-    ]
-    for space in spaces:
-        if space != _OWN_NAMESPACE:
-            continue
-        for kind, path in (
-            ("ServiceAccount", f"{CORE}/namespaces/{segment(space)}/serviceaccounts"),
-            ("Service", f"{CORE}/namespaces/{segment(space)}/services"),
-        ):
-            found += [decoding.named(kind, body) for body in reader.items(f"{kind}s", path)]
-    return tuple(found)
-
-
-def _backends(reader: _Reader, hooks: Iterable[WebhookSeen]) -> Mapping[str, int]:
+def _backends(reader: _Reader, hooks: Iterable[Hook]) -> Mapping[str, int]:
     """The ready addresses behind the webhooks that are about cards."""
     found: dict[str, int] = {}
-    for hook in hooks:
-        namespace, _, name = hook.service.partition("/")
-        if not is_about_cards(hook) or not name or hook.service in found:
+    for service in dict.fromkeys(hook.webhook.service for hook in hooks if hook.is_about_cards):
+        namespace, _, name = service.partition("/")
+        if not name:
             continue
-        path = f"{_SLICES}/namespaces/{segment(namespace)}/endpointslices"
         before = len(reader.gaps)
-        slices = reader.items(
-            f"endpointslices of {namespace}", path, labels=f"kubernetes.io/service-name={name}"
+        slices = reader.every(
+            f"endpointslices of {namespace}",
+            f"{_SLICES}/namespaces/{segment(namespace)}/endpointslices",
+            EndpointSlice,
+            labels=f"kubernetes.io/service-name={name}",
         )
-        ready = sum(decoding.ready_endpoints(body) for body in slices)
         if len(reader.gaps) == before:
-            found[hook.service] = ready
+            found[service] = sum(end.is_ready for one in slices for end in one.endpoints or ())
     return found
-
-
-def is_about_cards(hook: WebhookSeen) -> bool:
-    """Whether it is HAMi's webhook or ours, by the name that both have."""
-    return hook.name == "vgpu.hami.io"
 
 
 def _policy(reader: _Reader) -> Json | None:
     """The GPU Operator's settings; without the operator the cluster does not know the kind."""
-    before = len(reader.gaps)
-    found = next(iter(reader.items("clusterpolicies", _POLICIES)), None)
-    if len(reader.gaps) > before and reader.gaps[-1].why == "the API server does not have it":
-        reader.gaps.pop()
-    return found
+    seen = reader.reader.every(_POLICIES, dict[str, object])
+    if seen.gap is not None and seen.gap.is_absent:
+        return None
+    return next(iter(reader.taken("clusterpolicies", seen)), None)
 
 
-def _revisions(reader: _Reader, plugins: Iterable[Part]) -> Iterator[HelmRevision]:
+def _revisions(reader: _Reader, plugins: Iterable[Part]) -> tuple[HelmRevision, ...]:
     """Helm's Secrets of HAMi's releases; only their labels are looked at."""
+    found: list[HelmRevision] = []
     for release in sorted({p.release for p in plugins if p.maker is Maker.HAMI and p.release}):
         namespace, _, name = release.partition("/")
-        path = f"{CORE}/namespaces/{segment(namespace)}/secrets"
-        for body in reader.items(
-            f"Helm's secrets of {release}", path, labels=f"owner=helm,name={name}"
-        ):
-            labels = labels_of(body)
-            yield HelmRevision(
+        secrets = reader.every(
+            f"Helm's secrets of {release}",
+            f"{CORE}/namespaces/{segment(namespace)}/secrets",
+            Object,
+            labels=f"owner=helm,name={name}",
+        )
+        found += [
+            HelmRevision(
                 namespace=namespace,
                 name=name,
-                revision=labels.get("version", ""),
-                status=labels.get("status", ""),
+                revision=one.labels.get("version", ""),
+                status=one.labels.get("status", ""),
             )
+            for one in secrets
+        ]
+    return tuple(found)
 
 
 def _pods(
     reader: _Reader, plugins: Iterable[Part], configs: Mapping[str, Mapping[str, str]]
-) -> Iterator[PodSeen]:
+) -> tuple[Pod, ...]:
     """The pods of plugins, and those that ask for cards or hold some."""
     owners = {(part.workload.namespace, f"DaemonSet/{part.workload.name}") for part in plugins}
     renamed = " ".join(data.get("device-config.yaml", "") for data in configs.values())
-    for body in reader.items("pods", f"{CORE}/pods"):
-        pod = decoding.pod(body)
-        if pod is None:
-            continue
+
+    def matters(pod: Pod) -> bool:
         asks = any(one.startswith(_CARD_RESOURCES) or one in renamed for one in pod.resources)
-        if (pod.namespace, pod.owner) in owners or asks or pod.phase or pod.is_reserved:
-            yield pod
+        is_plugins = (pod.namespace, pod.controller) in owners
+        has_phase = names.POD_BIND_PHASE in pod.annotations
+        return not pod.has_ended and (is_plugins or asks or has_phase or is_reserved(pod))
+
+    return reader.every("pods", f"{CORE}/pods", Pod, keeps=matters)
+
+
+def is_reserved(pod: Pod) -> bool:
+    """A scheduler has written a reservation."""
+    return nvidia_names.POD_ALLOCATED in pod.annotations
 
 
 def switch(policy: Json | None, *path: str) -> bool | None:

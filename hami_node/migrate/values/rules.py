@@ -30,13 +30,13 @@ class Rule:
 
 
 def same(path: str, *defaults: object, why: str = "") -> Rule:
-    """The same value at this path of ours."""
-    return Rule(puts=lambda value: ((path, value),), defaults=defaults, why=why)
-
-
-def switch(path: str, *defaults: object, why: str = "") -> Rule:
-    """A switch: HAMi's chart has some as text."""
-    return Rule(puts=lambda value: ((path, _as_bool(value)),), defaults=defaults, why=why)
+    """The same value at this path of ours; HAMi's chart has some switches as text."""
+    is_switch = any(isinstance(each, bool) for each in defaults)
+    return Rule(
+        puts=lambda value: ((path, _as_bool(value) if is_switch else value),),
+        defaults=defaults,
+        why=why,
+    )
 
 
 def dropped(why: str, *defaults: object) -> Rule:
@@ -118,16 +118,71 @@ _FLAGS: Final = "flags of HAMi's program; see devicePlugin.extraArgs and `hami-n
 _RESOURCES: Final[tuple[object, ...]] = ({}, None)
 _WEBHOOK: Final = "scheduler.admissionWebhook"
 
+_SAME: Final[Mapping[str, tuple[object, ...]]] = {
+    "global.imagePullSecrets": ([],),
+    "global.gpuHookPath": ("/usr/local",),
+    "global.labels": ({},),
+    "global.annotations": ({},),
+    "legacyMetrics": (False,),
+    "prometheus.enabled": (False,),
+    "resourceName": ("nvidia.com/gpu",),
+    "resourceMem": ("nvidia.com/gpumem",),
+    "resourceMemPercentage": ("nvidia.com/gpumem-percentage",),
+    "resourceCores": ("nvidia.com/gpucores",),
+    "resourcePriority": ("nvidia.com/priority",),
+    "schedulerName": ("hami-scheduler",),
+    "devicePlugin.enabled": (True,),
+    "devicePlugin.deviceSplitCount": (10,),
+    "devicePlugin.deviceMemoryScaling": (1,),
+    "devicePlugin.deviceCoreScaling": (1,),
+    "devicePlugin.enableNumaTopology": (False,),
+    "devicePlugin.preConfiguredDeviceMemory": (0,),
+    "devicePlugin.nodeConfiguration.config": ("",),
+    "devicePlugin.migStrategy": ("none",),
+    "devicePlugin.passDeviceSpecsEnabled": (False,),
+    "devicePlugin.nvidiaHookPath": ("",),
+    "devicePlugin.gdrcopyEnabled": (False,),
+    "devicePlugin.gdsEnabled": (False,),
+    "devicePlugin.mofedEnabled": (False,),
+    "devicePlugin.gpuOperatorToolkitReady.enabled": (False,),
+    "devicePlugin.gpuOperatorToolkitReady.hostPath": ("/run/nvidia/validations",),
+    "devicePlugin.service.labels": ({},),
+    "devicePlugin.service.annotations": ({},),
+    "devicePlugin.pluginPath": ("/var/lib/kubelet/device-plugins",),
+    "devicePlugin.podAnnotations": ({},),
+    "devicePlugin.tolerations": ([],),
+    "devicePlugin.updateStrategy": (
+        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+    ),
+    "devicePlugin.resources": _RESOURCES,
+    "scheduler.nodeLabelSelector": ({},),
+    "scheduler.nodeSelector": ({},),
+    "scheduler.tolerations": ([],),
+    "scheduler.podAnnotations": ({},),
+    "scheduler.overwriteEnv": ("false", False),
+    "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": ("binpack",),
+    "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": ("spread",),
+    "scheduler.forceOverwriteDefaultScheduler": (True,),
+    "scheduler.kubeScheduler.enabled": (True,),
+    "scheduler.kubeScheduler.resources": _RESOURCES,
+    "scheduler.extender.resources": _RESOURCES,
+    f"{_WEBHOOK}.enabled": (True,),
+    f"{_WEBHOOK}.whitelistNamespaces": ([],),
+    f"{_WEBHOOK}.reinvocationPolicy": ("Never",),
+    f"{_WEBHOOK}.failurePolicy": ("Ignore",),
+    "scheduler.certManager.enabled": (False,),
+    "scheduler.service.labels": ({},),
+    "scheduler.service.annotations": ({},),
+}
+"""Values that both charts call alike, with HAMi's defaults."""
+
 RULES: Final[Mapping[str, Rule]] = {
+    **{path: same(path, *defaults) for path, defaults in _SAME.items()},
     # -- everywhere
     "global.imageRegistry": same("global.imageRegistry", "", why="it has to hold our images, too"),
-    "global.imagePullSecrets": same("global.imagePullSecrets", []),
     "imagePullSecrets": same("global.imagePullSecrets", [], why="so named before 2.7"),
     "global.imageTag": Rule(why="HAMi's version, not ours"),
     "version": Rule(why="HAMi's version, not ours (so named before 2.7)"),
-    "global.gpuHookPath": same("global.gpuHookPath", "/usr/local"),
-    "global.labels": same("global.labels", {}),
-    "global.annotations": same("global.annotations", {}),
     "global.managedNodeSelectorEnable": dropped("no code of HAMi's reads it", False),
     "global.managedNodeSelector": dropped("no code of HAMi's reads it", {"usage": "gpu"}),
     "nameOverride": dropped("our objects are never named as HAMi's", ""),
@@ -139,17 +194,9 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "openshift": dropped("platform: openshift brings what is needed"),
     "selinux": dropped("see devicePlugin.seLinuxType"),
-    "legacyMetrics": switch("legacyMetrics", False),
-    "prometheus.enabled": switch("prometheus.enabled", False),
     "device-config.content": same("config.deviceConfig", ""),
     "mockDevicePlugin": dropped("see devicePlugin.simulatedCards"),
     # -- names
-    "resourceName": same("resourceName", "nvidia.com/gpu"),
-    "resourceMem": same("resourceMem", "nvidia.com/gpumem"),
-    "resourceMemPercentage": same("resourceMemPercentage", "nvidia.com/gpumem-percentage"),
-    "resourceCores": same("resourceCores", "nvidia.com/gpucores"),
-    "resourcePriority": same("resourcePriority", "nvidia.com/priority"),
-    "schedulerName": same("schedulerName", "hami-scheduler"),
     "devices.nvidia.gpuCorePolicy": Rule(puts=_core_policy("gpuCorePolicy"), defaults=("default",)),
     "devices.nvidia.libCudaLogLevel": Rule(puts=_core_policy("libCudaLogLevel"), defaults=(1, "1")),
     "devices.awsneuron": dropped(
@@ -157,19 +204,12 @@ RULES: Final[Mapping[str, Rule]] = {
         {"customresources": ["aws.amazon.com/neuron", "aws.amazon.com/neuroncore"]},
     ),
     # -- the daemon
-    "devicePlugin.enabled": switch("devicePlugin.enabled", True),
     "devicePlugin.image": dropped(HIS_IMAGE),
     "devicePlugin.imagePullPolicy": dropped(HIS_IMAGE),
     "devicePlugin.monitorimage": dropped(HIS_IMAGE),
     "devicePlugin.monitorctrPath": dropped("follows from global.gpuHookPath"),
     "devicePlugin.monitor": dropped(_OWN_METRICS),
     "devicePlugin.vgpuMonitor": dropped(_OWN_METRICS),
-    "devicePlugin.deviceSplitCount": same("devicePlugin.deviceSplitCount", 10),
-    "devicePlugin.deviceMemoryScaling": same("devicePlugin.deviceMemoryScaling", 1),
-    "devicePlugin.deviceCoreScaling": same("devicePlugin.deviceCoreScaling", 1),
-    "devicePlugin.enableNumaTopology": switch("devicePlugin.enableNumaTopology", False),
-    "devicePlugin.preConfiguredDeviceMemory": same("devicePlugin.preConfiguredDeviceMemory", 0),
-    "devicePlugin.nodeConfiguration.config": same("devicePlugin.nodeConfiguration.config", ""),
     "devicePlugin.nodeConfiguration.externalConfigName": same(
         "devicePlugin.nodeConfiguration.externalConfigName",
         "",
@@ -180,36 +220,24 @@ RULES: Final[Mapping[str, Rule]] = {
         why="in our chart two values: the daemon's class, and the one for users' pods",
         defaults=("",),
     ),
-    "devicePlugin.createRuntimeClass": switch(
+    "devicePlugin.createRuntimeClass": same(
         "devicePlugin.createRuntimeClass",
         False,
         why="`helm uninstall` of HAMi removes its RuntimeClass: see the plan's last step",
     ),
-    "devicePlugin.migStrategy": same("devicePlugin.migStrategy", "none"),
     "devicePlugin.disablecorelimit": dropped(
         "HAMi does not pass it on; what acts is disableCoreLimit in config.deviceConfig.nvidia",
         "false",
         False,
     ),
-    "devicePlugin.passDeviceSpecsEnabled": switch("devicePlugin.passDeviceSpecsEnabled", False),
     "devicePlugin.deviceListStrategy": same(
         "devicePlugin.deviceListStrategy", "envvar", why="auto finds out by itself what works"
     ),
-    "devicePlugin.nvidiaHookPath": same("devicePlugin.nvidiaHookPath", ""),
     "devicePlugin.nvidiaDriverRoot": dropped(
         "the runtime class brings the driver; where there is none, set devicePlugin.driver=host "
         "and devicePlugin.nvidiaDriverRoot",
         "",
         "auto",
-    ),
-    "devicePlugin.gdrcopyEnabled": switch("devicePlugin.gdrcopyEnabled", False),
-    "devicePlugin.gdsEnabled": switch("devicePlugin.gdsEnabled", False),
-    "devicePlugin.mofedEnabled": switch("devicePlugin.mofedEnabled", False),
-    "devicePlugin.gpuOperatorToolkitReady.enabled": switch(
-        "devicePlugin.gpuOperatorToolkitReady.enabled", False
-    ),
-    "devicePlugin.gpuOperatorToolkitReady.hostPath": same(
-        "devicePlugin.gpuOperatorToolkitReady.hostPath", "/run/nvidia/validations"
     ),
     "devicePlugin.gpuOperatorToolkitReady.securityContext": dropped(
         _RIGHTS, {"privileged": True, "runAsUser": 0}
@@ -218,13 +246,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "devicePlugin.extraEnvs": Rule(puts=_env, defaults=({},)),
     "devicePlugin.service.type": dropped("see devicePlugin.service.*", "NodePort", "ClusterIP"),
     "devicePlugin.service.httpPort": Rule(puts=_node_port("devicePlugin"), defaults=(31992,)),
-    "devicePlugin.service.labels": same("devicePlugin.service.labels", {}),
-    "devicePlugin.service.annotations": same("devicePlugin.service.annotations", {}),
-    "devicePlugin.pluginPath": same("devicePlugin.pluginPath", "/var/lib/kubelet/device-plugins"),
     "devicePlugin.libPath": Rule(
         puts=_hook_path, why="one folder in one value", defaults=("/usr/local/vgpu",)
     ),
-    "devicePlugin.podAnnotations": same("devicePlugin.podAnnotations", {}),
     "devicePlugin.hostPID": dropped(_RIGHTS, True),
     "devicePlugin.hostPIDBroker": dropped(_RIGHTS, {"enabled": False}),
     "devicePlugin.hostNetwork": dropped(_RIGHTS, False),
@@ -240,28 +264,8 @@ RULES: Final[Mapping[str, Rule]] = {
         {"gpu": "on"},
         why="so spelled before 2.8; HAMi 2.8 and later takes no notice of it",
     ),
-    "devicePlugin.tolerations": same("devicePlugin.tolerations", []),
-    "devicePlugin.updateStrategy": same(
-        "devicePlugin.updateStrategy",
-        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-    ),
-    "devicePlugin.resources": same("devicePlugin.resources", *_RESOURCES),
     # -- the scheduler
     "scheduler.nodeName": dropped("a scheduler of ours needs no fixed node", ""),
-    "scheduler.nodeLabelSelector": same("scheduler.nodeLabelSelector", {}),
-    "scheduler.nodeSelector": same("scheduler.nodeSelector", {}),
-    "scheduler.tolerations": same("scheduler.tolerations", []),
-    "scheduler.podAnnotations": same("scheduler.podAnnotations", {}),
-    "scheduler.overwriteEnv": switch("scheduler.overwriteEnv", "false", False),
-    "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": same(
-        "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy", "binpack"
-    ),
-    "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": same(
-        "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy", "spread"
-    ),
-    "scheduler.forceOverwriteDefaultScheduler": switch(
-        "scheduler.forceOverwriteDefaultScheduler", True
-    ),
     "scheduler.metricsBindAddress": dropped("always :9395", ":9395"),
     "scheduler.livenessProbe": dropped("always on", False, True),
     "scheduler.leaderElect": dropped("always on", True),
@@ -274,14 +278,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "scheduler.kubeTimeout": dropped("each request has a limit", ""),
     "scheduler.extenderHTTPTimeout": dropped("always 30 s", 30),
     "scheduler.serviceAccountName": dropped("our accounts are named hami-node*"),
-    "scheduler.networkPolicy.enabled": switch("networkPolicy.enabled", False),
-    "scheduler.kubeScheduler.enabled": switch("scheduler.kubeScheduler.enabled", True),
+    "scheduler.networkPolicy.enabled": same("networkPolicy.enabled", False),
     "scheduler.kubeScheduler.image": Rule(puts=_scheduler_image),
     "scheduler.kubeScheduler.imageTag": same("scheduler.kubeScheduler.image.tag", "", "v1.20.0"),
     "scheduler.kubeScheduler.imagePullPolicy": same(
         "scheduler.kubeScheduler.image.pullPolicy", "IfNotPresent"
     ),
-    "scheduler.kubeScheduler.resources": same("scheduler.kubeScheduler.resources", *_RESOURCES),
     "scheduler.kubeScheduler.extraNewArgs": dropped(
         "see scheduler.kubeScheduler.extraArgs", ["--config=/config/config.yaml", "-v=4"]
     ),
@@ -290,18 +292,13 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "scheduler.extender.image": dropped(HIS_IMAGE),
     "scheduler.extender.imagePullPolicy": dropped(HIS_IMAGE),
-    "scheduler.extender.resources": same("scheduler.extender.resources", *_RESOURCES),
     "scheduler.extender.extraArgs": dropped(
         "flags of HAMi's program; see scheduler.extender.extraArgs", ["--debug", "-v=4"]
     ),
-    f"{_WEBHOOK}.enabled": switch(f"{_WEBHOOK}.enabled", True),
     f"{_WEBHOOK}.customURL": dropped("the webhook is reached by its Service"),
-    f"{_WEBHOOK}.whitelistNamespaces": same(f"{_WEBHOOK}.whitelistNamespaces", []),
     f"{_WEBHOOK}.manageNamespaceSelector": dropped("always managed", True),
     f"{_WEBHOOK}.namespaceSelector": _selector(f"{_WEBHOOK}.namespaceSelector"),
     f"{_WEBHOOK}.objectSelector": _selector(f"{_WEBHOOK}.objectSelector"),
-    f"{_WEBHOOK}.reinvocationPolicy": same(f"{_WEBHOOK}.reinvocationPolicy", "Never"),
-    f"{_WEBHOOK}.failurePolicy": same(f"{_WEBHOOK}.failurePolicy", "Ignore"),
     "scheduler.mutatingWebhookConfiguration.failurePolicy": same(
         f"{_WEBHOOK}.failurePolicy", "Ignore", why="so named before 2.5"
     ),
@@ -309,7 +306,6 @@ RULES: Final[Mapping[str, Rule]] = {
         f"{_WEBHOOK}.whitelistNamespaces", [], why="so named before 2.5"
     ),
     "scheduler.customWebhook": dropped("the webhook is reached by its Service"),
-    "scheduler.certManager.enabled": switch("scheduler.certManager.enabled", False),
     "scheduler.patch": dropped(_CERTIFICATE),
     "scheduler.service.type": dropped("see scheduler.service.*", "NodePort", "ClusterIP"),
     "scheduler.service.httpPort": dropped("the webhook is reached by its Service", 443),
@@ -317,8 +313,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "scheduler.service.schedulerPort": dropped("the webhook is reached by its Service", 31998),
     "scheduler.service.monitorPort": Rule(puts=_node_port("scheduler"), defaults=(31993,)),
     "scheduler.service.monitorTargetPort": dropped("always 9395", 9395, "metrics"),
-    "scheduler.service.labels": same("scheduler.service.labels", {}),
-    "scheduler.service.annotations": same("scheduler.service.annotations", {}),
 }
 """By the dotted path in HAMi's values; a rule is about everything below its path, too."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hami_node.cluster.reading import Gap
 from hami_node.config.settings import Settings, declarations, plain_value
 from hami_node.setting_types import Group
 from hami_node.verify.checks.leading import SchedulerConfig, scheduler_config
 from hami_node.verify.checks.subject import Subject, gap_of
 from hami_node.verify.findings import Finding, ok, several, warning, words, wrong
-from hami_node.verify.read.installation import Part, Runs
-from hami_node.verify.read.reading import Gap
+from hami_node.verify.installation import Part, Runs
 
 _CHECK: Final = "settings"
 _SHARED: Final = (Group.REQUESTS, Group.RULES)

@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
+from hami_node.cluster.objects import Secret, ServiceRef, Webhook, WebhookConfiguration
+from hami_node.cluster.reading import Gap
 from hami_node.verify.checks.handshake import shake_hands
 from hami_node.verify.checks.leading import SchedulerConfig, scheduler_config
 from hami_node.verify.checks.subject import Subject, gap_of
 from hami_node.verify.checks.webhook import PATH, bundle_of, our_webhooks
 from hami_node.verify.findings import Finding, ok, unknown, warning, words, wrong
-from hami_node.verify.read.installation import Part, Runs
-from hami_node.verify.read.objects import Secret, ServiceRef, Webhook, WebhookConfiguration
-from hami_node.verify.read.reading import Gap
+from hami_node.verify.installation import Part, Runs
 
 _CHECK: Final = "certificate"
 _RENEW: Final = "run hami-node certify again: it renews what is not right (docs/install.md)"

@@ -8,16 +8,15 @@ from typing import Final
 import msgspec
 import yaml
 
+from hami_node.cluster.objects import ConfigMap, EndpointSlice, Lease, Struct
 from hami_node.cluster.paths import lease_path
+from hami_node.cluster.reading import Gap
 from hami_node.config.files import parse_yaml
 from hami_node.config.settings import Settings
 from hami_node.errors import ConfigError
 from hami_node.verify.checks.subject import Subject, gap_of
 from hami_node.verify.findings import Finding, ok, several, words, wrong
-from hami_node.verify.read.installation import Part, Runs
-from hami_node.verify.read.objects import ConfigMap, EndpointSlice, Lease
-from hami_node.verify.read.pod_objects import Struct
-from hami_node.verify.read.reading import Gap
+from hami_node.verify.installation import Part, Runs
 from hami_node.wire.times import parse_time
 
 SLICES: Final = "/apis/discovery.k8s.io/v1"

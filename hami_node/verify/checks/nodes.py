@@ -10,10 +10,11 @@ from typing import Final
 from hami_node.config.settings import plain
 from hami_node.errors import WireError
 from hami_node.model import DEFAULT_MODE, Device, Node
+from hami_node.text import count
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.verify.checks.subject import Subject
-from hami_node.verify.findings import Finding, count, ok, several, warning, words, wrong
-from hami_node.verify.read.installation import Runs
+from hami_node.verify.findings import Finding, ok, several, warning, words, wrong
+from hami_node.verify.installation import Runs
 from hami_node.wire import names
 from hami_node.wire.closed import decode_closed
 from hami_node.wire.handshake import LATE_S, HandshakeKind, decode_handshake

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from hami_node.cluster.objects import Condition, Object, Pod, PodSpec, statuses_of
 from hami_node.cluster.paths import segment
+from hami_node.cluster.reading import Gap
 from hami_node.config.settings import plain
+from hami_node.text import count
 from hami_node.verify.checks.subject import Subject, gap_of, gaps_in
-from hami_node.verify.findings import Finding, count, ok, several, unknown, warning, words, wrong
-from hami_node.verify.read.events import warnings_about
-from hami_node.verify.read.installation import NodeSeen, Part, Runs
-from hami_node.verify.read.objects import Named
-from hami_node.verify.read.pod_objects import Condition, Pod, PodSpec, statuses_of
-from hami_node.verify.read.reading import Gap
+from hami_node.verify.findings import Finding, ok, several, unknown, warning, words, wrong
+from hami_node.verify.installation import NodeSeen, Part, Runs, warnings_about
 
 _CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 _OF_DAEMON_SETS: Final = frozenset(
@@ -83,7 +82,7 @@ def _runtime_classes(subject: Subject) -> Iterator[Finding]:
 
 def _runtime_class(subject: Subject, name: str, whose: str) -> Finding:
     check = "runtime class"
-    found = subject.reader.one(f"{_CLASSES}/{segment(name)}", Named)
+    found = subject.reader.one(f"{_CLASSES}/{segment(name)}", Object)
     if not isinstance(found, Gap):
         return ok(check, f"{name} of {whose.removesuffix(',')} exists")
     if not found.is_absent:

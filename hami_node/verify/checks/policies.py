@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from hami_node.cluster.objects import Policy, PolicyBinding
 from hami_node.verify.checks.subject import Subject, gap_of
 from hami_node.verify.checks.webhook import ADMISSION, is_ours
 from hami_node.verify.findings import Finding, ok, several, warning, wrong
-from hami_node.verify.read.installation import Installation, Runs
-from hami_node.verify.read.objects import Policy, PolicyBinding
+from hami_node.verify.installation import Installation, Runs
 
 _CHECK: Final = "policies"
 _OF_DAEMON: Final = ("own-node", "own-pods")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hami_node.cluster.paths import CORE, segment
+from hami_node.cluster.reading import Gap, Reader
 from hami_node.vendors.protocol import VendorProtocol
 from hami_node.verify.findings import Finding, unknown
-from hami_node.verify.read.installation import Installation
-from hami_node.verify.read.reading import Gap, Reader
+from hami_node.verify.installation import Installation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

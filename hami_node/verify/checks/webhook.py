@@ -7,20 +7,20 @@ import binascii
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from hami_node.verify.checks.leading import SLICES
-from hami_node.verify.checks.subject import Subject, gap_of
-from hami_node.verify.findings import Finding, ok, several, warning, wrong
-from hami_node.verify.read.installation import Runs
-from hami_node.verify.read.objects import (
+from hami_node.cluster.objects import (
     EndpointSlice,
-    Named,
+    LabelSelector,
+    Object,
     Policy,
     ServiceRef,
     Webhook,
     WebhookConfiguration,
 )
-from hami_node.verify.read.pod_objects import LabelSelector, labels_of
-from hami_node.verify.read.reading import Gap
+from hami_node.cluster.reading import Gap
+from hami_node.verify.checks.leading import SLICES
+from hami_node.verify.checks.subject import Subject, gap_of
+from hami_node.verify.findings import Finding, ok, several, warning, wrong
+from hami_node.verify.installation import Runs
 
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 PATH: Final = f"{ADMISSION}/mutatingwebhookconfigurations"
@@ -66,7 +66,7 @@ def our_webhooks(
 
 def is_ours(one: WebhookConfiguration | Policy) -> bool:
     """Whether an object of the cluster belongs to an installation of hami-node."""
-    labels = labels_of(one.metadata)
+    labels = one.labels
     return labels.get(_PART_OF) == _OURS or one.metadata.name.startswith(_OURS)
 
 
@@ -98,7 +98,7 @@ def _ours(
 
 def _service(subject: Subject, service: ServiceRef) -> Iterator[Finding]:
     """The Service that is called, and somebody behind it."""
-    found = subject.reader.one(subject.core("services", service.name), Named)
+    found = subject.reader.one(subject.core("services", service.name), Object)
     if isinstance(found, Gap):
         if found.is_absent:
             what = f"it calls the Service {service.name}, which does not exist"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.config.sources import ConfigSources
 from hami_node.vendors.nvidia.demo import empty_library
 from hami_node.vendors.nvidia.settings import NvidiaSettings

@@ -10,7 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from hami_node.cli.kubectl import KubectlParts, _command_first, called_as, main
+from hami_node.cli.kubectl import _command_first, called_as, main
+from hami_node.cli.main import main as hami_node
+from hami_node.cli.programs import Programs
 from hami_node.cluster.access import Access
 from hami_node.cluster.client import KubeClient
 from hami_node.errors import Forbidden, KubeError
@@ -68,8 +70,28 @@ def call(
             accesses.append(access)
         return kube or Listing(*cluster())
 
-    parts = KubectlParts(connect=connect, now=lambda: NOW_S, env=lambda: env or {"HOME": "/none"})
+    parts = Programs(connect=connect, now=lambda: NOW_S, env=lambda: env or {"HOME": "/none"})
     return CliRunner().invoke(main, args, obj=parts, input=stdin)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("top", "-A", "-o", "json"),
+        ("nodes", "n1"),
+        ("nodes", "n7"),
+        ("pods", "-A", "-o", "yaml"),
+        ("pods", "-A", "-n", "x"),
+        ("why", "default/big"),
+    ],
+    ids=" ".join,
+)
+def test_hami_node_has_the_same_commands(args: tuple[str, ...]) -> None:
+    kube = Listing(*cluster())
+    programs = Programs(connect=lambda _: kube, now=lambda: NOW_S, env=lambda: {"HOME": "/none"})
+    other, done = CliRunner().invoke(hami_node, args, obj=programs), call(*args, kube=kube)
+    assert (other.exit_code, other.stdout) == (done.exit_code, done.stdout)
+    assert other.stderr.splitlines()[-1:] == done.stderr.splitlines()[-1:]
 
 
 def text_of(done: Result) -> str:

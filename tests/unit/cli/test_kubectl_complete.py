@@ -4,19 +4,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import pytest
 
 from hami_node.cli.kubectl import main
 from hami_node.cli.plugin.complete import FILES, NO_FILES, complete
 from hami_node.cluster.access import Access
 
-CONTEXT = click.Context(main)
-COMMANDS = {
-    name: command
-    for name in main.list_commands(CONTEXT)
-    if (command := main.get_command(CONTEXT, name)) is not None
-}
 OBJECTS = {
     ("nodes", ""): ("gpu-1", "gpu-2", "cpu-1"),
     ("namespaces", ""): ("ml", "web"),
@@ -57,17 +50,17 @@ class Names:
 )
 def test_last_word_is_completed(line: str, found: list[str]) -> None:
     words = line.split(" ")
-    assert complete(COMMANDS, words, {"HOME": "/none"}, Names()) == (found, NO_FILES)
+    assert complete(main, words, {"HOME": "/none"}, Names()) == (found, NO_FILES)
 
 
 def test_nothing_is_completed_with_the_commands() -> None:
-    found, _ = complete(COMMANDS, [], {}, Names())
+    found, _ = complete(main, [], {}, Names())
     assert found[:4] == ["top", "nodes", "pods", "why"]
 
 
 @pytest.mark.parametrize("line", ["nodes -f ", "pods --kubeconfig ", "nodes --filename=x"])
 def test_files_are_left_to_the_shell(line: str) -> None:
-    assert complete(COMMANDS, line.split(" "), {}, Names()) == ([], FILES)
+    assert complete(main, line.split(" "), {}, Names()) == ([], FILES)
 
 
 def test_contexts_are_those_of_all_kubeconfigs(tmp_path: Path) -> None:
@@ -75,12 +68,10 @@ def test_contexts_are_those_of_all_kubeconfigs(tmp_path: Path) -> None:
         context = {"name": f"to-{name}", "context": {"cluster": "k"}}
         (tmp_path / name).write_text(json.dumps({"contexts": [context]}))
     env = {"KUBECONFIG": f"{tmp_path / 'a'}:{tmp_path / 'b'}"}
-    assert complete(COMMANDS, ["nodes", "--context", ""], env, Names())[0] == ["to-a", "to-b"]
+    assert complete(main, ["nodes", "--context", ""], env, Names())[0] == ["to-a", "to-b"]
 
 
 def test_names_are_those_of_the_named_cluster() -> None:
     names = Names()
-    complete(
-        COMMANDS, ["nodes", "--kubeconfig", "/k", "--context=c", "--as", "jane", "g"], {}, names
-    )
+    complete(main, ["nodes", "--kubeconfig", "/k", "--context=c", "--as", "jane", "g"], {}, names)
     assert names.accesses == [Access(kubeconfigs=(Path("/k"),), context="c", as_user="jane")]

@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs, await_answer
 from hami_node.cli.show.tables import span
+from hami_node.clock import SystemClock
 from hami_node.cluster.access import Access
+from hami_node.cluster.calls import ApiCall
 from hami_node.cluster.client import KubeClient
 from hami_node.config.settings import Settings, declarations, settings_of
 from hami_node.config.sources import ConfigSources
@@ -330,7 +335,7 @@ def test_inspect_shows_who_waits_and_the_total(recorder: Recorder) -> None:
     text = " ".join(seen_at(100, saved(*WAITING)).split())
     assert "default/big 1 x 40000 MiB 1 h 0 min no available node, 1 nodes do not meet" in text
     assert (
-        "total: 1 cards of 1 nodes are offered, 9 of 10 slots free, 36864 of 40960 MiB free, "
+        "total: 1 card of 1 node offered, 9 of 10 slots free, 36864 of 40960 MiB free, "
         "largest slice 36864 MiB (card 0 of n1)"
     ) in text
 
@@ -446,7 +451,54 @@ def test_inspect_without_an_answer_about_quotas_ends_with_3() -> None:
 
 def test_inspect_of_an_absent_node_says_so(recorder: Recorder) -> None:
     done = call(recorder, "inspect", "--file", "-", "--node", "n9", stdin=cluster())
-    assert (done.exit_code, "node 'n9' is not in the saved objects" in done.output) == (2, True)
+    assert (done.exit_code, done.stderr) == (1, "error: node n9 does not exist\n")
+
+
+def test_absent_node_of_a_cluster_is_a_sentence() -> None:
+    done = seen(Listing(*WAITING), "--node", "nope")
+    assert (done.exit_code, done.stderr) == (1, "error: node nope does not exist\n")
+
+
+@pytest.mark.parametrize("args", [("inspect",), ("top", "-A"), ("verify",), ("migrate", "check")])
+def test_without_a_kubeconfig_people_are_told_where_it_was_looked_for(
+    args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    done = CliRunner().invoke(main, args, obj=Programs(env=lambda: {"HOME": "/none"}))
+    assert done.exit_code == 1
+    assert "$KUBECONFIG is not set, ~/.kube/config does not exist" in done.stderr
+
+
+class Silent(Listing):
+    """An API server that says nothing until `told`, and then that it can't."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.told = threading.Event()
+
+    def around(self, call: ApiCall, serve: Callable[[], bytes]) -> bytes:
+        del serve
+        self.told.wait()
+        raise KubeError(f"can't {call}: no answer")
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        self.told.set()
+
+
+def test_silent_api_server_is_named_while_it_is_waited_for_and_then_given_up() -> None:
+    kube = Silent()
+    with pytest.raises(KubeError, match="no answer"):
+        await_answer(kube, SystemClock(), kube.say, told_s=0)
+    assert kube.said == ["no answer from the API server yet: waiting for up to 12 s"]
+
+
+def test_api_server_that_refuses_at_once_is_left_to_the_command() -> None:
+    refusing = Silent()
+    refusing.told.set()
+    await_answer(refusing, SystemClock(), refusing.say, told_s=60)
+    assert refusing.said == []
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff\xfe", b"[]", b'{"kind":"List","items":[]}'])

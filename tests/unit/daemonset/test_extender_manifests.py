@@ -11,7 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.config.settings import Settings
 from hami_node.config.sources import ConfigSources
 from hami_node.extender.http.certify import service_names

@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.vendors.nvidia.demo import empty_library
 from tests.unit.daemonset.manifests import FOLDER, Object, documents
 

@@ -10,7 +10,8 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.config.files import read_device_config, read_node_config
 from hami_node.config.settings import Settings
 from hami_node.config.sources import ConfigSources

@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from hami_node.cli.show.screen import screen_of
 from hami_node.cli.show.tables import show_cluster
 from hami_node.engine.usage import DeviceUsage
 from hami_node.inspection.cluster import inspect
@@ -49,7 +50,7 @@ def test_cards_and_who_asked_for_shares_are_shown() -> None:
     ]
     assert view.problems == ()
     out = io.StringIO()
-    show_cluster(view, out)
+    show_cluster(view, screen_of(out))
     assert "standalone" in out.getvalue()
     assert f"25000/{MEMORY_MIB}" in out.getvalue()
     assert f"2 x {QUARTER}" in out.getvalue()

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import yaml
 
-from hami_node.clock import SystemClock
+from hami_node.clock import Deadline, SystemClock
 from hami_node.cluster.access import Access
 from hami_node.cluster.client import connect
+from hami_node.cluster.reading import Reader
 from hami_node.migrate.plan import plan_of
 from hami_node.migrate.seen.reading import read_cluster
 from hami_node.migrate.values.mapping import as_yaml, map_values
@@ -39,7 +40,9 @@ def helm_commands(folder: Path, objects: Iterable[Json], *policies: Json) -> dic
         fill(api, objects)
         access = Access(kubeconfigs=(api.write_kubeconfig(folder / "kubeconfig"),))
         kube = connect(access, component="test", clock=SystemClock())
-        steps = plan_of(read_cluster(WithPolicy(kube, *policies), 0)).steps
+        limit = Deadline.after(60, SystemClock().monotonic)
+        reader = Reader(WithPolicy(kube, *policies), limit)
+        steps = plan_of(read_cluster(reader, 0)).steps
         kube.close()
     return {
         step.name: [one for one in step.commands if one.startswith("helm upgrade")]

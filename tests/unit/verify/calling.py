@@ -6,7 +6,8 @@ import json
 
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from tests.fakes.installed import Installed, Json
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from tests.fakes.installed import SPACE, Installed
 from tests.unit.verify.calling import call, findings, states
 from tests.unit.verify.faults import (

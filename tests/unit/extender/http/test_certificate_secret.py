@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hami_node.cli.main import Programs, main
+from hami_node.cli.main import main
+from hami_node.cli.programs import Programs
 from hami_node.errors import Conflict
 from hami_node.extender.http.certificate_secret import CertificateSecret, Target, certify
 from hami_node.extender.http.certify import Pair, Subject, service_names, why_renew

@@ -14,28 +14,33 @@ from typing import Final
 
 import msgspec
 
-from hami_node.cluster.paths import CORE, segment
-from hami_node.config.files import NO_VALUES, read_device_config
-from hami_node.config.settings import Settings, declarations
-from hami_node.config.sources import CONFIG_FILE_ENV, ConfigSources, Resolved, resolve
-from hami_node.model import Node
-from hami_node.setting_types import Blocks, Role
-from hami_node.verify.read.objects import ConfigMap, NodeTaints
-from hami_node.verify.read.pod_objects import (
+from hami_node.cluster.objects import (
+    ConfigMap,
     ContainerSpec,
+    DaemonSet,
+    Deployment,
+    Event,
+    NodeTaints,
     Pod,
     Struct,
     Taint,
     Workload,
     arguments_of,
-    labels_of,
 )
-from hami_node.verify.read.reading import Gap, Reader, Seen
+from hami_node.cluster.paths import CORE, segment
+from hami_node.cluster.reading import Gap, Reader, Seen
+from hami_node.config.files import NO_VALUES, read_device_config
+from hami_node.config.settings import Settings, declarations
+from hami_node.config.sources import CONFIG_FILE_ENV, ConfigSources, Resolved, resolve
+from hami_node.model import Node
+from hami_node.setting_types import Blocks, Role
+from hami_node.verify.findings import words
 from hami_node.wire.objects import decode_node
 
 APPS: Final = "/apis/apps/v1"
 _PART_OF: Final = "app.kubernetes.io/part-of"
 _OURS: Final = "hami-node"
+_MOST_SAID: Final = 3
 
 
 class Runs(StrEnum):
@@ -52,13 +57,11 @@ class Part:
     """A workload of ours.
 
     Attributes:
-        kind: DaemonSet or Deployment.
         runs: which program.
         container: the container that runs it.
         pods: its pods.
     """
 
-    kind: str
     workload: Workload
     runs: Runs
     container: ContainerSpec
@@ -67,7 +70,12 @@ class Part:
     @property
     def name(self) -> str:
         """Its name."""
-        return self.workload.metadata.name
+        return self.workload.name
+
+    @property
+    def kind(self) -> str:
+        """DaemonSet or Deployment."""
+        return self.workload.kind
 
     def flag(self, name: str, default: str = "") -> str:
         """The value of a flag of its program; of several the last, as the program has it."""
@@ -157,25 +165,24 @@ def read_installation(
     """
     gaps: dict[str, Gap] = {}
     inside = f"namespaces/{segment(namespace)}"
-    sets = reader.every(f"{APPS}/daemonsets", Workload)
+    sets = reader.every(f"{APPS}/daemonsets", DaemonSet)
     if sets.gap is not None:
-        own = reader.every(f"{APPS}/{inside}/daemonsets", Workload)
+        own = reader.every(f"{APPS}/{inside}/daemonsets", DaemonSet)
         gaps["daemonsets of others"] = sets.gap
         sets = own
-    deployments = reader.every(f"{APPS}/{inside}/deployments", Workload)
+    deployments = reader.every(f"{APPS}/{inside}/deployments", Deployment)
     pods = reader.every(f"{CORE}/{inside}/pods", Pod)
     query = (("fieldSelector", f"metadata.name={node_name}"),) if node_name else ()
     nodes = reader.decoded(f"{CORE}/nodes", _node, query)
-    lists: Mapping[str, Seen[Workload] | Seen[Pod] | Seen[NodeSeen]] = {
+    lists: Mapping[str, Seen[DaemonSet] | Seen[Deployment] | Seen[Pod] | Seen[NodeSeen]] = {
         "daemonsets": sets,
         "deployments": deployments,
         "pods": pods,
         "nodes": nodes,
     }
     gaps |= {name: seen.gap for name, seen in lists.items() if seen.gap is not None}
-    ours = [("DaemonSet", one) for one in sets.items if _is_ours(one, namespace)]
-    ours += [("Deployment", one) for one in deployments.items if _is_ours(one, namespace)]
-    parts = tuple(_part(kind, one, pods.items) for kind, one in ours)
+    ours = [one for one in (*sets.items, *deployments.items) if _is_ours(one, namespace)]
+    parts = tuple(_part(one, pods.items) for one in ours)
     return Installation(
         namespace=namespace,
         parts=parts,
@@ -188,21 +195,18 @@ def read_installation(
 
 def _is_ours(one: Workload, namespace: str) -> bool:
     """Whether it is in our namespace and says that it is a part of ours."""
-    if one.metadata.namespace != namespace:
-        return False
-    labels = labels_of(one.metadata)
-    return labels.get(_PART_OF) == _OURS or labels.get("app", "").startswith(_OURS)
+    is_named = one.labels.get("app", "").startswith(_OURS)
+    return one.namespace == namespace and (one.labels.get(_PART_OF) == _OURS or is_named)
 
 
-def _part(kind: str, workload: Workload, pods: Iterable[Pod]) -> Part:
+def _part(workload: Workload, pods: Iterable[Pod]) -> Part:
     container, runs = _program(workload)
     selector = workload.spec.selector
     return Part(
-        kind=kind,
         workload=workload,
         runs=runs,
         container=container,
-        pods=tuple(pod for pod in pods if selector.selects(labels_of(pod.metadata))),
+        pods=tuple(pod for pod in pods if selector.selects(pod.labels)),
     )
 
 
@@ -217,6 +221,15 @@ def _program(workload: Workload) -> tuple[ContainerSpec, Runs]:
         if "run" in words[:2]:
             return container, Runs.DAEMON
     return workload.container, Runs.OTHER
+
+
+def warnings_about(reader: Reader, namespace: str, name: str) -> tuple[str, ...]:
+    """The last different warnings about an object, the oldest first; () where none can be read."""
+    path = f"{CORE}/namespaces/{segment(namespace)}/events"
+    found = reader.every(path, Event, fields=f"involvedObject.name={name}")
+    told = sorted((one for one in found.items if one.type != "Normal"), key=lambda one: one.when)
+    said = dict.fromkeys(words(f"{one.reason}: {one.message}") for one in reversed(told))
+    return tuple(reversed(list(said)[:_MOST_SAID]))
 
 
 # -- settings --------------------------------------------------------------------------------------
