@@ -36,8 +36,7 @@ from hami_node.extender.state.handshakes import HandshakeKeeper
 from hami_node.extender.state.reservation_writer import ReservationWriter
 from hami_node.extender.sweeper import Releaser, Sweeper, Waker
 from hami_node.extender.waiting import WaitingPods, extender_state
-from hami_node.extender.webhook.admission import webhook_rules_of
-from hami_node.extender.webhook.webhook import Webhook
+from hami_node.extender.webhook import Webhook, webhook_rules_of
 from hami_node.metrics.extender import ExtenderMetrics
 from hami_node.metrics.server import MetricsServer, PageServer, Probes, ProbeServer
 from hami_node.ports import Clock, EventNote

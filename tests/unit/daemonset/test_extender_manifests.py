@@ -16,7 +16,7 @@ from hami_node.cli.programs import Programs
 from hami_node.config.settings import Settings
 from hami_node.config.sources import ConfigSources
 from hami_node.extender.http.certify import service_names
-from hami_node.extender.webhook.admission import OPT_OUT
+from hami_node.extender.webhook import OPT_OUT
 from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.neuron import names as neuron_names
 from hami_node.vendors.nvidia import names as nvidia_names

@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami_node.extender.webhook.admission import WebhookRules, webhook_rules_of
-from hami_node.extender.webhook.webhook import Webhook
+from hami_node.extender.webhook import Webhook, WebhookRules, webhook_rules_of
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.neuron import names as neuron_names

@@ -8,7 +8,7 @@ import pytest
 
 from hami_node.config.settings import make_settings
 from hami_node.extender.state.handshakes import HandshakeKeeper
-from hami_node.extender.webhook.admission import webhook_rules_of
+from hami_node.extender.webhook import webhook_rules_of
 from hami_node.model import Device, Uuid
 from hami_node.simulate.store import Json
 from hami_node.vendors.registry import SETTINGS_BLOCKS, VENDORS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_node.config.settings import Generation
-from hami_node.extender.webhook.webhook import LONGEST_MESSAGE
+from hami_node.extender.webhook import LONGEST_MESSAGE
 from hami_node.vendors.nvidia import names as nvidia_names
 from hami_node.wire import names
 from tests.unit.extender.reviews import (

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_node.errors import WireError
-from hami_node.extender.webhook.admission import WebhookRules
-from hami_node.extender.webhook.webhook import Webhook
+from hami_node.extender.webhook import Webhook, WebhookRules
 from hami_node.simulate.patches import json_patch
 from hami_node.vendors.nvidia.choices import CorePolicy
 from tests.fakes.reviews import review_of

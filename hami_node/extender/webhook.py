@@ -1,27 +1,187 @@
-"""Whether a new pod is admitted, and what is written into it. Pure."""
+"""The admission webhook: one AdmissionReview in, the same with its response out. Pure.
+
+A pod that asks for none of our devices is returned unchanged. See docs/webhook.md. Changes are JSON
+patch operations (RFC 6902) on the object as received, never a decoded and encoded pod: fields that
+this program does not know stay as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import base64
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from hami_node.config.settings import NodePolicy, Settings
 from hami_node.engine import ranking
-from hami_node.extender.webhook.pod_form import (
-    ContainerForm,
-    Operation,
-    PodForm,
-    env_operations,
-    quantity_operations,
-    spec_operation,
-)
-from hami_node.model import Ask, ContainerKind, Pod, Vendor
-from hami_node.text import shown
-from hami_node.vendors.admission import VendorAdmission
+from hami_node.errors import WireError
+from hami_node.extender.caller_limits import check_pod
+from hami_node.model import Ask, Container, ContainerKind, Pod, Vendor
+from hami_node.text import cut_to_bytes, shown
+from hami_node.vendors.admission import EnvVar, VendorAdmission
 from hami_node.vendors.holding import reservation_keys
 from hami_node.vendors.spec import AnyVendor, admissions_of
 from hami_node.wire import names
+from hami_node.wire.objects import decode_pod
+from hami_node.wire.values import pointer
+
+
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a JSON patch; `path` is an escaped JSON pointer."""
+
+    op: str
+    path: str
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerForm:
+    """A container with what a patch needs: its path, and which parents exist.
+
+    Attributes:
+        path: JSON pointer to the container.
+        container: its quantities and role.
+        env: its environment in order; None where the list itself is missing.
+        has_limits: `resources.limits` exists, perhaps empty.
+        has_requests: `resources.requests` exists, perhaps empty.
+    """
+
+    path: str
+    container: Container
+    env: tuple[EnvVar, ...] | None
+    has_limits: bool
+    has_requests: bool
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        role = "container" if self.container.kind is ContainerKind.APP else "init container"
+        return f"{role} {shown(self.container.name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodForm:
+    """A pod under admission; `containers` are in the order of `pod.containers`."""
+
+    pod: Pod
+    containers: tuple[ContainerForm, ...]
+    runtime_class_name: str = ""
+
+
+class _EnvShape(msgspec.Struct, rename="camel"):
+    name: str | None = None
+    value: str | None = None
+    value_from: msgspec.Raw = msgspec.Raw()
+
+
+class _ResourcesShape(msgspec.Struct):
+    limits: dict[str, msgspec.Raw] | None = None
+    requests: dict[str, msgspec.Raw] | None = None
+
+
+class _ContainerShape(msgspec.Struct):
+    env: list[_EnvShape] | None = None
+    resources: _ResourcesShape | None = None
+
+
+class _SpecShape(msgspec.Struct, rename="camel"):
+    init_containers: list[_ContainerShape] | None = None
+    containers: list[_ContainerShape] | None = None
+    runtime_class_name: str | None = None
+
+
+class _PodShape(msgspec.Struct):
+    spec: _SpecShape | None = None
+
+
+_POD: Final = msgspec.json.Decoder(_PodShape)
+
+
+def read_form(raw: bytes) -> PodForm:
+    """Read a pod as it was sent.
+
+    Raises:
+        WireError: not JSON, or a field of the wrong kind; the text names the field.
+    """
+    pod = decode_pod(raw)
+    check_pod(pod)
+    try:
+        spec = _POD.decode(raw).spec or _SpecShape()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WireError("pod", str(error), "can't be read") from error
+    inits, apps = spec.init_containers or (), spec.containers or ()
+    paths = [f"/spec/initContainers/{i}" for i in range(len(inits))]
+    paths += [f"/spec/containers/{i}" for i in range(len(apps))]
+    triples = zip(paths, (*inits, *apps), pod.containers, strict=True)
+    return PodForm(
+        pod=pod,
+        containers=tuple(_form_of(path, shape, container) for path, shape, container in triples),
+        runtime_class_name=spec.runtime_class_name or "",
+    )
+
+
+def _form_of(path: str, raw: _ContainerShape, container: Container) -> ContainerForm:
+    resources = raw.resources or _ResourcesShape()
+    env = None if raw.env is None else tuple(map(_env_var, raw.env))
+    return ContainerForm(
+        path=path,
+        container=container,
+        env=env,
+        has_limits=resources.limits is not None,
+        has_requests=resources.requests is not None,
+    )
+
+
+def _env_var(raw: _EnvShape) -> EnvVar:
+    is_literal = bytes(raw.value_from) in (b"", b"null")
+    return EnvVar(name=raw.name or "", value=(raw.value or "") if is_literal else None)
+
+
+def spec_operation(field: str, value: str) -> Operation:
+    """Set a field of the pod's spec."""
+    return Operation(op="add", path=pointer("spec", field), value=value)
+
+
+def quantity_operations(form: ContainerForm, added: Mapping[str, str]) -> Iterator[Operation]:
+    """Add quantities to the limits, and to the requests where they exist.
+
+    Kubernetes requires both to be equal for extended resources, and copies limits to missing
+    requests.
+    """
+    parent = f"{form.path}/resources"
+    if added and not form.has_limits:
+        yield Operation(op="add", path=f"{parent}/limits", value=dict(added))
+    for block, is_present in (("limits", form.has_limits), ("requests", form.has_requests)):
+        for name, quantity in added.items():
+            if is_present:
+                yield Operation(op="add", path=parent + pointer(block, name), value=quantity)
+
+
+def env_operations(
+    form: ContainerForm, wanted: Mapping[str, str], unwanted: Collection[str] = ()
+) -> Iterator[Operation]:
+    """Set variables to these values: entries of that name are replaced, missing ones appended.
+
+    Entries with an unwanted name are removed, the last one first, so that the others keep their
+    places.
+    """
+    present = form.env or ()
+    for i, var in enumerate(present):
+        if var.name in wanted and var.value != wanted[var.name]:
+            entry = {"name": var.name, "value": wanted[var.name]}
+            yield Operation(op="replace", path=f"{form.path}/env/{i}", value=entry)
+    for i, var in reversed(tuple(enumerate(present))):
+        if var.name in unwanted:
+            yield Operation(op="remove", path=f"{form.path}/env/{i}")
+    known = {var.name for var in present}
+    new = [{"name": name, "value": text} for name, text in wanted.items() if name not in known]
+    if new and form.env is None:
+        yield Operation(op="add", path=f"{form.path}/env", value=new)
+        return
+    for entry in new:
+        yield Operation(op="add", path=f"{form.path}/env/-", value=entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,3 +472,122 @@ def _unknown_words(pod: Pod, rules: WebhookRules) -> Iterator[str]:
         if unknown:
             allowed = ", ".join(sorted(known))
             yield f"annotation {key}: {shown(unknown[0])} is not one of {allowed}"
+
+
+KIND: Final = "AdmissionReview"
+VERSIONS: Final = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+
+MOST_PROBLEMS: Final = 20
+LONGEST_MESSAGE: Final = 2048
+"""Bytes of the sentence that a user reads."""
+MOST_WARNINGS: Final = 15
+LONGEST_WARNING: Final = 256
+"""Bytes; the API server cuts longer ones, and drops what goes beyond 4096 in all."""
+
+
+class _Kind(msgspec.Struct):
+    group: str = ""
+    kind: str = ""
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    uid: str
+    kind: _Kind | None = None
+    sub_resource: str | None = None
+    operation: str = ""
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class _Review(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    request: _Request
+
+
+_REVIEW: Final = msgspec.json.Decoder(_Review)
+
+
+def _count_nothing(_: str) -> None:
+    """The default: reviews are not counted."""
+
+
+class Webhook:
+    """Reviews pods; keeps nothing between reviews."""
+
+    def __init__(
+        self, rules: WebhookRules, on_review: Callable[[str], None] = _count_nothing
+    ) -> None:
+        """`on_review` is called with "allowed", "patched" or "denied", once per response."""
+        self._rules = rules
+        self._on_review = on_review
+
+    def review(self, body: bytes) -> bytes:
+        """Answer one AdmissionReview in the version in which it was sent.
+
+        Raises:
+            WireError: not an AdmissionReview, or it has no request: there is nothing to answer.
+        """
+        review = _decode(body)
+        verdict = self._verdict(review.request)
+        self._on_review(_outcome(verdict))
+        response = {"uid": review.request.uid, **_response(verdict)}
+        return msgspec.json.encode(
+            {"apiVersion": review.api_version, "kind": KIND, "response": response}
+        )
+
+    def _verdict(self, request: _Request) -> AdmissionVerdict:
+        kind = request.kind or _Kind()
+        is_pod = (kind.group, kind.kind) == ("", "Pod") and not request.sub_resource
+        if not is_pod or request.operation != "CREATE":
+            return AdmissionVerdict()
+        try:
+            form = read_form(bytes(request.object))
+        except WireError as error:
+            return AdmissionVerdict(
+                problems=(AdmissionProblem(text=str(error), is_forbidden=False),)
+            )
+        return judge_pod(form, self._rules)
+
+
+def _decode(body: bytes) -> _Review:
+    try:
+        review = _REVIEW.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        # What was sent stays out of the message: a pod may hold secrets.
+        raise WireError(KIND, str(error), "can't be read") from error
+    if review.kind != KIND or review.api_version not in VERSIONS:
+        raise WireError(KIND, f"{review.api_version} {review.kind}", f"not {' or '.join(VERSIONS)}")
+    return review
+
+
+def _outcome(verdict: AdmissionVerdict) -> str:
+    if verdict.problems:
+        return "denied"
+    return "patched" if verdict.patch else "allowed"
+
+
+def _response(verdict: AdmissionVerdict) -> dict[str, object]:
+    response: dict[str, object] = {"allowed": not verdict.problems}
+    if verdict.problems:
+        response["status"] = _refusal(verdict)
+    elif verdict.patch:
+        patch = base64.b64encode(msgspec.json.encode(verdict.patch)).decode("ascii")
+        response |= {"patchType": "JSONPatch", "patch": patch}
+    if verdict.warnings:
+        shortened = [
+            cut_to_bytes(text, LONGEST_WARNING) for text in verdict.warnings[:MOST_WARNINGS]
+        ]
+        response["warnings"] = shortened
+    return response
+
+
+def _refusal(verdict: AdmissionVerdict) -> dict[str, object]:
+    texts = [problem.text for problem in verdict.problems[:MOST_PROBLEMS]]
+    if len(verdict.problems) > MOST_PROBLEMS:
+        texts.append(f"and {len(verdict.problems) - MOST_PROBLEMS} more problems")
+    is_forbidden = any(problem.is_forbidden for problem in verdict.problems)
+    return {
+        "message": cut_to_bytes("; ".join(texts), LONGEST_MESSAGE),
+        "reason": "Forbidden" if is_forbidden else "BadRequest",
+        "code": 403 if is_forbidden else 400,
+    }

@@ -1,1 +1,0 @@
-"""The admission webhook: rules and patches, pure but for its counter."""
