@@ -53,8 +53,7 @@ def test_daemon_serves_where_only_pod_resources_has_moved(
             if volume["name"] == "pod-resources":
                 volume["hostPath"]["path"] = str(socket.parent)
 
-    daemon.run_changed(change)
-    daemon.wait_offered()
+    daemon.run_changed(change)  # kubelet's list is not where other tests read it
     eventually(
         "pods are identified",
         lambda: daemon.annotations().get(names.NODE_IDENTITY) == names.IDENTITY_POD_RESOURCES,
