@@ -203,6 +203,7 @@ class AllocatingDaemon:
         resource = SimpleNamespace(
             name=GPU,
             vendor=NVIDIA_SPEC,
+            lifecycle=world.lifecycle,
             inventory=SimpleNamespace(cards=world.cards),
             choice=lambda: CardChoice(cards=world.cards),
             is_aligned=lambda: False,
@@ -273,6 +274,7 @@ class World(Site):
         self.results: list[str] = []
         self.disk: Callable[[Path], object] = lambda _: None
         self.budget_s = 3.0
+        self.lifecycle = SimpleNamespace(registrations=1)
         self.cards = tuple(card(i) for i in range(4))
         self.parts: CardParts | None = None
         self.responder: Responder | None = None

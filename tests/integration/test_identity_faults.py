@@ -15,7 +15,7 @@ from hami_node.vendors.on_node.answer import ContainerResponse
 from hami_node.wire import names
 from tests.fakes.cards import uuid
 from tests.fakes.pods import Box, Generation, Part, pod_body
-from tests.integration.desk import Fate, Killed, World
+from tests.integration.desk import AllocatingDaemon, Fate, Killed, World
 from tests.integration.rig import Rig, inside
 from tests.reliability import shows
 
@@ -343,8 +343,78 @@ def test_answer_for_a_kubelet_that_is_gone_does_not_count_as_given(world: World)
     boxes = [Box(name="i", memory_mib=1000, kind=ContainerKind.INIT), B_BOX]
     world.place("p", boxes, {"i": A["main"], "main": B["main"]}, is_locked=False)
     first = desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())[0]
+    world.lifecycle.registrations += 1
     again = desk.allocator.allocate([[f"{uuid(1)}-1"]], desk.deadline())[0]
     assert limit(first) == limit(again) == "1000m"
+    own = desk.allocator.allocate([[f"{uuid(1)}-1"]], desk.deadline())[0]
+    assert limit(own) == "3000m"
+
+
+def pulling(world: World) -> AllocatingDaemon:
+    """A pod whose only container with cards is an init container that was served."""
+    desk = world.desk()
+    boxes = [Box(name="i", memory_mib=1000, kind=ContainerKind.INIT), Box(name="main", cards=0)]
+    world.place("p", boxes, {"i": A["main"]}, is_locked=False)
+    world.listed.held["default", "p"] = {"main": ()}
+    desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())
+    world.place("q", [B_BOX], B, is_locked=False)
+    return desk
+
+
+def test_served_init_container_that_has_not_started_does_not_block_the_next(world: World) -> None:
+    desk = pulling(world)
+    assert limit(desk.allocator.allocate([B_IDS], desk.deadline())[0]) == "3000m"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {nvidia_names.POD_TO_ALLOCATE: ";", names.POD_BIND_PHASE: "success"},
+        {names.POD_BIND_PHASE: names.PHASE_FAILED},
+    ],
+    ids=["used-up", "failed"],
+)
+def test_pod_without_a_reservation_never_gets_what_a_served_init_container_has(
+    world: World, forged: dict[str, str]
+) -> None:
+    world.budget_s = 2.0
+    desk = pulling(world)
+    world.api.annotate("pods", "q", forged, "default")
+    desk.wait_seen()
+    with pytest.raises(AllocationError):
+        desk.allocator.allocate([B_IDS], desk.deadline())
+
+
+@pytest.mark.parametrize("ids", [f"{uuid(1)}-0", f"{uuid(1)}-1"], ids=["same", "others"])
+def test_namesake_that_the_watch_has_not_shown_gets_its_own_slice(world: World, ids: str) -> None:
+    desk = world.desk()
+    world.place("x", [B_BOX], B, is_locked=False)
+    notes = dict(world.pod("x").annotations)
+    world.api.delete("pods", "x", "default")
+    del world.listed.held["default", "x"]
+    world.place("web-0", [A_BOX], A, is_locked=False)
+    first = desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())[0]
+    world.listed.held["default", "web-0"]["main"] = ()
+    desk.wait_seen()
+    desk.stop.set()
+    desk.view.close()  # its watch shows nothing more
+    world.api.delete("pods", "web-0", "default")
+    body = pod_body("web-0", [B_BOX], notes)
+    body["metadata"]["uid"] = "uid-new"
+    world.api.create("pods", body)
+    own = desk.allocator.allocate([[ids]], desk.deadline())[0]
+    assert (limit(first), limit(own)) == ("1000m", "3000m")
+
+
+def test_served_pod_that_an_old_kubelet_lists_without_ids_does_not_block_the_next(
+    world: World,
+) -> None:
+    desk = world.desk()
+    world.place("p", [A_BOX], A, is_locked=False)
+    desk.allocator.allocate([[f"{uuid(1)}-0"]], desk.deadline())
+    world.listed.held["default", "p"]["main"] = ()
+    world.place("q", [B_BOX], B, is_locked=False)
+    assert limit(desk.allocator.allocate([B_IDS], desk.deadline())[0]) == "3000m"
 
 
 def test_reservation_that_changes_while_it_is_borrowed_serves_nobody(world: World) -> None:

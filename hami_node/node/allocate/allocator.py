@@ -98,6 +98,7 @@ class PodAllocator:
             resource.name,
             node_name=settings.node_name,
             lock_owner=locks.owner_now,
+            life=lambda: resource.lifecycle.registrations,
         )
         self._writer = PodWriter(node, vendor, locks)
         self._files = BoundedWork(FILES_S, f"the folder with the files for {resource.name}")
@@ -174,6 +175,7 @@ class PodAllocator:
             response = self._respond(candidate, granted, deadline)
             if candidate.is_repeat:
                 response = self._repeated(candidate, granted, response, deadline)
+                self._identity.was_answered(candidate)
                 claim.result = "repeated"
                 return response
             entry = self._entry(candidate, device_ids, response)
@@ -182,6 +184,7 @@ class PodAllocator:
             if self._terms.is_reserved:
                 limiter = response.limiter_version
                 self._writer.commit(candidate, granted.made, limiter, deadline)
+            self._identity.was_answered(candidate)
             claim.result = "ok"
         return response
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeGuard
 
@@ -30,6 +30,7 @@ from hami_node.wire.reservation import count_of
 
 log = logging.getLogger(__name__)
 
+MAX_ANSWERED: Final = 1024
 MAX_ASKED: Final = 8
 """Pods that are read from the API server to rule something out."""
 IDENTITY_SHARE: Final = 0.6
@@ -79,15 +80,19 @@ class Identity:
         *,
         node_name: str,
         lock_owner: Callable[[Deadline], str],
+        life: Callable[[], int],
     ) -> None:
         """Find the containers that ask for `resource`.
 
         `lock_owner` asks the API server for `namespace/name` of the pod that the node lock names
-        now, or "", and raises KubeError.
+        now, or "", and raises KubeError. `life` counts kubelet's lives: our registrations.
         """
         self._node, self._terms, self._resource = node, terms, resource
         self._node_name, self._lock_owner = node_name, lock_owner
         self._live, self._kube, self._ledger = node.live, node.kube, node.ledger
+        self._life, self._asked_in = life, 0
+        self._answered: dict[tuple[str, str], int] = {}
+        """Containers (uid of the pod, name) that this process has answered, and in which life."""
         self._ended: dict[str, Deadline] = {}
         """Pods that the API server said have ended, by uid, and until when that is believed."""
 
@@ -98,7 +103,16 @@ class Identity:
             NoPendingPod: there is none, several are possible, or it can't be told; the text names
                 them.
         """
+        self._asked_in = self._life()
         return self._find(Call(count=len(device_ids), ids=frozenset(device_ids)), deadline)
+
+    def was_answered(self, candidate: Candidate) -> None:
+        """kubelet has had this answer, unless it has died since: a later call means another."""
+        key = candidate.pod.uid, candidate.container.name
+        self._answered.pop(key, None)
+        self._answered[key] = self._asked_in
+        if len(self._answered) > MAX_ANSWERED:
+            del self._answered[next(iter(self._answered))]
 
     def find_next(self, count: int, must: Sequence[str], deadline: Deadline) -> Candidate:
         """The only container that waits for `count` cards, these among them. Raises as `find`."""
@@ -248,13 +262,21 @@ class Identity:
             elif self._is_asking(pod):
                 candidate = self._next_of(pod, containers, call)
                 if _can_be_served(candidate):
-                    found.append(candidate)
+                    is_sure = call.is_choice or not self._is_on_record(candidate)
+                    # on record for a pod of this name, which may have been replaced since
+                    found.append(
+                        candidate if is_sure else self._fresh(key, containers, call, limit)
+                    )
                 elif not self._has_ended(pod) and (candidate is not None or self._is_out(pod)):
                     doubtful.append((pod.phase != "Failed", key))
         # Failed pods first: their owners make others of the same name.
         for _, key in sorted(doubtful)[: 0 if call.is_choice else MAX_ASKED]:
             found.append(self._fresh(key, held[key], call, limit))
         return [candidate for candidate in found if candidate is not None]
+
+    def _is_on_record(self, it: Candidate) -> bool:
+        word = self._terms.vendor.cards.word
+        return self._ledger.find(it.pod.uid, it.container.name, word) is not None
 
     def _behind_leaving(
         self, held: Mapping[str, Held], pods: _Pods, call: Call, limit: Deadline
@@ -384,15 +406,21 @@ class Identity:
             if not self._count(container):
                 continue
             entry = entries.get(container.name)
+            is_known = self._answered.get((pod.uid, container.name)) == self._life()
             is_served = bool(held.get(container.name))
             if container.name in inits:
                 # kubelet does not list it; if a later container holds something, this has ended
-                is_served = i < last or _is_init_served(container, grants, entry, is_again=is_again)
+                is_served = i < last or _is_init_served(
+                    container, grants, entry, is_again=is_again and not is_known
+                )
             if is_served:
                 continue
-            if entry is not None and self._terms.is_final(entry, pod, grants, call.ids):
+            if entry is not None and (
+                is_known or self._terms.is_final(entry, pod, grants, call.ids)
+            ):
                 # on record without IDs in the list: kubelet may never have received our answer
-                return repeat_of(pod, container, grants, entry)
+                again = repeat_of(pod, container, grants, entry)
+                return replace(again, is_spent=again.is_spent or is_known)
             return self._terms.candidate(pod, container, grants)
         return None
 

@@ -76,7 +76,9 @@ def identity_of(
     )
     resource: Any = SimpleNamespace(name=GPU)
     terms = Reserved(shared, resource, VENDOR)
-    return Identity(shared, terms, GPU, node_name=NODE, lock_owner=lambda _: lock_owner)
+    return Identity(
+        shared, terms, GPU, node_name=NODE, lock_owner=lambda _: lock_owner, life=lambda: 1
+    )
 
 
 def identity(
