@@ -105,7 +105,7 @@ class NodeHandOver:
         self._found: DriverOnHost | str = ""  # as the last choice saw it
         self._given: set[str] = set()  # CDI names in answers that were not on record yet
         self._logged: HandOver | None = None
-        self._chosen_by: NvidiaSettings | None = None  # the settings of that choice
+        self._chosen_by: _Seen | None = None  # what that choice was made by
         self._has_hook = True
 
     @cached_property
@@ -147,7 +147,7 @@ class NodeHandOver:
                 way = self._way(seen, signs, found)
                 is_lost = bool(unwritten) and way.uses_cdi
                 self._show(HandOver(problem=unwritten) if is_lost else way)
-                self._chosen_by = seen.settings
+                self._chosen_by = seen
 
     def close(self) -> None:
         """The daemon ends: specs stay while containers, which may be restarted, name them."""
@@ -231,7 +231,8 @@ class NodeHandOver:
     def _chosen(self, seen: _Seen) -> HandOver:
         """The last look's choice, while it works: looking takes milliseconds that kubelet waits."""
         last = self._logged
-        if last is None or last.problem or self._chosen_by != seen.settings:
+        is_new = self._chosen_by != seen or self._validations.awaits_driver
+        if last is None or last.problem or is_new:
             return self._way(seen, self._signs(seen), None)
         return last
 

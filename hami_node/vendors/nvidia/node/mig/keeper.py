@@ -294,7 +294,7 @@ class MigKeeper:
         """Why it has to wait; "" where it is where it belongs."""
         instance = seen.instance
         self._record.learn(owner, instance)
-        if seen.is_gone and instance is not None:
+        if seen.is_gone and instance is not None and self._holders.are_known:
             self._notes.tell(
                 owner,
                 GONE,
@@ -340,11 +340,11 @@ class MigKeeper:
         cards, settings = self._cards(), self._settings()
         for card in cards:
             mig = mig_of(card)
-            is_asked = settings.operating_mode is Mode.MIG and is_managed(card, settings)
-            if mig is None or not is_asked or card.uuid in self._modes_tried:
+            if mig is None or card.uuid in self._modes_tried:
                 continue
-            self._modes_tried.add(card.uuid)
-            if not mig.is_enabled:
+            self._modes_tried.add(card.uuid)  # asked for later, by a reload, it is too late
+            is_asked = settings.operating_mode is Mode.MIG and is_managed(card, settings)
+            if is_asked and not mig.is_enabled:
                 self._switch_on(card.uuid, holders)
         is_off = {card.uuid for card in cards if not ((mig := mig_of(card)) and mig.is_enabled)}
         self._modes_off = {uuid: why for uuid, why in self._modes_off.items() if uuid in is_off}

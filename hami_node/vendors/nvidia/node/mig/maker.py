@@ -214,11 +214,20 @@ class Maker:
         return True
 
     def _others(self, order: Order, look: MigCard) -> tuple[Judged, ...]:
-        """What is on the card beside what the owner has, by the look at it."""
+        """What is on the card beside what the owner has, and what is kept for others there.
+
+        What is on record, is not there and is nobody's is forgotten first: a driver may give what
+        is made at its place the same UUID.
+        """
         own = [each for each in self._record.on(order.uuid) if each.owner != order.owner]
-        return tuple(
-            each for each in reconcile(own, look, self._holders.is_live) if each.found is not None
-        )
+        there = []
+        for each in reconcile(own, look, self._holders.is_live):
+            is_kept = each.instance is not None and each.is_wanted
+            if each.found is not None or is_kept or each.doubt:
+                there.append(each)
+            elif each.owner is not None:
+                self._record.learn(each.owner, None)
+        return tuple(there)
 
     def _why(self, order: Order, there: Judged) -> str:
         return there.in_the_way(order.uuid, self._holders.name_of)

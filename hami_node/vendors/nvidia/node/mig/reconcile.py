@@ -40,6 +40,7 @@ from hami_node.vendors.nvidia.mig.offer import removal_text
 from hami_node.vendors.on_node.parts import PartHolder
 
 MAX_SHOWN: Final = 8
+CLAIMED: Final = "the record has it more than once"
 UNIDENTIFIED: Final = "its compute instance can't be identified"
 _MIG_UUID: Final = re.compile(r"MIG-[A-Za-z0-9-]{1,64}", re.ASCII)
 
@@ -164,7 +165,10 @@ class Judged:
     def in_the_way(self, card: Uuid, name_of: Callable[[str], str]) -> str:
         """Why its place can't be had, for people; "" where it may be destroyed now."""
         if self.found is None:
-            return ""
+            if self.instance is None or not self.is_wanted:
+                return self.doubt
+            whose = name_of(self.instance.owner.pod_uid)
+            return f"{shown_place(*self.what)} is kept for {whose}, whose instance is gone"
         if self.instance is None:
             return _foreign(card, self.found)
         what = f"{_named(self.found)} was made for {name_of(self.instance.owner.pod_uid)}"
@@ -185,10 +189,26 @@ def reconcile(
         look: the card as it is.
         is_wanted: whether a container may hold an instance, or nobody certainly.
     """
-    judged = tuple(_judged(each, look, is_wanted(each)) for each in record)
+    kept = tuple(record)
+    judged = _once(kept, [_judged(each, look, is_wanted(each)) for each in kept])
     ours = [id(each.found) for each in judged if each.found is not None]
     others = (found for found in look.instances if id(found) not in ours)
     return (*judged, *(Judged(found=found) for found in others))
+
+
+def _once(kept: Sequence[Instance], judged: Sequence[Judged]) -> tuple[Judged, ...]:
+    """What is found is one record's: of several the one that says it whole, else nobody knows."""
+    alone: list[Judged] = []
+    for own, each in zip(kept, judged, strict=True):
+        rivals = [k for k, j in zip(kept, judged, strict=True) if j.found is each.found is not None]
+        whole = [k for k in rivals if k.state is State.NAMED]
+        if len(rivals) < 2 or whole == [own]:
+            alone.append(each)
+        elif len(whole) == 1:
+            alone.append(replace(each, instance=own.gone(), found=None))
+        else:
+            alone.append(replace(each, instance=own, doubt=CLAIMED))
+    return tuple(alone)
 
 
 _Seen = tuple[Instance | None, FoundInstance | None, str]

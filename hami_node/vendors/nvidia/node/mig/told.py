@@ -25,6 +25,11 @@ class Holders:
         self._pods = {uid: key for uid, key in self._pods.items() if uid in kept} | now
         self._situation = situation
 
+    @property
+    def are_known(self) -> bool:
+        """False while it is not known which containers hold anything."""
+        return self._situation.holders is not None
+
     def is_over(self, uid: str) -> bool:
         """True where a pod has certainly ended and nobody has it on record, asked now."""
         situation = self._situation

@@ -212,3 +212,35 @@ def test_uuid_that_comes_back_after_a_destruction_is_somebody_elses(node: MigNod
     node.settle()
     assert node.driver.cards["GPU-0"].instances == {7: theirs}
     assert node.kept() == ()
+
+
+def test_place_of_an_instance_that_vanished_under_its_container_is_kept_for_it(
+    node: MigNode,
+) -> None:
+    node.driver.has_stable_uuids = True
+    node.serve("a", row("1g.5gb", 0))
+    node.settle()
+    node.driver.cards["GPU-0"].instances.clear()
+    node.settle()
+    with pytest.raises(
+        AllocationError, match=r"is kept for pod work/a-name, whose instance is gone"
+    ):
+        node.serve("b", row("1g.5gb", 0))
+    node.end("a")
+    node.settle()
+    node.serve("b", row("1g.5gb", 0))
+    node.settle()
+    assert [(each.pod_uid, each.state) for each in node.kept()] == [("b", PartState.LIVE)]
+
+
+def test_instance_at_the_place_of_one_that_an_ended_pod_had_is_its_own_pods(node: MigNode) -> None:
+    """A driver may give what is made at the same place the same UUID."""
+    node.driver.has_stable_uuids = True
+    node.serve("a", row("1g.5gb", 0))
+    node.settle()
+    node.end("a")
+    node.driver.cards["GPU-0"].instances.clear()
+    node.serve("b", row("1g.5gb", 0))
+    node.settle()
+    assert node.names() == ["1g.5gb@0"]
+    assert [(each.pod_uid, each.state) for each in node.kept()] == [("b", PartState.LIVE)]

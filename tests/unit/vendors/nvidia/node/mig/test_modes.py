@@ -179,3 +179,12 @@ def test_one_card_in_use_costs_only_itself(tmp_path: Path) -> None:
     assert node.reasons() == [WAITS, "MigModeOn"]
     node.serve("a", row("1g.5gb", 0, card="GPU-1"))
     node.serve("b", row("1g.5gb", 0, card="GPU-2"))
+
+
+def test_mode_that_is_asked_for_by_a_later_reload_is_not_switched(tmp_path: Path) -> None:
+    node = node_of(tmp_path)
+    node.settings = NvidiaSettings()
+    node.settle()
+    node.settings = MIG
+    node.settle()
+    assert switched(node) == []
