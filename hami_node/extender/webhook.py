@@ -1,8 +1,8 @@
 """The admission webhook: one AdmissionReview in, the same with its response out. Pure.
 
-A pod that asks for none of our devices is returned unchanged. See docs/extender.md. Changes are JSON
-patch operations (RFC 6902) on the object as received, never a decoded and encoded pod: fields that
-this program does not know stay as they are.
+A pod that asks for none of our devices is returned unchanged. See docs/extender.md. Changes are
+JSON patch operations (RFC 6902) on the object as received, never a decoded and encoded pod: fields
+that this program does not know stay as they are.
 """
 
 from __future__ import annotations

@@ -213,6 +213,7 @@ class ClientConnection(HttpToolsProtocol):
         self._on_end = on_end
         self._stranger = ""
         self._is_in_head, self._sent_bytes, self._parsed_bytes = False, 0, 0
+        self._has_parsed, self._unparsed_bytes = False, 0
         self._due_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -238,11 +239,15 @@ class ClientConnection(HttpToolsProtocol):
             self._unread.cancel()
         self._on_end(self._accepted)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it to run where the client has reset
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless the head is too long."""
-        was_in_head = self._is_in_head
+        """Feed the parser, unless the head is too long, or a header after a chunked body."""
+        was_in_head, self._has_parsed = self._is_in_head, False
         super().data_received(data)
+        self._unparsed_bytes = 0 if self._has_parsed else self._unparsed_bytes + len(data)
+        if not self.transport.is_closing():
+            self._check_head(self._unparsed_bytes)  # what the parser gathers and tells nothing of
         if was_in_head and self._is_in_head:
             self._sent_bytes += len(data)
             self._check_head(self._sent_bytes)
@@ -255,6 +260,7 @@ class ClientConnection(HttpToolsProtocol):
             self._hang_up(400, "a request must wait for the answer to the one before")
             raise _HungUp
         super().on_message_begin()
+        self._has_parsed = True
         self._is_in_head, self._sent_bytes, self._parsed_bytes = True, 0, 0
         self._limit_time(self._limits.request_s)
 
@@ -273,14 +279,20 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The body begins."""
-        self._is_in_head = False
+        self._is_in_head, self._has_parsed = False, True
         if self._stranger:
             self._hang_up(403, self._stranger)
             raise _HungUp
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._has_parsed = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The request is complete."""
+        self._has_parsed = True
         self._due_s = None
         if self._is_busy():
             self._accepted.stage = Stage.WORKING
@@ -320,6 +332,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _count_parsed(self, size: int) -> None:
         """Of a head that comes in one piece, or of headers that follow the body."""
+        self._has_parsed = True
         self._parsed_bytes += size
         self._check_head(self._parsed_bytes)
         if self.transport.is_closing():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami_node.extender.http.server import ExtenderServer
+from hami_node.extender.http.serving import ClientConnection
 from tests.fakes.waiting import eventually
 from tests.reliability import shows
 from tests.unit.extender.http.test_server import (
@@ -271,3 +274,30 @@ def test_answer_that_is_read_byte_by_byte_has_a_deadline() -> None:
                 return True
 
         eventually(is_cut_off, limit_s=30)
+
+
+def test_header_after_a_chunked_body_that_never_ends_is_431() -> None:
+    head = b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+    with serving() as server, closing(socket.create_connection(("127.0.0.1", server.port))) as it:
+        it.sendall(head)
+        for _ in range(40):
+            try:
+                it.sendall(b"a" * 1000)
+            except OSError:
+                break
+        assert it.recv(100).startswith(b"HTTP/1.1 431 ")
+
+
+def test_connection_that_its_client_has_reset_leaves_nothing_behind() -> None:
+    with serving() as server:
+        it = socket.create_connection(("127.0.0.1", server.port), 20)
+        it.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
+        assert it.recv(100).startswith(b"HTTP/1.1 200 ")
+        it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        it.close()
+
+        def is_gone() -> bool:
+            gc.collect()
+            return not any(isinstance(each, ClientConnection) for each in gc.get_objects())
+
+        eventually(is_gone)
