@@ -161,7 +161,7 @@ def resolve(sources: ConfigSources, device_config: FileValues | None = None) -> 
             device_config = from_file(path, partial(read_device_config, blocks=blocks))
         name = str(flags.values.get("node_name") or env.values.get("node_name") or "")
         path = sources.node_config()
-        if sources.role is Role.DAEMON and (path != DEFAULT_NODE_CONFIG or path.exists()):
+        if sources.role is Role.DAEMON and (path != DEFAULT_NODE_CONFIG or _may_be_there(path)):
             node_config = from_file(path, partial(read_node_config, node_name=name, blocks=blocks))
     return combine(
         blocks,
@@ -171,6 +171,17 @@ def resolve(sources: ConfigSources, device_config: FileValues | None = None) -> 
         flags=flags,
         role=sources.role,
     )
+
+
+def _may_be_there(path: Path) -> bool:
+    """False where there is certainly no file; one that can't be looked at is an error to say."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def combine(

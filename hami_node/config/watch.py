@@ -55,10 +55,12 @@ class ConfigWatch:
         is_settled = now == self._last  # editors and ConfigMap volumes replace in several steps
         self._last = now
         if is_requested or (is_settled and now != self._in_force):
-            self._in_force = now
-            self._on_change()
-        if is_requested:
-            self._on_request()
+            try:
+                self._on_change()
+            finally:
+                if is_requested:
+                    self._on_request()
+            self._in_force = now  # not before: a change that failed is tried again
 
     def request(self) -> None:
         """Read the files again now, whether they changed or not."""

@@ -120,12 +120,14 @@ class Daemon(NodeState):
         if now.ignored != before.ignored:
             log.warning("settings_without_effect", extra=kv(names=now.ignored))
         adjust(now.log_format, now.log_level)
-        for owner in self.vendor_cards:
-            owner.apply(before)
+        try:
+            for owner in self.vendor_cards:
+                owner.apply(before)
+        finally:
+            if self.cluster is not None:
+                self.wake()
         self.reloads["applied"] += 1
         log.info("config_applied", extra=kv(changed=changed))
-        if self.cluster is not None:
-            self.wake()
 
     def _misfits(self, settings: Settings) -> list[str]:
         """Why the present cards can't be offered under these settings."""

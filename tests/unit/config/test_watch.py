@@ -154,3 +154,28 @@ def test_request_and_change_at_once_end_in_the_last_content(tmp_path: Path) -> N
         eventually(lambda: in_force[-1:] == ["new"])
     assert in_force[0] == "old"
     assert in_force[-1] == "new"
+
+
+def test_change_that_could_not_be_applied_is_tried_again_and_costs_no_request(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    calls: list[str] = []
+
+    def fail() -> None:
+        calls.append("change")
+        if len(calls) < 3:
+            raise ValueError("not now")
+
+    watch = ConfigWatch([path], fail, lambda: calls.append("request"), clock=RealClock())
+    path.write_text("new")
+    watch.look()
+    with pytest.raises(ValueError, match="not now"):
+        watch.look()
+    watch.request()
+    with pytest.raises(ValueError, match="not now"):
+        watch.look()
+    watch.look()
+    watch.look()
+    assert calls == ["change", "change", "request", "change"]
