@@ -36,7 +36,8 @@ class ConfigWatch:
         `request`.
         """
         self._paths, self._clock = tuple(paths), clock
-        self._in_force = self._last = self._digests()
+        self._last = self._digests()
+        self._in_force: tuple[str, ...] | None = self._last
         self._on_change, self._on_request = on_change, on_request
         self._wake, self._requested = threading.Event(), threading.Event()
 
@@ -55,12 +56,15 @@ class ConfigWatch:
         is_settled = now == self._last  # editors and ConfigMap volumes replace in several steps
         self._last = now
         if is_requested or (is_settled and now != self._in_force):
+            self._in_force = (
+                None  # until it is applied: one that failed is tried again, whatever comes
+            )
             try:
                 self._on_change()
             finally:
                 if is_requested:
                     self._on_request()
-            self._in_force = now  # not before: a change that failed is tried again
+            self._in_force = now
 
     def request(self) -> None:
         """Read the files again now, whether they changed or not."""

@@ -150,7 +150,13 @@ class ClusterServices:
             Step("limiters", hand_overs.look_at_limiters, every_s=ROUND_S, settle_s=0.5),
             Step("pods", self._rounds.look, every_s=ROUND_S, settle_s=0.5),
             Step("usage", self._look_at_usage, usage.end, follows_changes=False),
-            Step("config", self.node.config_watch.look, every_s=LOOK_S, follows_changes=False),
+            Step(
+                "config",
+                self.node.config_watch.look,
+                every_s=LOOK_S,
+                follows_changes=False,
+                longest_pause_s=2.0,
+            ),
         )
 
     def _once_recorded(self, look: Callable[[], float | None]) -> Callable[[], float | None]:

@@ -63,6 +63,8 @@ class Daemon(NodeState):
         self.config_watch = ConfigWatch(
             sources.files(), self.reload, self._register_again, clock=self.clock
         )
+        self._applied = settings
+        """The settings that the cards are offered by: those in force, once all have taken them."""
         self.cluster: ClusterServices | None = None
 
     def start(self, listeners: Listeners | None = None) -> None:
@@ -82,6 +84,7 @@ class Daemon(NodeState):
             if changed := changed_fields(before, self.in_force):
                 log.info("settings_settled", extra=kv(by="the cards of this node", changed=changed))
             owner.offer()
+        self._applied = self.in_force
         for resource in self.resources:
             resource.lifecycle.remove_stale_sockets()
         for resource in self.resources:
@@ -109,7 +112,7 @@ class Daemon(NodeState):
             for error in errors:
                 log.error("config_refused", extra=kv(error=error, kept="the settings in force"))
             return
-        wanted, before = found.settings, self.in_force
+        wanted, before = found.settings, self._applied
         for owner in self.vendor_cards:
             wanted = owner.settled(wanted)
         changed = changed_fields(before, wanted)
@@ -126,6 +129,7 @@ class Daemon(NodeState):
         finally:
             if self.cluster is not None:
                 self.wake()
+        self._applied = now
         self.reloads["applied"] += 1
         log.info("config_applied", extra=kv(changed=changed))
 

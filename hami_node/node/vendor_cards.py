@@ -176,6 +176,7 @@ class VendorCards:
                         cards=lambda: self.physical,
                         records=self.record,
                         clock=self._clock,
+                        started_with=self._given,
                     )
                     with contextlib.suppress(RecordError):  # the next look tries again
                         self._parts = make(sources, self._own)
@@ -199,8 +200,9 @@ class VendorCards:
 
     def find_cards(self) -> None:
         """Scan the cards for the first time. Nothing is offered before `offer`."""
+        self._given = self._own()
         self.scan()
-        self._given, self._first, self._looked = self._own(), self.physical, self.physical
+        self._first = self._looked = self.physical
 
     def settled(self, settings: Settings) -> Settings:
         """Settings as they apply to the cards that were found first."""

@@ -102,6 +102,7 @@ class MigNode:
         self.has_answers = False
         self.stopped = threading.Event()
         self.stopped.set()  # no test waits for a process that will not end
+        self.may_switch = True
         self.keeper = self._started()
 
     def _started(self) -> MigKeeper:
@@ -112,6 +113,7 @@ class MigNode:
             self.driver.devices,
             self.clock,
             boot_id=self.boot_id,
+            may_switch=self.may_switch,
         )
 
     # -- what happens to the node ------------------------------------------------------------------

@@ -118,7 +118,15 @@ def _parts(sources: PartSources, settings: Callable[[], NvidiaSettings]) -> Card
         return None
     from hami_node.vendors.nvidia.node.mig.keeper import MigKeeper
 
-    return MigKeeper(sources.backend.mig, record, settings, sources.cards, sources.clock)
+    started = sources.started_with
+    return MigKeeper(
+        sources.backend.mig,
+        record,
+        settings,
+        sources.cards,
+        sources.clock,
+        may_switch=isinstance(started, NvidiaSettings) and started.operating_mode is Mode.MIG,
+    )
 
 
 def _responder(settings: Callable[[], NvidiaSettings]) -> NvidiaResponder:

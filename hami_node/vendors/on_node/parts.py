@@ -20,12 +20,14 @@ class PartSources:
     Attributes:
         cards: all cards as the backend has last found them, offered or not.
         records: opens records of its own.
+        started_with: the vendor's settings as the daemon found its cards.
     """
 
     backend: Backend
     cards: Callable[[], tuple[Device, ...]]
     records: OpenRecord
     clock: Clock
+    started_with: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,3 +179,24 @@ def test_change_that_could_not_be_applied_is_tried_again_and_costs_no_request(
     watch.look()
     watch.look()
     assert calls == ["change", "change", "request", "change"]
+
+
+def test_change_that_failed_and_was_taken_back_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    read: list[str] = []
+
+    def apply() -> None:
+        read.append(path.read_text())
+        if read == ["new"]:
+            raise ValueError("not now")
+
+    watch = ConfigWatch([path], apply, clock=RealClock())
+    path.write_text("new")
+    watch.look()
+    with pytest.raises(ValueError, match="not now"):
+        watch.look()
+    path.write_text("old")
+    for _ in range(3):
+        watch.look()
+    assert read == ["new", "old"]

@@ -79,6 +79,7 @@ class MigKeeper:
         clock: Clock,
         *,
         boot_id: Path = BOOT_ID,
+        may_switch: bool = True,
     ) -> None:
         """Read the record: the first scan has to know which instances are this node's own.
 
@@ -89,6 +90,7 @@ class MigKeeper:
             cards: returns the cards of the last scan.
             clock: for waits between attempts.
             boot_id: tells one boot of the node from another.
+            may_switch: the mode was asked for as the daemon started.
         """
         self._driver, self._settings, self._cards, self._clock = driver, settings, cards, clock
         self._record = MigRecord(record, boot_id)
@@ -101,7 +103,7 @@ class MigKeeper:
         self._checked: dict[Uuid, MigCard | None] = {}
         self._unproved: frozenset[Claim] = frozenset()
         self._stuck: Mapping[Owner, str] = {}
-        self._modes_tried: set[Uuid] = set()
+        self._may_switch, self._modes_tried = may_switch, set[Uuid]()
         self._modes_off: Mapping[Uuid, str] = {}
 
     # -- making ------------------------------------------------------------------------------------
@@ -343,8 +345,8 @@ class MigKeeper:
             if mig is None or card.uuid in self._modes_tried:
                 continue
             self._modes_tried.add(card.uuid)  # asked for later, by a reload, it is too late
-            is_asked = settings.operating_mode is Mode.MIG and is_managed(card, settings)
-            if is_asked and not mig.is_enabled:
+            is_asked = self._may_switch and settings.operating_mode is Mode.MIG
+            if is_asked and is_managed(card, settings) and not mig.is_enabled:
                 self._switch_on(card.uuid, holders)
         is_off = {card.uuid for card in cards if not ((mig := mig_of(card)) and mig.is_enabled)}
         self._modes_off = {uuid: why for uuid, why in self._modes_off.items() if uuid in is_off}

@@ -222,10 +222,11 @@ class Maker:
         own = [each for each in self._record.on(order.uuid) if each.owner != order.owner]
         there = []
         for each in reconcile(own, look, self._holders.is_live):
-            is_kept = each.instance is not None and each.is_wanted
+            is_wanted = each.is_wanted and self._holders.are_known
+            is_kept = each.instance is not None and is_wanted
             if each.found is not None or is_kept or each.doubt:
                 there.append(each)
-            elif each.owner is not None:
+            elif each.owner is not None and (each.instance is None or not each.is_wanted):
                 self._record.learn(each.owner, None)
         return tuple(there)
 

@@ -188,3 +188,11 @@ def test_mode_that_is_asked_for_by_a_later_reload_is_not_switched(tmp_path: Path
     node.settings = MIG
     node.settle()
     assert switched(node) == []
+    node.may_switch = False  # made only then: nothing was to be divided as the daemon started
+    node.restart()
+    node.settle()
+    assert switched(node) == []
+    node.may_switch = True
+    node.restart()
+    node.settle()
+    assert switched(node) == ["GPU-0"]
