@@ -339,7 +339,7 @@ class ClientConnection(HttpToolsProtocol):
             raise _HungUp
 
     def _limit_time(self, limit_s: float) -> None:
-        """One timer serves many limits: it is set anew when it has run out, or comes too late."""
+        """One timer serves many limits: it is set again when it has run out or comes too late."""
         self._due_s = due_s = self.loop.time() + limit_s
         timer = self._timer
         if timer is not None:

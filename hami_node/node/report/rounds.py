@@ -32,7 +32,7 @@ class PodRounds:
         self.rerunning: Collection[str] = ()
 
     def look(self) -> None:
-        """One look at every pod; each that is found anew is told."""
+        """One look at every pod; each new finding is logged, and an Event on its pod."""
         node = self._node
         pods, holders, usage = node.live.pods(), node.live.holders(), node.live.cards(node.cards())
         self.drifted = self._drift.look(pods)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -277,27 +278,30 @@ def test_answer_that_is_read_byte_by_byte_has_a_deadline() -> None:
 
 
 def test_header_after_a_chunked_body_that_never_ends_is_431() -> None:
-    head = b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
-    with serving() as server, closing(socket.create_connection(("127.0.0.1", server.port))) as it:
-        it.sendall(head)
-        for _ in range(40):
-            try:
-                it.sendall(b"a" * 1000)
-            except OSError:
-                break
-        assert it.recv(100).startswith(b"HTTP/1.1 431 ")
+    head = b"POST /bind HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+    with (
+        serving() as server,
+        closing(socket.create_connection(("127.0.0.1", server.port), 20)) as client,
+    ):
+        client.sendall(head)
+        assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # so the rest comes by itself
+        client.sendall(b"0\r\nX: " + b"a" * LIMITS.head_bytes)
+        assert client.recv(100).startswith(b"HTTP/1.1 431 ")
+
+
+def connections() -> list[ClientConnection]:
+    """Those that anything still refers to."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, ClientConnection)]
 
 
 def test_connection_that_its_client_has_reset_leaves_nothing_behind() -> None:
+    others = WeakSet(connections())
     with serving() as server:
-        it = socket.create_connection(("127.0.0.1", server.port), 20)
-        it.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-        assert it.recv(100).startswith(b"HTTP/1.1 200 ")
-        it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        it.close()
-
-        def is_gone() -> bool:
-            gc.collect()
-            return not any(isinstance(each, ClientConnection) for each in gc.get_objects())
-
-        eventually(is_gone)
+        client = socket.create_connection(("127.0.0.1", server.port), 20)
+        client.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert set(connections()) - set(others)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        eventually(lambda: not set(connections()) - set(others))

@@ -20,6 +20,7 @@ from hami_node.vendors.nvidia.driver import BOOT_ID
 from hami_node.vendors.nvidia.mig.driver import MigDriver, MigError, MigFailure
 from hami_node.vendors.nvidia.mig.layout import DriverCard, MigCard, mig_of
 from hami_node.vendors.nvidia.mode import Mode
+from hami_node.vendors.nvidia.node.mig.holders import Holders, Notes
 from hami_node.vendors.nvidia.node.mig.maker import Maker, Order
 from hami_node.vendors.nvidia.node.mig.reconcile import (
     Claim,
@@ -34,7 +35,6 @@ from hami_node.vendors.nvidia.node.mig.reconcile import (
 )
 from hami_node.vendors.nvidia.node.mig.record import MigRecord
 from hami_node.vendors.nvidia.node.mig.steps import Steps
-from hami_node.vendors.nvidia.node.mig.told import Holders, Notes
 from hami_node.vendors.nvidia.node.sharing import is_managed
 from hami_node.vendors.nvidia.settings import NvidiaSettings
 from hami_node.vendors.on_node.answer import MadePart, Slice

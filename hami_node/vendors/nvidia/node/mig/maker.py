@@ -13,6 +13,7 @@ from hami_node.logs import kv
 from hami_node.model import Container, Device, Grant, Uuid
 from hami_node.vendors.nvidia.mig.driver import MigError, MigFailure
 from hami_node.vendors.nvidia.mig.layout import MigCard, MigInstance, MigPlacement
+from hami_node.vendors.nvidia.node.mig.holders import Holders, Notes
 from hami_node.vendors.nvidia.node.mig.reconcile import (
     Instance,
     Judged,
@@ -23,7 +24,6 @@ from hami_node.vendors.nvidia.node.mig.reconcile import (
 )
 from hami_node.vendors.nvidia.node.mig.record import MigRecord
 from hami_node.vendors.nvidia.node.mig.steps import Steps
-from hami_node.vendors.nvidia.node.mig.told import Holders, Notes
 from hami_node.vendors.nvidia.node.mig.wanted import Wanted, wanted_by
 from hami_node.vendors.nvidia.requests import gpu_ask_of
 from hami_node.vendors.nvidia.settings import NvidiaSettings
@@ -133,7 +133,7 @@ class Maker:
         self._steps.remove(own.instance, deadline)
 
     def _finished(self, kept: Instance, own: Judged, deadline: Deadline) -> Instance | None:
-        """What the owner has already, brought to its end; None where it has to be made anew."""
+        """What the owner has already, brought to its end; None where a new one has to be made."""
         if own.doubt:
             raise AllocationError(f"{kept.where} is not finished, and {own.doubt}")
         now = own.instance
